@@ -54,9 +54,11 @@ FOR_STORES = (
     "trident.state",
     "trident.storekit",
     "trident.errors",
+    "trident.extras",
     "trident.fields",
     "trident.object_stores",
     "trident.redaction",
+    "trident.servers",
     "trident.arrow",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
@@ -208,6 +210,7 @@ LAYERS = (
     Layer(
         ("spouts",),
         (
+            "trident.servers",
             "trident.spout",
             "trident.storm.context",
             "trident.storm.interfaces",

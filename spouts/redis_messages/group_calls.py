@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from spouts.redis_streams.options import RedisServerOptions, driver
-from spouts.redis_streams.stream_server import NOTHING, Away, Entry, is_away, told
+from spouts.redis_streams.stream_server import NOTHING, Away, Entry, RedisServerOptions, told
 from trident.errors import SpoutError
+from trident.servers.redis_server import driver, is_transient
 
 __all__ = ["GroupCalls", "GroupReading"]
 
@@ -131,7 +131,7 @@ class GroupCalls:
             return function(self._client)
         except driver().RedisError as error:
             text = told(doing, self.place, error)
-            if is_away(error):
+            if is_transient(error):
                 self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
                 raise Away(f"{text}; is the server up, and its address right?") from error
             if "NOGROUP" in str(error):

@@ -11,7 +11,7 @@ from spouts.messages.spout import MessageSpout
 from spouts.redis_messages.group_calls import GroupCalls, GroupReading
 from spouts.redis_messages.group_queue import GroupQueue
 from spouts.redis_streams.entry_tables import EntryTables
-from spouts.redis_streams.options import RedisServerOptions
+from spouts.redis_streams.stream_server import RedisServerOptions
 from trident.errors import ConfigError
 from trident.fields import FieldsLike
 from trident.storm.context import TopologyContext

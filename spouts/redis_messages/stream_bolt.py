@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from spouts.redis_streams.options import RedisServerOptions
-from spouts.redis_streams.stream_server import Away, StreamServer
+from spouts.redis_streams.stream_server import Away, RedisServerOptions, StreamServer
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.storm.context import TopologyContext

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from spouts.redis_streams.options import driver
 from spouts.redis_streams.stream_server import NOTHING, Entry, StreamInfo, StreamServer, id_of, order_of
 from trident.errors import SpoutError
+from trident.servers.redis_server import driver
 
 __all__ = ["ConsumerGroup", "Found", "GroupNames"]
 

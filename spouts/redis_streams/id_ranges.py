@@ -23,19 +23,19 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from spouts.redis_streams.entry_tables import EntryTables
-from spouts.redis_streams.options import RedisServerOptions, driver
 from spouts.redis_streams.stream_server import (
     NOTHING,
     Away,
     Entry,
+    RedisServerOptions,
     StreamInfo,
     StreamServer,
     id_of,
-    is_away,
     order_of,
     told,
 )
 from trident.errors import ReplayMismatchError, SpoutError
+from trident.servers.redis_server import driver, is_transient
 from trident.spout.interfaces import Definition, Lag, TransactionAttempt
 
 __all__ = ["IdRange", "RangeCoordinator", "RangeEmitter", "RangeSettings"]
@@ -296,6 +296,6 @@ class RangeEmitter:
         try:
             found = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
         except driver().RedisError as error:
-            kind = Away if is_away(error) else SpoutError
+            kind = Away if is_transient(error) else SpoutError
             raise kind(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
         return [Entry(part.stream, id_.decode(), fields) for id_, fields in found]

@@ -14,8 +14,7 @@ from spouts.redis_streams.consumer_group import ConsumerGroup, GroupNames
 from spouts.redis_streams.entry_tables import EntryTables
 from spouts.redis_streams.group_batches import EntriesPart, GroupCoordinator, GroupLimits
 from spouts.redis_streams.id_ranges import RangeCoordinator, RangeEmitter, RangeSettings
-from spouts.redis_streams.options import RedisServerOptions
-from spouts.redis_streams.stream_server import StreamServer
+from spouts.redis_streams.stream_server import RedisServerOptions, StreamServer
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType

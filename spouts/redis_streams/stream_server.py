@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from spouts.redis_streams.options import RedisServerOptions, driver
 from trident.errors import SourceAwayError, SpoutError
+from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 
-__all__ = ["NOTHING", "Away", "Entry", "StreamInfo", "StreamServer", "id_of", "is_away", "order_of", "told"]
+__all__ = ["NOTHING", "Away", "Entry", "RedisServerOptions", "StreamInfo", "StreamServer", "id_of", "order_of", "told"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -21,13 +22,39 @@ NOTHING = "0-0"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _SAY_EVERY_S = 60.0
 _ADVICE = {
-    "NOAUTH": "the server asks for a password: give user and password",
-    "WRONGPASS": "check user and password",
     "NOPERM": "grant the user the commands that docs/spouts.md lists, on these keys",
     "WRONGTYPE": "the key is used for something else than a stream",
     "MOVED": "the server is a node of a cluster, and the stream is on another one: give that one's address",
-    "unknown command": "the server is older than Redis 7",
 }
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class RedisServerOptions(RedisServer):
+    """The Redis that has the streams.
+
+    Attributes
+    ----------
+    retries
+        How often a worker tries a read again after a lost connection, before its batch fails and is tried again.
+    """
+
+    what: ClassVar[str] = "Redis stream"
+    forms: ClassVar[str] = (
+        "redis://host:port/database, rediss:// (TLS) or unix://path. A stream is on one server, so of a cluster give the "
+        "server that has it"
+    )
+
+    retries: int = 3
+
+    def client(self, retries: int = 0) -> Any:
+        """Return a client, not connected yet, whose calls are sent again after a lost connection, `retries` times."""
+        from redis.backoff import ExponentialBackoff
+        from redis.retry import Retry
+
+        redis, arguments = driver(), self.arguments()
+        lost = [redis.ConnectionError, redis.TimeoutError]
+        retry = Retry(ExponentialBackoff(cap=2.0, base=0.05), retries)
+        return redis.Redis(connection_pool=redis.ConnectionPool(retry=retry, retry_on_error=lost, **arguments))
 
 
 class Away(SourceAwayError):
@@ -113,7 +140,7 @@ class StreamServer:
         try:
             return function(self._client)
         except driver().RedisError as error:
-            hint = "; is the server up, and its address right?" if is_away(error) else ""
+            hint = "; is the server up, and its address right?" if is_transient(error) else ""
             raise SpoutError(f"{told(doing, self.place, error)}{hint}") from error
 
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
@@ -136,7 +163,7 @@ class StreamServer:
         return result
 
     def _error(self, doing: str, error: Exception) -> SpoutError:
-        if not is_away(error):
+        if not is_transient(error):
             return SpoutError(told(doing, self.place, error))
         now, text = time.monotonic(), f"{told(doing, self.place, error)}; it is tried again until the server answers"
         if now >= self._say_at:
@@ -154,21 +181,8 @@ class StreamServer:
 
 def told(doing: str, place: str, error: Exception) -> str:
     """Return an error of redis-py as text: what was tried where, what was found, what to do."""
-    found = str(error).rstrip(".")
-    advice = next((text for code, text in _ADVICE.items() if code in f"{type(error).__name__} {found}"), None)
-    if advice is None and isinstance(error, driver().AuthenticationError):
-        advice = _ADVICE["WRONGPASS"]
-    return f"{doing} on Redis {place}: {found}" + (f"; {advice}" if advice else "")
-
-
-def is_away(error: Exception) -> bool:
-    """Whether the same call may succeed once the server answers again."""
-    errors = driver()
-    if isinstance(error, (errors.AuthenticationError, errors.exceptions.AuthorizationError)):
-        return False
-    return isinstance(error, (errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError)) or str(
-        error
-    ).startswith(("READONLY", "LOADING", "MASTERDOWN", "BUSY "))
+    is_old = "unknown command" in str(error)
+    return error_text(doing, place, error, _ADVICE, "the server is older than Redis 7" if is_old else "")
 
 
 def id_of(value: bytes | str) -> str:

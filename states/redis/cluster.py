@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from states.redis.connecting import DEFAULT_PORT, arguments_of, link_of, name_of
-from states.redis.faults import driver
 from states.redis.options import RedisOptions
 from states.redis.wire import Call, Link, Server
+from trident.servers.redis_server import DEFAULT_PORT, driver, name_of
 
 __all__ = ["Cluster"]
 
@@ -41,7 +40,7 @@ class Cluster(Server):
 
     def __init__(self, options: RedisOptions, stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
         user, at, hosts = urlsplit(options.url).netloc.rpartition("@")
-        self._seeds, self._greet = [arguments_of(options, user + at + host) for host in hosts.split(",")], greet
+        self._seeds, self._greet = [options.arguments(user + at + host) for host in hosts.split(",")], greet
         self.name = ", ".join(map(name_of, self._seeds))
         self._slots = [driver().crc.key_slot(stem) for stem in stems]
         self._links: dict[Address, Link] = {}
@@ -107,7 +106,7 @@ class Cluster(Server):
         return found
 
     def _new_link(self, host: str, port: int, greet: Callable[[Link], None]) -> Link:
-        return link_of({**self._seeds[0], "host": host, "port": port}, greet)
+        return Link.to({**self._seeds[0], "host": host, "port": port}, greet)
 
     def _find(self) -> list[Node]:
         """Look up where the buckets are; return each node's own description."""

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import is_
 from typing import Any
-from urllib.parse import urlsplit
 
 from states.redis.cluster import Cluster
 from states.redis.cluster_layout import ClusterLayout
-from states.redis.connecting import arguments_of, link_of
 from states.redis.evictions import Evictions
 from states.redis.fence import Fence, fenced
 from states.redis.health import greeted
@@ -263,5 +261,5 @@ def place_of(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) 
     if options.clustered:
         layout = ClusterLayout(prefix, options.buckets, hashed, expires)
         return layout, Cluster(options, layout.stems, greet)
-    one = link_of(arguments_of(options, urlsplit(options.url).netloc), greet)
+    one = Link.to(options.arguments(), greet)
     return Layout([prefix.encode()], hashed, expires), Server(one)

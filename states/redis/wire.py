@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
-from states.redis.faults import driver, is_moving, is_transient, refused
+from states.redis.faults import is_moving, is_transient, refused
 from states.redis.options import RedisOptions
 from states.redis.scripts import Command, eval_of
+from trident.errors import ConfigError
+from trident.servers.redis_server import driver, name_of
 from trident.storekit import Retries
 
 __all__ = ["Call", "Link", "Server", "Wire"]
@@ -68,6 +70,19 @@ class Link:
         self.waiting: deque[Call] = deque()
         self._connection, self._greet, self._pack = connection, greet, hiredis.pack_command
         self._connected = False
+
+    @classmethod
+    def to(cls, arguments: dict[str, Any], greet: Callable[[Link], None]) -> Link:
+        """Return a link to the server of redis-py's arguments, not connected yet."""
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        others = {name: value for name, value in arguments.items() if name != "connection_class"}
+        try:  # only `Wire` sends again
+            connection = arguments["connection_class"](**{**others, "retry": Retry(NoBackoff(), 0)})
+        except TypeError as error:
+            raise ConfigError(f"the URL of a Redis state has a query that redis-py does not know: {error}") from error
+        return cls(connection, name_of(arguments), greet)
 
     def open(self) -> None:
         """Connect, unless it is connected."""

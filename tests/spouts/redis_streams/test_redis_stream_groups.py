@@ -6,16 +6,13 @@ import logging
 import subprocess
 import threading
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spouts import RedisStreamSpout, TransactionalRedisStreamSpout
-from spouts.redis_streams.options import RedisServerOptions
 from states.memory import MemoryMapState
-from states.redis import RedisOptions
 from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, free_ports, start_redis
@@ -438,11 +435,3 @@ def test_tls_is_used_and_verified(tmp_path: Path) -> None:
             TransactionalRedisStreamSpout(f"redis://127.0.0.1:{port}", "s", FIELDS, tls=True).get_coordinator({})
     finally:
         server.stop()
-
-
-def test_the_options_of_the_server_are_those_of_a_redis_state() -> None:
-    of_states = {each.name: each for each in fields(RedisOptions)}
-    for own in fields(RedisServerOptions):
-        assert of_states[own.name].kw_only == own.kw_only
-        assert of_states[own.name].default == own.default
-        assert ("trident.secret" in of_states[own.name].metadata) == ("trident.secret" in own.metadata)
