@@ -97,7 +97,11 @@ LAYERS = (
     Layer(("trident.ability", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.extras",), ("trident.errors",)),
-    Layer(("trident.servers",), ("trident.errors", "trident.extras", "trident.redaction"), deferred=DRIVERS),
+    Layer(
+        ("trident.servers",),
+        ("trident.errors", "trident.extras", "trident.fields", "trident.redaction"),
+        deferred=("fastavro", *DRIVERS),
+    ),
     Layer(("trident.setting_types",), ("trident.errors",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(
@@ -202,7 +206,7 @@ LAYERS = (
             "memcached": ("pymemcache",),
             "cassandra": ("cassandra",),
             "postgres": ("psycopg",),
-            "kafka": ("confluent_kafka", "fastavro", "trident.tuples"),
+            "kafka": ("confluent_kafka", "trident.tuples"),
             "delta": ("deltalake", "delta", "numpy", "pyspark", "py4j"),
         }.items()
     ),
@@ -220,7 +224,7 @@ LAYERS = (
             *("confluent_kafka", "redis"),
             *VALUES,
         ),
-        deferred=("fastavro", "deltalake", "pika"),
+        deferred=("deltalake", "pika"),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),
 )

@@ -7,7 +7,8 @@ side: which offsets make up a batch) and `range_reader.py` (the workers' side: r
 
 from spouts.kafka.record_functions import ByColumns, ByRecord
 from spouts.kafka.spout import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
-from spouts.kafka.value_formats import Avro, Json
+from spouts.kafka.value_formats import Json
+from trident.servers.avro import Avro
 
 __all__ = [
     "Avro",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spouts.kafka.client_settings import Reports, asking_settings, error_of, is_away
+from spouts.kafka.client_settings import asking_settings
 from trident.errors import SpoutError
+from trident.servers.kafka_client import Reports, error_of, is_away
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException

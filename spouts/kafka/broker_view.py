@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import Reports, consumer_settings, error_of, is_away, kafka_error, kafka_package
+from spouts.kafka.client_settings import consumer_settings, kafka_error
 from spouts.kafka.options import KafkaOptions, Topics
 from spouts.kafka.record_sizes import mean_sizes
 from spouts.kafka.truncations import Place, truncations
 from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports, error_of, is_away, kafka_package
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException

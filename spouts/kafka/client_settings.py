@@ -1,30 +1,17 @@
-"""The settings of librdkafka's clients, what they report, and the errors that follow from it."""
+"""The settings of librdkafka's clients as spouts need them, and the errors of spouts."""
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import EnvironmentProblem, SourceAwayError, SpoutError
-from trident.redaction import redacted
+from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import STRANGER, Reports, is_away
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka import KafkaError
 
-__all__ = [
-    "Reports",
-    "asking_settings",
-    "consumer_settings",
-    "error_of",
-    "is_away",
-    "is_final",
-    "kafka_error",
-    "kafka_package",
-]
-
-_log = logging.getLogger(__name__)
+__all__ = ["asking_settings", "consumer_settings", "is_final", "kafka_error"]
 
 _FETCHING = {
     "fetch.wait.max.ms": 10,  # how long the end of a range is waited for that is no record (a transaction's marker)
@@ -34,55 +21,7 @@ _FETCHING = {
 }
 _QUICK_METADATA = {"topic.metadata.refresh.interval.ms": 10_000, "reconnect.backoff.max.ms": 1000}
 
-_AWAY = (
-    "_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_RESOLVE", "REQUEST_TIMED_OUT",
-    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "COORDINATOR_LOAD_IN_PROGRESS",
-    "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "_WAIT_COORD",
-)  # fmt: skip
-_STRANGER = ("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED")
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
-
-
-_STATE = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
-
-
-class Reports:
-    """What a client reports besides answers; the last lines explain an error. Pass it as its `logger` and `error_cb`."""
-
-    def __init__(self) -> None:
-        self._lines: dict[str, None] = {}
-
-    def log(self, level: int, form: str, *values: Any) -> None:
-        """Keep a line of librdkafka's log, which would go to stderr."""
-        self._keep(form % values)
-
-    def error(self, error: KafkaError) -> None:
-        """Keep an error that belongs to no call."""
-        self._keep(error.str())
-
-    def _keep(self, line: str) -> None:
-        _log.debug("librdkafka: %s", line)
-        line = _STATE.sub("", redacted(line.rpartition("]: ")[2]))
-        if line.endswith("brokers are down"):
-            return
-        self._lines.pop(line, None)
-        self._lines[line] = None
-        while len(self._lines) > 3:
-            del self._lines[next(iter(self._lines))]
-
-    def __str__(self) -> str:
-        return "; ".join(self._lines) or "no answer"
-
-
-def kafka_package() -> Any:
-    """Import the client."""
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a Kafka spout needs the package confluent-kafka ({error}); pip install 'trident-spark[kafka]'"
-        ) from error
-    return confluent_kafka
 
 
 def consumer_settings(servers: str, isolation: str, group: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,20 +47,9 @@ def asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in consumers_only}
 
 
-def is_away(error: KafkaError) -> bool:
-    """Whether a broker did not answer, or does not lead what it was asked for."""
-    return error.name() in _AWAY
-
-
 def is_final(error: KafkaError) -> bool:
     """Whether waiting cannot help."""
-    return error.fatal() or error.name() in (*_STRANGER, *_FORBIDDEN)
-
-
-def error_of(error: KafkaException) -> KafkaError:
-    """Return the error that an exception carries."""
-    found: KafkaError = error.args[0]
-    return found
+    return error.fatal() or error.name() in (*STRANGER, *_FORBIDDEN)
 
 
 def kafka_error(doing: str, servers: str, found: KafkaError, reports: Reports) -> SpoutError:
@@ -131,7 +59,7 @@ def kafka_error(doing: str, servers: str, found: KafkaError, reports: Reports) -
         secured = "SSL" in str(reports) or "SASL" in str(reports)
         check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
         return SourceAwayError(f"{cause} ({reports}). Check bootstrap_servers, and {check}")
-    if found.name() in _STRANGER:
+    if found.name() in STRANGER:
         return SpoutError(f"{cause} ({reports}). Check the settings sasl.* and ssl.* in config")
     if found.name() in _FORBIDDEN:
         return SpoutError(f"{cause}. The user needs the permissions Describe and Read on the topic")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Range, Spot
-from spouts.kafka.client_settings import Reports, error_of, is_final, kafka_error
+from spouts.kafka.client_settings import is_final, kafka_error
 from spouts.kafka.lost_records import cut_off, gone_topic, range_lost, rewritten, topic_replaced
 from spouts.kafka.truncations import Place, placed, truncation_of
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports, error_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spouts.kafka.value_formats import BadValue, Bytes, Format, Text, typed_fields
+from spouts.kafka.value_formats import AvroRecords, BadValue, Bytes, Format, Text, typed_fields
 from trident.arrow import table_of
 from trident.errors import ConfigError
 from trident.fields import Fields, FieldsLike
+from trident.servers.avro import Avro
 
 __all__ = ["ByColumns", "ByRecord", "Record", "format_of"]
 
@@ -102,6 +103,8 @@ def format_of(value: Any) -> Format:
     """Return the format that a user names."""
     if value in ("bytes", "text"):
         return Bytes() if value == "bytes" else Text()
+    if isinstance(value, Avro):
+        return AvroRecords(value)
     if isinstance(value, Format):
         return value
     raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')

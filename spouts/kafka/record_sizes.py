@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import error_of
+from trident.servers.kafka_client import error_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spouts.kafka.batch_ranges import Range
-from spouts.kafka.client_settings import consumer_settings, kafka_package
+from spouts.kafka.client_settings import consumer_settings
 from spouts.kafka.consumer_pool import Pool
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.range_reader import RangeReader, offset_of
@@ -19,6 +19,7 @@ from spouts.kafka.value_formats import BadValue
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
+from trident.servers.kafka_client import kafka_package
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

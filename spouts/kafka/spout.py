@@ -11,6 +11,7 @@ from spouts.kafka.range_coordinator import KafkaCoordinator
 from spouts.kafka.record_tables import KafkaEmitter, emitted_fields
 from spouts.kafka.value_formats import Format
 from trident.fields import Fields
+from trident.servers.avro import Avro
 from trident.spout.interfaces import SpoutType
 
 __all__ = ["OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"]
@@ -24,7 +25,7 @@ class _KafkaSpout:
         bootstrap_servers: str,
         topics: Any,
         *,
-        value: Literal["bytes", "text"] | Format = "bytes",
+        value: Literal["bytes", "text"] | Avro | Format = "bytes",
         key: Literal["bytes", "text"] = "bytes",
         fields: str | Sequence[str] = "value",
         first_poll: Literal["earliest", "latest", "committed"] | datetime = "earliest",

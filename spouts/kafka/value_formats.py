@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.kafka.avro_types import Registry, ddl_fields, decoder_of, parsed_schema
 from trident.arrow import schema_of
 from trident.errors import ConfigError, TridentError
 from trident.fields import Fields, FieldsLike
+from trident.servers.avro import Avro
 
-__all__ = ["Avro", "BadValue", "Bytes", "Format", "Json", "Text", "typed_fields"]
+__all__ = ["AvroRecords", "BadValue", "Bytes", "Format", "Json", "Text", "typed_fields"]
 
 
 class BadValue(Exception):
@@ -173,40 +173,25 @@ def _told_type(found: re.Match[str]) -> str:
     return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
 
 
-class _Avro(Format):
+@dataclass(frozen=True)
+class AvroRecords(Format):
+    """The value as an Avro record, whose fields become fields."""
+
+    avro: Avro
     name = "Avro"
 
-
-@dataclass(frozen=True)
-class Avro(_Avro):
-    """The value as an Avro record, whose fields become fields.
-
-    Attributes
-    ----------
-    schema
-        The record's schema: a dictionary, or its JSON text. The writer's; with a registry the reader's.
-    registry
-        Returns the JSON of the schema with a number, as a schema registry does: each value then begins with a zero byte and
-        the number of its writer's schema, in four bytes. None: values begin with the record.
-    """
-
-    schema: Any
-    registry: Registry | None = None
-
     def __post_init__(self) -> None:
-        """Parse the schema."""
-        object.__setattr__(self, "schema", parsed_schema(self.schema))
-        self.fields  # noqa: B018  refuses types that have no Spark type
+        """Refuse a schema that makes no fields."""
+        self.fields  # noqa: B018
 
     @property
     def fields(self) -> Fields:
         """The fields of the schema."""
-        return ddl_fields(self.schema)
+        return self.avro.fields
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Decode record by record."""
-        decode = decoder_of(self.schema, self.registry)
-        schema = schema_of(self.fields)
+        decode, schema = self.avro.decoder(), schema_of(self.fields)
         rows = [{} if value is None else decode(value) for value in values.to_pylist()]
         return [pa.array([row.get(each.name) for row in rows], each.type) for each in schema]
 

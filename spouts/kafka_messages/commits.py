@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import error_of
 from spouts.kafka_messages.partition_work import PartitionWork
 from trident.errors import SourceAwayError
+from trident.servers.kafka_client import error_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spouts.kafka.client_settings import Reports, asking_settings, error_of, kafka_error
+from spouts.kafka.client_settings import asking_settings, kafka_error
 from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports, error_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -11,12 +11,13 @@ from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import Bounds, BrokerView, TopicView
-from spouts.kafka.client_settings import Reports, error_of, kafka_error
+from spouts.kafka.client_settings import kafka_error
 from spouts.kafka.lost_records import lost_before, truncated
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.truncations import Place
 from spouts.kafka_messages.offset_notes import OffsetNotes
 from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports, error_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition

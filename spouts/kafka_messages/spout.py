@@ -16,6 +16,7 @@ from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
 from trident.redaction import redacted
+from trident.servers.avro import Avro
 from trident.storm.context import TopologyContext
 
 __all__ = ["KafkaSpout"]
@@ -78,7 +79,7 @@ class KafkaSpout(MessageSpout):
         topics: Any,
         *,
         group_id: str,
-        value: Literal["bytes", "text"] | Format = "bytes",
+        value: Literal["bytes", "text"] | Avro | Format = "bytes",
         key: Literal["bytes", "text"] = "bytes",
         fields: str | Sequence[str] = "value",
         first_poll: Literal["earliest", "latest"] | datetime = "earliest",

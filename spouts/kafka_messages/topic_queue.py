@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView
-from spouts.kafka.client_settings import Reports, consumer_settings, error_of, is_final, kafka_error, kafka_package
+from spouts.kafka.client_settings import consumer_settings, is_final, kafka_error
 from spouts.kafka.lost_records import gone_topic
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.truncations import placed, truncation_of
@@ -21,6 +21,7 @@ from spouts.kafka_messages.record_values import RecordValues
 from spouts.messages.queue import Message as Taken
 from spouts.messages.queue import decoded
 from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports, error_of, kafka_package
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

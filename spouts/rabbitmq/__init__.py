@@ -4,7 +4,8 @@
 broker); `broker.py` calls it. `Json` and `Avro` are the formats of Kafka's spouts.
 """
 
-from spouts.kafka.value_formats import Avro, Json
+from spouts.kafka.value_formats import Json
 from spouts.rabbitmq.spout import RabbitMQSpout
+from trident.servers.avro import Avro
 
 __all__ = ["Avro", "Json", "RabbitMQSpout"]

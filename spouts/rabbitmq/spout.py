@@ -17,6 +17,7 @@ from spouts.rabbitmq.options import RabbitMQOptions
 from spouts.rabbitmq.queue_consumer import QueueConsumer, origin_of
 from trident.errors import ConfigError, SpoutError
 from trident.fields import Fields
+from trident.servers.avro import Avro
 from trident.storm.context import TopologyContext
 
 __all__ = ["RabbitMQSpout"]
@@ -63,7 +64,7 @@ class RabbitMQSpout(MessageSpout):
         url: str,
         queue: str,
         *,
-        value: Literal["bytes", "text"] | Format = "bytes",
+        value: Literal["bytes", "text"] | Avro | Format = "bytes",
         fields: str | Sequence[str] = "value",
         max_pending: int = 1000,
         max_failures: int | None = None,

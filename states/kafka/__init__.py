@@ -6,6 +6,7 @@ becomes a record, `faults.py` the errors.
 
 from states.kafka.options import KafkaTopicOptions
 from states.kafka.state import KafkaTopicState
-from states.kafka.to_topic import Avro, ToTopic
+from states.kafka.to_topic import ToTopic
+from trident.servers.avro import Avro
 
 __all__ = ["Avro", "KafkaTopicOptions", "KafkaTopicState", "ToTopic"]

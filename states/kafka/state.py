@@ -16,8 +16,9 @@ from typing import Any
 
 from states.kafka.options import KafkaTopicOptions
 from trident.errors import ConfigError
+from trident.servers.kafka_client import kafka_package
 from trident.state.interfaces import StateConf, StateSpec, StateType
-from trident.storekit import check_options, driver_package
+from trident.storekit import check_options
 
 __all__ = ["KafkaTopicState"]
 
@@ -31,8 +32,9 @@ class _TopicFactory:
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
         """Open the sink; it connects when it is used."""
-        with driver_package("Kafka", "confluent-kafka", "kafka", "confluent_kafka"):
-            from states.kafka.topic_sink import TopicSink
+        kafka_package()
+        from states.kafka.topic_sink import TopicSink
+
         return TopicSink(self.options, conf)
 
 

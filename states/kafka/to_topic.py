@@ -7,56 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from io import BytesIO
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError, CorruptValueError
-from trident.storekit import driver_package
+from trident.servers.avro import Avro
 
 if TYPE_CHECKING:
     from states.kafka.topic_sink import TopicSink
     from states.kafka.topic_writer import TopicRecord
     from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["Avro", "ToTopic"]
+__all__ = ["ToTopic"]
 
 Encode = Callable[[Any], bytes | str | None]
 _ROLES = ("key", "value", "headers", "partition", "timestamp")
-
-
-@dataclass(frozen=True)
-class Avro:
-    """Values as Avro.
-
-    Attributes
-    ----------
-    schema
-        As JSON, or as Python has it.
-    schema_id
-        The schema's number in a registry, which then precedes each value, as the registry's clients expect it; None: the
-        value alone.
-    """
-
-    schema: Any
-    schema_id: int | None = None
-
-    def encoder(self) -> Encode:
-        """Return the function that encodes one value."""
-        with driver_package("Kafka", "fastavro", "kafka"):
-            import fastavro
-        parsed = fastavro.parse_schema(json.loads(self.schema) if isinstance(self.schema, str) else self.schema)
-        head = b"" if self.schema_id is None else b"\0" + self.schema_id.to_bytes(4, "big")
-
-        def encode(value: Any) -> bytes | None:
-            if value is None:
-                return None
-            out = BytesIO(head)
-            out.seek(len(head))
-            fastavro.schemaless_writer(out, parsed, value)
-            return out.getvalue()
-
-        return encode
 
 
 @dataclass(frozen=True)

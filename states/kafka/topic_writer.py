@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from states.kafka.faults import LastError, backend_error, passes
+from states.kafka.faults import backend_error
 from states.kafka.options import KafkaTopicOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
+from trident.servers.kafka_client import Reports, is_passing
 from trident.storekit import Register, Retries
 
 __all__ = ["TopicRecord", "TopicWriter"]
@@ -51,7 +52,7 @@ class TopicWriter(Register):
 
     def __init__(self, options: KafkaTopicOptions, name: str, what: str, read_only: bool) -> None:
         self._options, self._name, self._what, self._read_only = options, name, what, read_only
-        self._last = LastError()
+        self._reports = Reports()
         self._admin: Any = None
         self._group: Any = None
         self._producer: Any = None
@@ -160,7 +161,7 @@ class TopicWriter(Register):
         while len(self._producer) > half and self._refused is None:
             self._producer.poll(0.01)
             if time.monotonic() > limit:
-                message = f"write records of {self._what}: none were taken in time ({self._last.text})"
+                message = f"write records of {self._what}: none were taken in time ({self._reports})"
                 raise StoreAwayError(message, self._what)
 
     def _delivered(self, error: Any, _: Any) -> None:
@@ -171,7 +172,7 @@ class TopicWriter(Register):
 
     def _look_up_topic(self) -> str:
         if self._admin is None:
-            self._admin = self._made(AdminClient, {"log_level": 0, "error_cb": self._last})
+            self._admin = self._made(AdminClient, {"log_level": 0, "error_cb": self._reports.error})
         limit, topics = self._options.connect_timeout_s, TopicCollection([self._options.topic])
 
         def described(_: float) -> str:
@@ -192,7 +193,7 @@ class TopicWriter(Register):
             self.take()  # which ends it, because its driver seems to be dead
             return self._stored()
         if found.error is not None:
-            raise backend_error("read the sentinel", self._what, found.error, self._last.text)
+            raise backend_error("read the sentinel", self._what, found.error, self._reports)
         return (found.metadata or "").encode() if found.offset >= 0 else b""
 
     def _consumer(self) -> Any:
@@ -211,7 +212,7 @@ class TopicWriter(Register):
             "transaction.timeout.ms": round(self._options.transaction_ms),
             "acks": "all", "compression.type": self._options.compression,
             "partitioner": "murmur2_random",  # as Java's clients, so a key is where their records of it are
-            "log_level": 3, "delivery.report.only.error": True, "on_delivery": self._delivered, "error_cb": self._last,
+            "log_level": 3, "delivery.report.only.error": True, "on_delivery": self._delivered, "error_cb": self._reports.error,
         }  # fmt: skip
 
     def _made(self, kind: Callable[..., T], settings: dict[str, Any], **more: Any) -> T:
@@ -231,7 +232,7 @@ class TopicWriter(Register):
         reason = error.args[0] if self._refused is None else self._refused
         if self._admin is not None:
             self._admin.poll(0)  # it tells what it has seen only when asked
-        return backend_error(doing, self._what, reason, self._last.text)
+        return backend_error(doing, self._what, reason, self._reports)
 
 
 def _patiently(wait_s: float, call: Callable[[float], T]) -> T:
@@ -239,6 +240,6 @@ def _patiently(wait_s: float, call: Callable[[float], T]) -> T:
     limit = time.monotonic() + wait_s
 
     def goes_on(error: Any, *_: Any) -> bool:
-        return passes(error.args[0]) and time.monotonic() < limit
+        return is_passing(error.args[0]) and time.monotonic() < limit
 
     return Retries(0, 0.05, 1.0).run(lambda: call(max(0.1, limit - time.monotonic())), KafkaException, goes_on)

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
-from spouts.kafka.record_functions import Record
-from spouts.kafka.value_formats import BadValue, Format, Text
+from spouts.kafka.record_functions import Record, format_of
+from spouts.kafka.value_formats import AvroRecords, BadValue, Format, Text
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
 from tests.spouts.kafka.kafka_batches import batches
@@ -103,7 +103,7 @@ def test_avro_becomes_the_fields_of_its_schema() -> None:
         "account": "a", "amount": decimal.Decimal("1.50"), "at": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC),
         "tags": ["x"], "place": {"x": 1},
     }  # fmt: skip
-    avro = Avro(json.dumps(SCHEMA))
+    avro = AvroRecords(Avro(json.dumps(SCHEMA)))
     assert list(map(str, avro.fields.types)) == [
         "string", "decimal(9,2)", "timestamp", "array<string>", "struct<x:int>",
     ]  # fmt: skip
@@ -129,7 +129,7 @@ def test_avro_of_a_registry_is_read_with_the_schema_that_it_was_written_with() -
     def framed(number: int, record: dict[str, Any], schema: dict[str, Any]) -> bytes:
         return b"\0" + number.to_bytes(4, "big") + encoded(record, schema)
 
-    avro = Avro(wide, registry)
+    avro = AvroRecords(Avro(wide, registry))
     old, new = framed(1, {"x": 1}, narrow), framed(2, {"x": 2, "y": "b"}, wide)
     assert columns(avro, old, new, old, None) == [[1, 2, 1, None], ["-", "b", "-", None]]
     assert asked == [1, 2]
@@ -146,8 +146,8 @@ def test_a_value_with_another_schema_is_no_avro() -> None:
         encoded({"x": 1}, {"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]}),
     ):
         with pytest.raises(BadValue):
-            columns(Avro(SCHEMA), bad)
-    tail = Avro({"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]})
+            columns(AvroRecords(Avro(SCHEMA)), bad)
+    tail = AvroRecords(Avro({"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]}))
     with pytest.raises(BadValue, match="ends at byte 1 of 2"):
         columns(tail, b"\x02\x02")
 
@@ -162,7 +162,7 @@ def test_a_value_with_another_schema_is_no_avro() -> None:
 )
 def test_a_schema_that_makes_no_fields_is_refused(schema: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        Avro(schema)
+        format_of(Avro(schema))
 
 
 def test_a_field_without_a_type_is_refused() -> None:

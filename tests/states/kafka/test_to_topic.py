@@ -97,7 +97,7 @@ def test_keys_have_an_encoding_of_their_own() -> None:
 @pytest.mark.parametrize(("schema_id", "head"), [(None, b""), (7, b"\x00\x00\x00\x00\x07")])
 def test_a_value_is_encoded_as_avro(schema_id: int | None, head: bytes) -> None:
     row = ("a", 5)
-    (one,) = written(ToTopic(encode=Avro(SCHEMA, schema_id)), "account, cents", row)
+    (one,) = written(ToTopic(encode=Avro(SCHEMA, schema_id=schema_id)), "account, cents", row)
     assert one[1] is not None
     assert one[1].startswith(head)
     read = fastavro.schemaless_reader(io.BytesIO(one[1][len(head) :]), fastavro.parse_schema(json.loads(SCHEMA)), None)

@@ -1,17 +1,19 @@
-"""Avro: schemas as fields, and the decoding of one value."""
+"""Values as Avro: the fields of a schema, and how one value is read and written."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from trident.errors import ConfigError, EnvironmentProblem, SpoutError, describe
+from trident.errors import ConfigError, SpoutError, describe
+from trident.extras import needs_package
 from trident.fields import Fields
 
-__all__ = ["Registry", "ddl_fields", "decoder_of", "parsed_schema"]
+__all__ = ["Avro", "Registry"]
 
 _SIMPLE = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "bytes": "binary",
@@ -27,20 +29,66 @@ Registry = Callable[[int], str]
 """Returns the schema with a number, as JSON."""
 
 
-def parsed_schema(schema: Any) -> dict[str, Any]:
-    """Return the schema of a record as a dictionary; `ConfigError` if it is none."""
-    try:
-        parsed = dict(json.loads(schema) if isinstance(schema, str) else schema)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"Avro({schema!r}): not the JSON of a schema: {error}") from error
-    if parsed.get("type") != "record":
-        raise ConfigError(f"Avro: the schema is of type {parsed.get('type')!r}; it must be a record")
-    return parsed
+@dataclass(frozen=True)
+class Avro:
+    """Values as Avro, in records that are read and in those that are written.
+
+    Attributes
+    ----------
+    schema
+        A dictionary, or its JSON text. Of records that are read the writer's; with a registry the reader's. Their fields become
+        fields.
+    registry
+        For reading: returns the JSON of the schema with a number, as a schema registry does; each value then begins with a
+        zero byte and the number of its writer's schema, in four bytes. None: values begin with the record.
+    schema_id
+        For writing: the number of the schema in a registry, which then precedes each value in that way. None: the value alone.
+    """
+
+    schema: Any
+    registry: Registry | None = None
+    schema_id: int | None = field(default=None, kw_only=True)
+
+    @property
+    def fields(self) -> Fields:
+        """The fields of a record, with Spark types; `ConfigError` if the schema is not one of records, or has other types."""
+        try:
+            schema = dict(_plain(self.schema))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"Avro({self.schema!r}): not the JSON of a schema: {error}") from error
+        if schema.get("type") != "record":
+            raise ConfigError(f"Avro: the schema is of type {schema.get('type')!r}; it must be a record")
+        return Fields(*(f"{each['name']}: {_ddl(each['type'])}" for each in schema["fields"]))
+
+    def decoder(self) -> Callable[[bytes], dict[str, Any]]:
+        """Return what decodes the value of one record."""
+        return _decoder(json.dumps(_plain(self.schema)), self.registry)
+
+    def encoder(self) -> Callable[[Any], bytes | None]:
+        """Return what encodes one value."""
+        fastavro = _package()
+        schema = fastavro.parse_schema(_plain(self.schema))
+        head = b"" if self.schema_id is None else b"\0" + self.schema_id.to_bytes(4, "big")
+
+        def encode(value: Any) -> bytes | None:
+            if value is None:
+                return None
+            out = io.BytesIO()
+            out.write(head)
+            fastavro.schemaless_writer(out, schema, value)
+            return out.getvalue()
+
+        return encode
 
 
-def ddl_fields(schema: Mapping[str, Any]) -> Fields:
-    """Return the fields of a record's schema, with Spark types."""
-    return Fields(*(f"{each['name']}: {_ddl(each['type'])}" for each in schema["fields"]))
+def _package() -> Any:
+    with needs_package("Avro", "fastavro", "kafka"):
+        import fastavro
+    return fastavro
+
+
+def _plain(schema: Any) -> Any:
+    return json.loads(schema) if isinstance(schema, str) else schema
 
 
 def _ddl(type_: Any) -> str:
@@ -69,19 +117,9 @@ def _ddl(type_: Any) -> str:
     return _SIMPLE[kind]
 
 
-def decoder_of(schema: Mapping[str, Any], registry: Registry | None) -> Callable[[bytes], dict[str, Any]]:
-    """Return what decodes one value."""
-    return _decoder(json.dumps(schema), registry)
-
-
 @lru_cache(maxsize=64)
 def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[str, Any]]:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"Avro needs the package fastavro ({error}); pip install 'trident-spark[kafka]'"
-        ) from error
+    fastavro = _package()
     own: Any = fastavro.parse_schema(json.loads(schema))
     if registry is None:
         return lambda value: _record(fastavro, value, own, None)
