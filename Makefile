@@ -63,8 +63,9 @@ format: install ## format the sources and mend what lint can mend
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
 
-docs: install ## write the list of modules, docs/modules.md, from their first lines
+docs: install ## write the list of modules, docs/modules.md, and the options in docs/command-line.md, from the code
 	@$(BIN)/python -m tests.module_list
+	@$(BIN)/python -m tests.command_list
 
 screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
 	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
