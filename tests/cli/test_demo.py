@@ -124,6 +124,7 @@ def test_a_demo_that_could_not_kill_fails(tmp_path: Path) -> None:
     assert "not shown: only 0 of 3 kills" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)  # Spark starts three times
 def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
@@ -137,6 +138,7 @@ def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
     assert "exact: yes" in done.stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signals, code: int) -> None:
     log_dir = folder / "trident-demo-crash" / "log"

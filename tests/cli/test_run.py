@@ -126,6 +126,7 @@ def _clean_end(folder: Path, options: tuple[str, ...], signum: signal.Signals) -
     assert f'"txid": {txid}, "values": [{{"key": ["the"], "value": {2 * txid}}}]' in read.stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_after_the_commit_under_way(folder: Path, signum: signal.Signals) -> None:
     _clean_end(folder, IN_PROCESS, signum)
@@ -246,6 +247,7 @@ def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Pa
             assert second.end()[0] == 130
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_idle_run_that_is_replaced_ends_with_a_code_of_its_own(folder: Path, debug: bool) -> None:
     log_dir = folder / "trident-log" / "counts"

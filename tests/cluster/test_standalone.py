@@ -96,6 +96,7 @@ def folder(tmp_path: Path, redis_server: Server) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_worker_without_packages_is_said_to_lack_them(spark_cluster: SparkCluster, folder: Path) -> None:
     python = make_environment(folder / "bare")
     done = trident(
@@ -123,6 +124,7 @@ def _driver(submitted: Background) -> psutil.Process | None:
     )
 
 
+@pytest.mark.long
 def test_spark_submit_ends_after_the_running_commit_and_leaves_nothing(
     spark_cluster: SparkCluster, archive: Path, folder: Path
 ) -> None:

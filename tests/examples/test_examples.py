@@ -64,10 +64,12 @@ def test_an_example_prints_what_it_is_to_print(name: str, tmp_path: Path) -> Non
     assert run(name, tmp_path) == PRINTED[name]
 
 
+@pytest.mark.long
 def test_the_bolts_count_the_same_on_spark(tmp_path: Path) -> None:
     assert run("bolt_words.py", tmp_path, "--spark") == PRINTED["bolt_words.py"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.server
 @pytest.mark.timeout(300)  # on a busy machine; the servers start, and the ledger's job four times
 @pytest.mark.parametrize("name", BESIDE_SERVERS)

@@ -305,6 +305,7 @@ class TextOfAll(CombinerAggregator[Any]):
         return None
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("case", WRONG)
 def test_a_batch_that_cannot_pass_names_step_tuple_and_cause(case: str, engine: str, topology: TridentTopology) -> None:
     declare, attempts, text = WRONG[case]

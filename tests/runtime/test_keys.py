@@ -235,6 +235,7 @@ def test_equal_keys_are_one_key_in_postgres(postgres_server: Server, tmp_path: P
     check_types(spec, tmp_path, SEVERAL_FORMS)
 
 
+@pytest.mark.long
 def test_equal_keys_are_one_key_in_cassandra(cassandra_server: Server, tmp_path: Path) -> None:
     spec = CassandraState.opaque(["127.0.0.1"], port=cassandra_server.port, keyspace="keys", replication=1, buckets=8)
     check_types(spec, tmp_path, SEVERAL_FORMS[:1])

@@ -94,6 +94,7 @@ def beside(chosen: list[Case]) -> list[Case]:
 COUNTS = {"memory": 150, "apart": 100, "delta": 12, "delta beyond memory": 6}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # on a busy machine
 @pytest.mark.parametrize(("kept_in", "count"), COUNTS.items())
@@ -101,6 +102,7 @@ def test_a_random_topology_gives_what_a_fold_gives(kept_in: str, count: int, sto
     counted(run(cases((kept_in,)), count, _FIXED, stores), _FIXED)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kept_in", "count"), [("redis", 10), ("redis hash", 10), ("memcached", 10), ("postgres", 6)])
 def test_a_random_topology_over_a_server_gives_what_a_fold_gives(
     kept_in: str, count: int, servers: Stores, counted: Any

@@ -388,6 +388,7 @@ KEYS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("keys", KEYS)
 def test_keys_of_every_type(keys: str, partitions: int, engine: str, topology: TridentTopology) -> None:

@@ -366,6 +366,7 @@ def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
 # ---- screens, keys ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("path", ["/", "/#/topology/topology-1", "/#/topology/topology-1/component/component-9"])
 def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, cluster: UIServer, path: str) -> None:
     with opened(browser, cluster.url + path, viewport=PHONE) as page:
@@ -386,6 +387,7 @@ BROKEN = """() => [...document.querySelectorAll('tbody td, tbody th')].flatMap(c
 })"""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [800, 1000, 1280])
 def test_cells_do_not_break_inside_words(browser: Browser, orders_url: str, width: int) -> None:
     with opened(browser, orders_url, viewport={"width": width, "height": 900}) as page:
@@ -401,6 +403,7 @@ def test_a_narrow_window_shows_a_trident_topology(browser: Browser, orders_url: 
         assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
 def test_the_page_is_dark_where_people_want_it(browser: Browser, cluster: UIServer, scheme: str, dark: bool) -> None:
     with opened(browser, cluster.url, color_scheme=scheme) as page:
@@ -490,6 +493,7 @@ MEASURED = """() => new Promise(drawn => {
 })"""
 
 
+@pytest.mark.long
 def test_500_components_are_drawn_apart(browser: Browser, capsys: pytest.CaptureFixture[str]) -> None:
     with (
         UIServer(LargeCluster(1, 500), port=0) as server,

@@ -136,6 +136,7 @@ def test_an_error_that_cannot_heal_ends_the_wait_after_one_driver(cluster: Machi
     invoke(cluster, "kill", "other", "-w", "0")
 
 
+@pytest.mark.long
 def test_an_upgrade_that_was_taken_back_is_no_success(cluster: MachineCluster) -> None:
     invoke(cluster, "submit", target(cluster, "back"), *QUICK, *WAIT)
     write_module(

@@ -49,6 +49,7 @@ def ledgers_survive(
             say("\n".join(f"  {line}" for line in drivers))
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_four_faults_in_a_row_leave_both_ledgers_exact(tmp_path: Path, redis_url: str) -> None:
     address = str(tmp_path / "cluster")

@@ -65,6 +65,7 @@ def few(redis_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
     running.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", ["worker@begun", "neighbour@before"])
 def test_what_a_killed_worker_or_executor_committed_is_counted_once(few: Campaign, fault: str) -> None:
     said = few.says(lambda line: f" {fault} " in line)
@@ -72,6 +73,7 @@ def test_what_a_killed_worker_or_executor_committed_is_counted_once(few: Campaig
     assert "did not happen" not in said
 
 
+@pytest.mark.long
 def test_without_the_rule_on_second_runs_a_killed_executor_makes_the_state_wrong(few: Campaign) -> None:
     wrong = few.says(lambda line: " without E1: " in line and ": exact, " not in line)
     assert "lots sum up to " in wrong or "executors committed other rows" in wrong, wrong

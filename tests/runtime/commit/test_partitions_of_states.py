@@ -125,6 +125,7 @@ BEFORE: dict[str, Callable[[Stream], Stream]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @every_exact_kind
 @pytest.mark.parametrize("before", BEFORE)

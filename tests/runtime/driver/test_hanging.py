@@ -167,6 +167,7 @@ class PutsAll(BaseStateUpdater[Any]):
         state.multi_put([row.values for row in tuples], [1] * len(tuples))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])
 @pytest.mark.parametrize("kind", ["own", "map"])
 def test_an_updater_that_waits_for_a_slow_store_ends_nothing(tmp_path: Path, kind: str, pending: int) -> None:
@@ -376,6 +377,7 @@ def test_one_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
     assert "in step 'in/hangs'" in " ".join(said.split())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_run_whose_function_hangs_ends_with_exit_code_1(tmp_path: Path, pending: int) -> None:
     Path(tmp_path, "program.py").write_text(PROGRAM, encoding="utf-8")
@@ -414,6 +416,7 @@ while running.txid < 20:
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_program_that_stops_no_topology_ends_as_if_it_did(tmp_path: Path, pending: int) -> None:
     command = [sys.executable, "-c", ENDLESS, str(pending)]

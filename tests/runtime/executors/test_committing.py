@@ -71,6 +71,7 @@ def values_of(url: str, name: str, placement: str, pending: int, log: Path) -> d
         return {**found, "total": running.state(states["total"]).get()}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])
 def test_executors_and_driver_come_to_the_same_values(spark: Any, url: str, tmp_path: Path, pending: int) -> None:
     by_driver = values_of(url, f"d{pending}", "driver", pending, tmp_path / "d")

@@ -28,6 +28,7 @@ KINDS = pytest.mark.parametrize("kind", [First, Last])
 NESTED = {"array<int>": st.lists(st.integers(0, 3), max_size=2)}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize("ddl", [*ORDERED, *NESTED])
@@ -40,6 +41,7 @@ def test_of_one_field_the_kernel_is_the_python_code(
     agree(kind(), ddl, table, cut, grouped)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize("by", [None, *ORDERED])

@@ -188,6 +188,7 @@ def test_count_is_count(table: pa.Table, cut: int, grouped: bool) -> None:
     agree(Count(), "bigint", table, cut, grouped)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ddl", VALUES)
 @settings(max_examples=30)
 @given(data=st.data(), cut=CUTS, grouped=st.booleans())
@@ -195,6 +196,7 @@ def test_sum_is_sum(ddl: str, data: st.DataObject, cut: int, grouped: bool) -> N
     agree(Sum(), sum_type(ddl), data.draw(keyed(VALUES[ddl], arrow_type(ddl))), cut, grouped)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregator", [Min(), Max()], ids=["min", "max"])
 @pytest.mark.parametrize("ddl", ORDERED)

@@ -73,6 +73,7 @@ def ordinate(value: Any) -> int:
     return round(value.timestamp() * 1000) if isinstance(value, dt.datetime) else int(value)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])

@@ -63,6 +63,7 @@ def numbered(start: int, end: int) -> list[Record]:
     return [Record(b"%d" % n, timestamp_ms=NOON_MS + n) for n in range(start, end)]
 
 
+@pytest.mark.sample(1)
 @BOTH
 def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
     kafka_topics: Topics, proxy: KafkaProxy, kind: Kind, caplog: pytest.LogCaptureFixture
@@ -78,6 +79,7 @@ def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
     assert f"asking for the first record of partition 0 of topic '{topic}'" in caplog.text
 
 
+@pytest.mark.sample(1)
 @BOTH
 def test_a_topology_does_not_say_that_all_is_processed_while_the_broker_is_silent(
     kafka_topics: Topics, proxy: KafkaProxy, kind: Kind
@@ -99,6 +101,7 @@ def test_a_topology_does_not_say_that_all_is_processed_while_the_broker_is_silen
         assert running.state(counts).get() == 100
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("withheld", [None, FETCH, LIST_OFFSETS])
 def test_a_topology_with_a_spout_of_messages_does_not_say_so_either(
     kafka_topics: Topics, proxy: KafkaProxy, withheld: int | None
@@ -154,6 +157,7 @@ def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
         made.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("spout", "asked", "how", "step"),
     [

@@ -144,6 +144,7 @@ class Life:
             assert [value or 0 for value in values] == list(self.model.values())
 
 
+@pytest.mark.sample(24)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("store", ["fenced", "two methods", "late"])

@@ -331,6 +331,7 @@ def test_after_an_error_nothing_more_is_sent(cql: Connection) -> None:
 # ---- a server that is killed: last, because every connection to it has to be made again -------------------------------
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_a_commit_loses_nothing_and_the_replay_is_exact(home: Home) -> None:
     conf, log = StateConf("topology", "killed"), Log()
     words = {f"w{n}": 1 for n in range(3000)}

@@ -112,6 +112,7 @@ def test_the_record_of_a_sentinel_is_its_fields(home: Home) -> None:
     assert RECORD.encode(found) == encode(fields)
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_server_that_lost_the_end_of_a_commit_is_not_taken_for_whole(tmp_path: Path) -> None:
     """With a periodic commit log SIGKILL takes the writes of the last 0.1 s, nine times in ten a part of a commit."""

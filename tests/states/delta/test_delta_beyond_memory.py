@@ -95,6 +95,7 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
     return Snapshot(number, log.winners) if kind is StateType.OPAQUE else None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])

@@ -69,6 +69,7 @@ def readable(state: Any, snapshot: Snapshot, width: int) -> str:
     return repr([state.multi_get_at(keys, snapshot), rows, state.read_sentinel()])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: int) -> None:

@@ -130,6 +130,7 @@ def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: 
     assert [state.at(number).multi_get([("man",)]) for number in (1, 3, 40)] == [[1], [3], [40]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("deletions", [(0, 1), (2, 9), (30, 61)])
 def test_a_kill_between_any_two_deletions_harms_nothing_and_the_next_writer_deletes_the_rest(

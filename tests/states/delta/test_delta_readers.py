@@ -108,6 +108,7 @@ def test_a_new_process_goes_on_where_another_stopped(tmp_path: Path) -> None:
     assert dict(reader_at(tmp_path).get_tuples()) == model_after(9)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # ten processes, on a machine that may be busy
 def test_ten_kills_in_the_middle_of_commits_lose_and_double_nothing(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)

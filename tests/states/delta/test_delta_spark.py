@@ -68,6 +68,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)  # the first run on a machine fetches the library
 def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ def schedules() -> Iterator[Any]:
             yield pytest.param(kind, seed, marks=[] if seed < 1 else [pytest.mark.soak])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True], ids=["tasks", "tasks and driver"])
 @pytest.mark.parametrize(("kind", "seed"), list(schedules()))

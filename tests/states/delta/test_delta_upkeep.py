@@ -298,6 +298,7 @@ def test_keys_of_every_kind_are_merged(tmp_path: Path, conf: StateConf) -> None:
 # ---- bounds ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_thousand_small_batches_leave_few_files_and_a_table_that_opens_at_once(tmp_path: Path) -> None:
     state = state_at(tmp_path, fsync=False, compact_after_commits=32, checkpoint_interval=16)

@@ -53,6 +53,7 @@ def bare(values: list[Any], kind: StateType) -> list[Any]:
     return [None if value is None else value if kind is StateType.NON_TRANSACTIONAL else value[-1] for value in values]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("kind", StateType)

@@ -74,6 +74,7 @@ def lines(folder: Path, name: str) -> list[str]:
     return (folder / name).read_text().splitlines() if (folder / name).exists() else []
 
 
+@pytest.mark.long
 def test_a_machine_that_goes_away_is_replaced_by_another_one(spark_cluster: SparkCluster, folder: Path) -> None:
     words = ("--master", spark_cluster.url, "--conf", "workers=2", "--conf", "max_spout_pending=20")
     limits = ("--conf", "message_timeout_s=3", "--conf", "spark.executor.cores=1", "--conf", "spark.cores.max=2")

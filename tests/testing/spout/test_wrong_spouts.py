@@ -33,6 +33,7 @@ class DurableSource(LineSource):
     durable = True
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("source", [LineSource, OpaqueSource])
@@ -66,6 +67,7 @@ def test_what_is_not_claimed_is_told() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_spout_is_found_under_the_promise_that_it_breaks(wrong: type) -> None:
     promise, _ = WRONG[wrong]

@@ -99,6 +99,7 @@ def run_schedule(path: Path, seed: int) -> None:
         assert told(values, asked) == {key: model[key] for key in asked if key in model}, f"seed {seed}"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_any_schedule_tells_what_a_dict_tells(tmp_path: Path, seed: int) -> None:
