@@ -20,6 +20,7 @@ def test_rows_in_this_process_give_figures(capsys: pytest.CaptureFixture[str]) -
     assert max(killed["seconds"]) < 60
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_acker_holds_the_same_for_small_and_large_trees() -> None:
     small, large = bolts.per_root(500, 10), bolts.per_root(500, 2_000)

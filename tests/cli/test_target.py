@@ -100,6 +100,7 @@ def test_a_text_that_is_no_python_is_shown_with_its_line(folder: Path) -> None:
         load_topology("broken.py:topology")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", ["states/__init__.py", "states.py"])
 def test_a_folder_that_hides_our_packages_is_named(tmp_path: Path, hidden: str) -> None:

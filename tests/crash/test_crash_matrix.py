@@ -144,6 +144,7 @@ def test_a_pairing_that_is_not_exact_is_refused(tmp_path: Path) -> None:
             start(graph, config)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", [INEXACT, STORM], ids=str)
 def test_a_rule_that_does_not_hold_goes_wrong_once_a_store_was_written(pairing: Pairing, tmp_path: Path) -> None:
     # With one batch in work and no cache each point is reached in the same way every time.

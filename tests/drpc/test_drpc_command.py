@@ -44,6 +44,7 @@ def address(background: Background) -> str:
     raise AssertionError(background.end()[2])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_beside_the_topology_answers_from_its_states_and_ends_at_a_signal(
     folder: Path, signum: signal.Signals
@@ -88,6 +89,7 @@ def test_a_run_answers_in_its_own_process(folder: Path) -> None:
         assert "stopped after batch" in out
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

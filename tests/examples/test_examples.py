@@ -87,6 +87,7 @@ def test_an_example_beside_servers_prints_what_it_is_to_print(name: str) -> None
         assert line == expected or re.fullmatch(expected, line), done.stdout
 
 
+@pytest.mark.long
 def test_a_second_run_of_the_sqlite_example_counts_nothing_twice(tmp_path: Path) -> None:
     run("sqlite_state.py", tmp_path)
     assert run("sqlite_state.py", tmp_path) == ["([3, 1, 1], 6)", "([3, 1, 1], 6)"]

@@ -60,6 +60,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)  # two starts of Spark
 def test_the_foreach_batch_program_counts_twice_after_a_kill(folder: Path) -> None:

@@ -39,6 +39,7 @@ def in_executors(seeds: list[int], redis_server: Server, log_dir: Path, pending:
     return check_in_executors(seeds, lambda: RedisState.opaque(url), str(log_dir), pending)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("first", "pending"), [(0, 1), (100, 2)])
 def test_random_topologies_give_the_same_in_executors(
     first: int, pending: int, spark: Any, redis_server: Server, tmp_path: Path

@@ -33,6 +33,7 @@ def sums(running: Any, folder: Path) -> dict[str, int]:
     return dict(zip(names, running.state("sums").multi_get([(name,) for name in names]), strict=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", BOTH)
 def test_each_row_counts_once_on_each_engine(kind: SpoutType, engine: str, tmp_path: Path) -> None:
     for partition, size in (("a", 10), ("b", 3), ("c", 0)):

@@ -60,6 +60,7 @@ def counting(spec: StateSpec) -> tuple[TridentTopology, FeederBatchSpout, Any]:
     return topology, feeder, counts
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("server", "away", "back"),
     [

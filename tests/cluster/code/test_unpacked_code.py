@@ -175,6 +175,7 @@ def wheel(folder: Path, name: str, version: str, text: str) -> None:
             archive.writestr(path, data)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(tmp_path, "words_of_a_wheel", "1.2", "WORDS = ['the', 'cow']\n")

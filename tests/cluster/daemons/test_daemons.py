@@ -37,6 +37,7 @@ def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster) -
     stop_and_check(cluster, storm_id)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_drivers_outlive_their_supervisor_and_are_adopted(cluster: MachineCluster) -> None:
     storm_id = cluster.submit()

@@ -174,6 +174,7 @@ def sessions(
         each.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=_OPERATIONS)

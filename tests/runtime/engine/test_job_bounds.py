@@ -79,6 +79,7 @@ def test_a_part_that_is_too_large_a_message_for_a_cluster_is_named(tmp_path: Pat
     assert well == "ok 1"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 def test_each_bound_of_spark_is_named_at_the_first_try_and_the_next_batch_finds_spark_at_work(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ class Together:
             yield said(alone.process(attempt, parts))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("levels", [0, 1, 2])
 @pytest.mark.parametrize("seed", range(2))
 def test_each_batch_of_a_shared_job_gets_what_it_gets_alone(spark: Any, tmp_path: Path, levels: int, seed: int) -> None:
@@ -137,6 +138,7 @@ def test_each_batch_of_a_shared_job_gets_what_it_gets_alone(spark: Any, tmp_path
     assert {result.shared for result in results[1:] if result.failure is None} <= {len(acts)}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("levels", [0, 1])
 def test_a_batch_that_ends_its_worker_fails_alone(spark: Any, tmp_path: Path, levels: int) -> None:
     acts = ["nothing", "die once", "nothing", "raise", "die"]

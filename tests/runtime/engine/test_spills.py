@@ -36,6 +36,7 @@ stop_session(spark)
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(

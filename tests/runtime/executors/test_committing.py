@@ -106,6 +106,7 @@ def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_execu
         assert running.state(counts).multi_get(["w0", "w1"]) == [1004, 1003]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("paused_at", "what"), [(1, "committed"), (3, "processed and committed")])
 def test_a_commit_that_tasks_do_not_end_is_called_so_and_tried_again(
     spark: Any, url: str, redis_server: Server, tmp_path: Path, paused_at: int, what: str

@@ -60,6 +60,7 @@ def url(redis_server: Server) -> str:
     return f"redis://127.0.0.1:{redis_server.port}/0"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("placement", ["driver", "executors"])
 def test_states_of_several_partitions_are_as_a_plain_dict(spark: Any, url: str, tmp_path: Path, placement: str) -> None:
     topology, state, log = TridentTopology("sums"), RedisState.opaque(url), str(tmp_path)
@@ -224,6 +225,7 @@ class Schedule:
         (self.folder / what).touch()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 2], ids=["one job", "two jobs"])
 def test_a_paused_task_of_a_failed_attempt_overwrites_no_key_that_has_come_to_another_partition(
     spark: Any, url: str, tmp_path: Path, pending: int

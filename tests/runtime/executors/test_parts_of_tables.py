@@ -67,6 +67,7 @@ class Added(CombinerAggregator[int]):
         return 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("placement", ["driver", "executors"])
 def test_each_key_has_all_rows_of_a_part(spark: Any, redis_server: Server, tmp_path: Path, placement: str) -> None:
     with redis.Redis(port=redis_server.port) as client:

@@ -18,6 +18,7 @@ BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTr
 OLD, NEW = [b"old"] * 20, [b"new"] * 20
 
 
+@pytest.mark.sample(1)
 @BOTH
 @pytest.mark.parametrize("first_poll", ["latest", datetime.now(UTC) + timedelta(days=1)])
 def test_a_topic_that_is_added_begins_where_it_was_added_however_quiet_the_others_are(
@@ -37,6 +38,7 @@ def test_a_topic_that_is_added_begins_where_it_was_added_however_quiet_the_other
         assert made.rest() == [(b"new",)] * 20
 
 
+@pytest.mark.sample(1)
 @BOTH
 def test_a_batch_that_says_where_a_topic_begins_has_no_records(kafka_topics: Topics, kind: Kind) -> None:
     """Otherwise an opaque spout would have to read the same ones again, whichever partitions are away."""
@@ -100,6 +102,7 @@ def test_partitions_that_come_to_a_topic_before_it_is_read_are_no_reason_to_begi
         assert made.rest() == [(b"new",)] * 20
 
 
+@pytest.mark.sample(2)
 @BOTH
 @pytest.mark.parametrize("how", ["names", "pattern", "partitions"])
 def test_what_topics_no_longer_names_rests_where_it_is_and_goes_on_there_when_it_is_back(

@@ -81,6 +81,7 @@ def hanging(cluster: KafkaCluster, kind: Spout, copies: int) -> Iterator[Hanging
         assert running.is_active
 
 
+@pytest.mark.long
 def test_an_opaque_spout_goes_on_without_a_broker_that_hangs_and_counts_its_records_once_it_is_back(
     kafka_cluster: KafkaCluster,
 ) -> None:

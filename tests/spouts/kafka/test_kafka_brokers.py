@@ -53,6 +53,7 @@ def check_epochs(made: Batches, cluster: KafkaCluster, topic: str) -> None:
         made.read(earlier)
 
 
+@pytest.mark.long
 def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_records(
     kafka_cluster: KafkaCluster, spread: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,7 @@ def run(
     return audit(topics, life, kills, longest_s, seed)
 
 
+@pytest.mark.long
 def test_a_ledger_is_exact_although_its_driver_is_killed(
     kafka_topics: Topics, redis_server: Server, tmp_path: Path
 ) -> None:

@@ -313,6 +313,7 @@ def both(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_both_sources_are_exact_after_a_kill_between_commit_and_record(both: Path) -> None:
     killed(both, "committed", 3)

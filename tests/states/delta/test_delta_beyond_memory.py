@@ -178,6 +178,7 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
     assert told(state) == model + Counter(w1=5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
     log = Log()

@@ -248,6 +248,7 @@ def test_options_are_checked() -> None:
     assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "states" / "delta.md").read_text()

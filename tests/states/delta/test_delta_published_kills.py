@@ -40,6 +40,7 @@ def shown(path: Path) -> tuple[int, dict[str, int]] | None:
     return int(txid), dict(zip(keys, rows["value"].to_pylist(), strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_state_that_is_shown_is_that_of_a_committed_batch_whenever_the_writer_is_killed(tmp_path: Path) -> None:
     path, records, seed = tmp_path / "state", tmp_path / "records", random.randrange(1 << 32)

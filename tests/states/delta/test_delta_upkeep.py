@@ -47,6 +47,7 @@ def log_files(path: Path, suffix: str) -> list[Path]:
     return sorted(found for found in (changes(path) / "_delta_log").iterdir() if found.name.endswith(suffix))
 
 
+@pytest.mark.long
 def test_compaction_keeps_everything_and_bounds_the_files(tmp_path: Path) -> None:
     dice, model = random.Random(7), dict[str, int]()
     state, log = state_at(tmp_path, compact_after_commits=16, fsync=False), Log()

@@ -82,6 +82,7 @@ def write(sink: TopicSink, log: Log, number: int, attempt: int, *values: bytes, 
 # ---- topologies ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 def test_a_topology_writes_each_record_once_over_restarts(engine: str, kafka_topics: Topics, tmp_path: Path) -> None:
     topic = kafka_topics.create()
     for _ in range(2):

@@ -103,6 +103,7 @@ def test_a_loss_between_the_lives_of_two_drivers_is_found(servers: list[Server],
         opened(spec, conf).begin_commit(log.next())
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("when", ["before the read", "before the write", "before the end"])
 @pytest.mark.parametrize("how", LOSSES)
@@ -219,6 +220,7 @@ def test_the_sentinel_of_another_partition_tells_as_well(servers: list[Server]) 
             state.begin_commit(log.next(partition))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_kills_at_random_never_end_in_a_wrong_value(
     servers: list[Server], seed: int, monkeypatch: pytest.MonkeyPatch

@@ -194,6 +194,7 @@ def test_a_put_whose_answer_is_lost_is_sent_again(redis_server: Server, client: 
         proxy.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("hash_key", [None, "tally"])
 def test_connections_may_break_at_any_call(redis_server: Server, client: Any, hash_key: str | None) -> None:
     backing = map_at(redis_server, hash_key=hash_key)

@@ -80,6 +80,7 @@ def move(cluster: Cluster) -> Iterator[Move]:
     move.back()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("first", ["sentinel", "value"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batches_are_exact_through_every_step_of_a_move(

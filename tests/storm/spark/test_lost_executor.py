@@ -13,6 +13,7 @@ from tests.harness.commands import environment
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.long
 def test_nothing_is_lost_when_an_executor_is_killed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.storm.spark.lost_executor"],
