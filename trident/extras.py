@@ -10,23 +10,27 @@ from trident.errors import EnvironmentProblem
 __all__ = ["needs_package"]
 
 
+_OURS = ("", "trident", "states", "spouts")
+
+
 @contextmanager
-def needs_package(what: str, package: str, extra: str, module: str = "") -> Iterator[None]:
-    """Import a package inside of this; `EnvironmentProblem` if it is missing.
+def needs_package(what: str, extra: str, package: str = "", module: str = "") -> Iterator[None]:
+    """Import packages inside of this; `EnvironmentProblem` if one is missing.
 
     Parameters
     ----------
-    what, package, extra
-        For the message: "a log in ZooKeeper", the package's name, and the extra of this package that brings it.
-    module
-        The name that the package is imported by, if it is not its own; an import that fails for another module raises
-        that error.
+    what, extra
+        For the message: "a log in ZooKeeper", and the extra of this package that brings what is missing.
+    package, module
+        The package, and the name that it is imported by, if it is not its own: an import that fails for another module
+        raises that error. By default any package that is missing is meant.
     """
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != (module or package):
+        missing = (error.name or "").partition(".")[0]
+        if missing in _OURS or (package and missing != (module or package)):
             raise
         raise EnvironmentProblem(
-            f"{what} needs the package {package} ({error}); pip install 'trident-spark[{extra}]'"
+            f"{what} needs the package {package or missing} ({error}); pip install 'trident-spark[{extra}]'"
         ) from error

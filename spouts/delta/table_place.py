@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from trident.errors import EnvironmentProblem, SourceAwayError, SpoutError
+from trident.errors import SourceAwayError, SpoutError
+from trident.extras import needs_package
 from trident.object_stores import is_unanswered, short
 from trident.redaction import redacted
 
@@ -24,13 +25,9 @@ __all__ = ["TablePlace", "delta_rs", "not_read"]
 
 def delta_rs() -> Any:
     """Return the package `deltalake`."""
-    try:
+    with needs_package("a Delta source", "delta", "deltalake"):
         import deltalake
         import deltalake.exceptions
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a Delta source needs the package deltalake ({error}); pip install 'trident-spark[delta]'"
-        ) from error
     return deltalake
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trident.errors import ConfigError, EnvironmentProblem
+from trident.extras import needs_package
 from trident.redaction import SECRET, Redacted
 
 __all__ = ["RabbitMQOptions", "driver"]
@@ -115,12 +116,6 @@ class RabbitMQOptions(Redacted):
 
 def driver() -> Any:
     """Return the module `pika`, imported when first needed."""
-    try:
+    with needs_package("a RabbitMQ spout", "rabbitmq", "pika"):
         import pika
-    except ImportError as error:
-        if error.name != "pika":
-            raise
-        raise EnvironmentProblem(
-            f"a RabbitMQ spout needs the package pika ({error}); pip install 'trident-spark[rabbitmq]'"
-        ) from error
     return pika

@@ -36,7 +36,7 @@ from trident.cli.arguments import (
 from trident.cli.console import reporting, say
 from trident.cli.daemon_commands import add_daemon_commands
 from trident.cli.ui_command import add_ui_command
-from trident.errors import EnvironmentProblem
+from trident.extras import needs_package
 
 if TYPE_CHECKING:
     from trident.cli.page_serving import PageServing
@@ -177,10 +177,8 @@ def run_command(
 
 
 def _page_of(host: str, port: int, token: str | None) -> PageServing:
-    try:
+    with needs_package("the page", "ui"):
         from trident.cli.page_serving import PageServing
-    except ModuleNotFoundError as error:
-        raise EnvironmentProblem(f"the page needs the package {error.name}: pip install 'trident-spark[ui]'") from error
     return PageServing(host, port, token)
 
 

@@ -12,7 +12,7 @@ import typer
 from trident.cli.arguments import Debug, LogFormat, Logs
 from trident.cli.cluster_arguments import ClusterAddress, ClusterToken
 from trident.cli.console import reporting
-from trident.errors import EnvironmentProblem
+from trident.extras import needs_package
 
 __all__ = ["add_daemon_commands"]
 
@@ -147,10 +147,6 @@ def up_command(
 
 
 def _daemons() -> ModuleType:
-    try:
+    with needs_package("a daemon of a cluster", "cluster"):
         from trident.cli import cluster_daemons
-    except ModuleNotFoundError as error:
-        raise EnvironmentProblem(
-            f"the daemons of a cluster need the package {error.name}: pip install 'trident-spark[cluster]'"
-        ) from error
     return cluster_daemons

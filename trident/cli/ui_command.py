@@ -9,7 +9,7 @@ import typer
 from trident.cli.arguments import Debug, LogFormat, Logs
 from trident.cli.cluster_arguments import ClusterAddress, ClusterToken
 from trident.cli.console import reporting
-from trident.errors import EnvironmentProblem
+from trident.extras import needs_package
 
 __all__ = ["add_ui_command"]
 
@@ -35,11 +35,7 @@ def ui_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     with reporting(debug, log_format is LogFormat.json):
-        try:
+        with needs_package("the page of a cluster", "cluster"):
             from trident.cli.page_serving import serve_cluster
-        except ModuleNotFoundError as error:
-            raise EnvironmentProblem(
-                f"the page of a cluster needs the package {error.name}: pip install 'trident-spark[cluster]'"
-            ) from error
         exit_code = serve_cluster(cluster, token, host, port, log_format is LogFormat.json)
     raise typer.Exit(exit_code)

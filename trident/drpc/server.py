@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 from trident.drpc.local import LocalDRPC
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ConfigError
+from trident.extras import needs_package
 from trident.serving.strangers import is_loopback
 
 if TYPE_CHECKING:
@@ -102,13 +103,9 @@ class DRPCServer:
 def _serve(
     drpc: LocalDRPC, host: str, port: int, token: str | None, limits: tuple[float, int, int], max_connections: int
 ) -> ServerThread:
-    try:
+    with needs_package("the DRPC server", "drpc"):
         from trident.drpc.http import make_app
         from trident.serving.server_thread import ServerThread
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"the DRPC server needs packages that are missing ({error}); pip install 'trident-spark[drpc]'"
-        ) from error
     return ServerThread(
         make_app(drpc, token, is_loopback(host), *limits),
         host,

@@ -10,7 +10,8 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ConfigError
+from trident.extras import needs_package
 from trident.serving.strangers import is_loopback, stranger
 
 if TYPE_CHECKING:
@@ -64,14 +65,8 @@ class MetricsServer:
 
 
 def _app(metrics: Collects) -> Any:
-    try:
+    with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "prometheus_client":
-            raise
-        raise EnvironmentProblem(
-            f"metrics_port needs the package prometheus-client ({error}); pip install 'trident-spark[metrics]'"
-        ) from error
     registry = CollectorRegistry()  # one of its own: two topologies of a process have two ports
     for collector in (GCCollector, PlatformCollector, ProcessCollector):
         collector(registry=registry)

@@ -82,7 +82,7 @@ class Avro:
 
 
 def _package() -> Any:
-    with needs_package("Avro", "fastavro", "kafka"):
+    with needs_package("Avro", "kafka", "fastavro"):
         import fastavro
     return fastavro
 

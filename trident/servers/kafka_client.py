@@ -29,7 +29,7 @@ _STATE = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) sup
 
 def kafka_package() -> Any:
     """Import the client."""
-    with needs_package("Kafka", "confluent-kafka", "kafka", "confluent_kafka"):
+    with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
         import confluent_kafka
     return confluent_kafka
 

@@ -41,7 +41,7 @@ _ADVICE = {
 @cache
 def driver() -> Any:
     """Return the module `redis`, imported when first needed; its C parts (`hiredis`) are checked for as well."""
-    with needs_package("Redis", "hiredis", "redis"):
+    with needs_package("Redis", "redis", "hiredis"):
         import hiredis  # noqa: F401
     with needs_package("Redis", "redis", "redis"):
         import redis

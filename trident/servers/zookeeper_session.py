@@ -241,7 +241,7 @@ class _Together:
 
 
 def _client(needed_for: str, hosts: str, timeout_s: float) -> KazooClient:
-    with needs_package(needed_for, "kazoo", "zookeeper"):
+    with needs_package(needed_for, "zookeeper", "kazoo"):
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import SequentialThreadingHandler
         from kazoo.retry import KazooRetry

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from trident.errors import EnvironmentProblem
+from trident.extras import needs_package
 from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
 from trident.state.map_state import map_state
@@ -124,11 +124,5 @@ def driver_package(store: str, package: str, extra: str, module: str = "") -> It
         The name that the driver is imported by, if it is not the package's; an import that fails for another module
         raises that error.
     """
-    try:
+    with needs_package(f"a {store} state", extra, package, module):
         yield
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != (module or package):
-            raise
-        raise EnvironmentProblem(
-            f"a {store} state needs the package {package} ({error}); pip install 'trident-spark[{extra}]'"
-        ) from error

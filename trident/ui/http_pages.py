@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
-from trident.errors import EnvironmentProblem, TridentError, UnsupportedOperation
+from trident.errors import TridentError, UnsupportedOperation
+from trident.extras import needs_package
 from trident.ui.cluster_pages import Action, Page
 
 if TYPE_CHECKING:
@@ -123,12 +124,8 @@ class HttpTopologyPages:
 
 
 def _client(url: str, token: str | None, timeout_s: float) -> httpx.Client:
-    try:
+    with needs_package("asking another process", "ui"):
         import httpx
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"asking another process needs packages that are missing ({error}); pip install 'trident-spark[ui]'"
-        ) from error
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Only https needs the system's certificates, and reading them takes longer than asking for a page.
     verify = True if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ConfigError
+from trident.extras import needs_package
 from trident.serving.strangers import is_loopback
 from trident.ui.cluster_pages import ClusterPages
 
@@ -80,13 +81,9 @@ class UIServer:
 def _serve(
     pages: ClusterPages, host: str, port: int, token: str | None, token_for_all: bool, extra_routes: Sequence[Any]
 ) -> ServerThread:
-    try:
+    with needs_package("the page", "ui"):
         from trident.serving.server_thread import ServerThread
         from trident.ui.rest import app
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"the page needs packages that are missing ({error}); pip install 'trident-spark[ui]'"
-        ) from error
     return ServerThread(
         app(pages, token, token_for_all=token_for_all, loopback=is_loopback(host), extra_routes=extra_routes),
         host,

@@ -12,7 +12,8 @@ from trident import __version__
 from trident.cluster import cluster_errors
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
 from trident.cluster.state.cluster_state import ClusterState
-from trident.errors import ConfigError, EnvironmentProblem, TridentError
+from trident.errors import ConfigError, TridentError
+from trident.extras import needs_package
 
 if TYPE_CHECKING:
     import httpx
@@ -148,12 +149,8 @@ class _Unknown(ClusterUnreachable):
 
 
 def _client(token: str | None) -> httpx.Client:
-    try:
+    with needs_package("asking a cluster", "cluster"):
         import httpx
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"asking a cluster needs packages that are missing ({error}); pip install 'trident-spark[cluster]'"
-        ) from error
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # A Nimbus speaks HTTP: reading the system's certificates would take as long as the rest of a command. A proxy of the user's
     # is not for machines of the cluster.
