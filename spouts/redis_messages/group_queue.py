@@ -9,16 +9,28 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from spouts.messages.queue import Message, decoded, plain
-from spouts.redis_messages.group_calls import GroupCalls, GroupReading
 from spouts.redis_streams.entry_tables import EntryTables
+from spouts.redis_streams.group_client import GroupClient
 from spouts.redis_streams.stream_server import NOTHING, Entry
 from trident.errors import SpoutError
 
-__all__ = ["GroupQueue"]
+__all__ = ["GroupQueue", "GroupReading"]
+
+
+@dataclass(frozen=True)
+class GroupReading:
+    """What is read, in which group, and where dead letters go; see `RedisStreamRichSpout`."""
+
+    streams: tuple[str, ...]
+    group: str
+    first: str
+    claim_idle_s: float
+    dead_letters: str | None
 
 
 class GroupQueue:
@@ -26,7 +38,7 @@ class GroupQueue:
 
     Parameters
     ----------
-    calls, reading
+    client, reading
         The consumer, and what it reads.
     tables
         Reads the fields of entries.
@@ -37,19 +49,27 @@ class GroupQueue:
     outlives_connections = True
 
     def __init__(
-        self, calls: GroupCalls, reading: GroupReading, tables: EntryTables, report: Callable[[BaseException], None]
+        self, client: GroupClient, reading: GroupReading, tables: EntryTables, report: Callable[[BaseException], None]
     ) -> None:
-        self.place = f"Redis at {calls.place}"
-        self._calls, self._reading, self._tables, self._report = calls, reading, tables, report
+        self.place = f"Redis at {client.server.place}"
+        self._client, self._reading, self._tables, self._report = client, reading, tables, report
         self._turns = deque(reading.streams)  # whose turn it is, if there is not room for an entry of each
         self._own = dict.fromkeys(reading.streams, NOTHING)  # up to where this consumer's own pending entries are read
         self._held: dict[str, dict[str, None]] = {stream: {} for stream in reading.streams}
         self._claim_at = 0.0
         self._sign_at = time.monotonic() + reading.claim_idle_s / 3
 
+    def prepare(self) -> None:
+        """Create the group where it is not there yet; `SpoutError` for a key that is no stream."""
+        for stream in self._reading.streams:
+            self._client.server.is_there(stream)
+            self._client.create(stream, self._reading.first)
+        if self._reading.dead_letters is not None:
+            self._client.server.is_there(self._reading.dead_letters)
+
     def reconnect(self) -> None:
         """Ask for a sign of life; the client connects by itself."""
-        self._calls.ping()
+        self._client.server.call("asking for a sign of life", lambda client: client.ping())
 
     def told(self, message: Message) -> str:
         """Name an entry by its id."""
@@ -70,13 +90,13 @@ class GroupQueue:
     def acknowledge(self, done: Sequence[Message]) -> None:
         """Send XACK, once for each stream."""
         for stream, ids in _by_stream(message.raw for message in done):
-            self._calls.acknowledge(stream, ids)
+            self._client.acknowledge(stream, ids)
             for each in ids:
                 self._held[stream].pop(each, None)
 
     def note_failures(self, failed: Sequence[Message]) -> None:
         """Have Redis know how often each has failed."""
-        self._calls.set_deliveries({message.raw.key: message.failures + 1 for message in failed})
+        self._client.set_deliveries({message.raw.key: message.failures + 1 for message in failed})
 
     def retry(self, message: Message) -> bool:
         """Emit it again: it is still pending here."""
@@ -90,7 +110,9 @@ class GroupQueue:
             **entry.fields, "dead_letter.reason": reason, "dead_letter.failures": message.failures,
             "dead_letter.stream": entry.stream, "dead_letter.id": entry.id, "dead_letter.group": self._reading.group,
         }  # fmt: skip
-        self._calls.add(place, letter)
+        self._client.server.call(
+            f"adding a dead letter to the stream {place!r}", lambda client: client.xadd(place, letter)
+        )
         self.acknowledge([message])
 
     def tend(self) -> None:
@@ -99,7 +121,7 @@ class GroupQueue:
         if now >= self._sign_at:
             self._sign_at = now + self._reading.claim_idle_s / 3
             for stream, held in self._held.items():
-                self._calls.keep(stream, list(held))
+                self._client.keep(stream, list(held))
 
     def give_back(self, messages: Sequence[Message]) -> bool:
         """Redis has no way of giving an entry back; they are emitted when the spout goes on."""
@@ -107,14 +129,14 @@ class GroupQueue:
 
     def close(self) -> None:
         """Close the connections; what is pending stays so, for this consumer's next start or for others."""
-        self._calls.close()
+        self._client.server.close()
 
     # ---- reading ------------------------------------------------------------------------------------------------------
 
     def _own_pending(self, room: int) -> list[Message]:
         """Read what was pending for this consumer when it started, stream after stream."""
         stream, after = next(iter(self._own.items()))
-        entries = self._calls.read({stream: after}, room, "pending entries")
+        entries = self._client.read({stream: after}, room, "pending entries")
         if not entries:
             del self._own[stream]
             return []
@@ -126,14 +148,16 @@ class GroupQueue:
         for stream in self._reading.streams:
             if len(found) < room:
                 # Its own that it holds are never among them: `tend` came before.
-                found += self._delivered_again(self._calls.claim(stream, room - len(found)))
+                found += self._delivered_again(
+                    self._client.claim(stream, self._reading.claim_idle_s, room - len(found))
+                )
         return found
 
     def _new(self, room: int) -> list[Message]:
         chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
         self._turns.rotate(-len(chosen))
         # The number that Redis is given holds for each stream.
-        entries = self._calls.read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
+        entries = self._client.read(dict.fromkeys(chosen, ">"), room // len(chosen), "new entries")
         return self._messages(entries, {})
 
     def _delivered_again(self, entries: list[Entry]) -> list[Message]:
@@ -142,7 +166,7 @@ class GroupQueue:
         if not there:
             return []
         most = len(entries) + len(self._held[there[0].stream])
-        counts = self._calls.deliveries(there, most)
+        counts = self._client.deliveries(there, most)
         return self._messages(there, {id_: count - 1 for id_, count in counts.items()})
 
     def _still_there(self, entries: list[Entry]) -> list[Entry]:
@@ -151,12 +175,12 @@ class GroupQueue:
         if gone:
             self._report(
                 SpoutError(
-                    f"{len(gone)} entries of the stream {gone[0].stream!r} on Redis {self._calls.place}, {gone[0].id} the "
-                    f"first, were trimmed or deleted while they were pending for {self._calls.whose}: they are lost. Let "
+                    f"{len(gone)} entries of the stream {gone[0].stream!r} on {self.place}, {gone[0].id} the first, were "
+                    f"trimmed or deleted while they were pending for {self._client.whose}: they are lost. Let "
                     "fewer entries be trimmed (MAXLEN, MINID)"
                 )
             )
-            self._calls.acknowledge(gone[0].stream, [entry.id for entry in gone])
+            self._client.acknowledge(gone[0].stream, [entry.id for entry in gone])
         return [entry for entry in entries if entry.fields]
 
     def _messages(self, entries: Sequence[Entry], failures: Mapping[str, int]) -> list[Message]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
-from spouts.redis_messages.group_calls import GroupCalls, GroupReading
-from spouts.redis_messages.group_queue import GroupQueue
+from spouts.redis_messages.group_queue import GroupQueue, GroupReading
 from spouts.redis_streams.entry_tables import EntryTables
-from spouts.redis_streams.stream_server import RedisServerOptions
+from spouts.redis_streams.group_client import GroupClient, GroupMember
+from spouts.redis_streams.stream_server import RedisServerOptions, StreamCalls
 from trident.errors import ConfigError
 from trident.fields import FieldsLike
 from trident.storm.context import TopologyContext
@@ -99,10 +99,16 @@ class RedisStreamRichSpout(MessageSpout):
         return f"RedisStreamRichSpout({self._options!r}, {self._reading!r}, {self._policy!r})"
 
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> GroupQueue:
-        calls = GroupCalls(self._options, self._reading, f"trident-{context.component}-{context.task}")
+        reading = self._reading
+        member = GroupMember(reading.group, f"trident-{context.component}-{context.task}", reading.first)
+        if_gone = (
+            ". The group or its stream was deleted, or the server lost its data; a restart creates the group again, at "
+            f"first={reading.first!r}"
+        )
+        queue = GroupQueue(GroupClient(StreamCalls(self._options), member, if_gone), reading, self._tables, report)
         try:
-            calls.prepare()
+            queue.prepare()
         except BaseException:
-            calls.close()
+            queue.close()
             raise
-        return GroupQueue(calls, self._reading, self._tables, report)
+        return queue

@@ -53,11 +53,7 @@ class RedisStreamBolt(BaseBasicBolt):
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """Connect; `SpoutError` if the server cannot be reached, or the key is no stream."""
         self._server = StreamServer(self._options)
-        kind = self._server.check(f"looking for the stream {self._stream!r}", lambda client: client.type(self._stream))
-        if kind not in (b"stream", b"none"):
-            raise ConfigError(
-                f"the key {self._stream!r} on Redis {self._server.place} is a {kind.decode()}, not a stream"
-            )
+        self._server.missing([self._stream])
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
         """Add the entry."""

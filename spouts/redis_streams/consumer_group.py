@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from spouts.redis_streams.group_client import GroupClient, GroupMember
 from spouts.redis_streams.stream_server import NOTHING, Entry, StreamInfo, StreamServer, id_of, order_of
 from trident.errors import SpoutError
 from trident.servers.redis_server import driver
 
-__all__ = ["ConsumerGroup", "Found", "GroupNames"]
+__all__ = ["ConsumerGroup", "Found", "Losses"]
 
 _log = logging.getLogger(__name__)
 
 
-class GroupNames(NamedTuple):
-    """Who reads, and what is done when something is gone; see `RedisStreamSpout`."""
+class Losses(NamedTuple):
+    """What is done when something is gone; see `RedisStreamSpout`."""
 
-    group: str
-    consumer: str
-    first: str
-    lost_entries: Literal["refuse", "skip"]
-    lost_group: Literal["refuse", "recreate"]
+    entries: Literal["refuse", "skip"]
+    group: Literal["refuse", "recreate"]
 
 
 class Found(NamedTuple):
@@ -37,9 +34,11 @@ class Found(NamedTuple):
 class ConsumerGroup:
     """Calls for one group. Each raises `SpoutError`, or `Away` if the server does not answer."""
 
-    def __init__(self, server: StreamServer, streams: Sequence[str], names: GroupNames) -> None:
-        self.server, self.streams, self._names = server, list(streams), names
-        self._own = f"the group {names.group!r}"
+    def __init__(self, server: StreamServer, member: GroupMember, streams: Sequence[str], losses: Losses) -> None:
+        self.server, self.client = server, GroupClient(server, member)
+        self.streams, self._losses = list(streams), losses
+        self._group, self._first = member.group, member.first
+        self._own = f"the group {self._group!r}"
 
     def open(self, last: Mapping[str, str]) -> dict[str, str]:
         """Create the group where it is not there yet; of a group of new entries (`first="$"`) return by stream where it is.
@@ -50,15 +49,15 @@ class ConsumerGroup:
             The last id that earlier batches read of each stream: there the group must be, unless it may be recreated.
         """
         places = {stream: self._opened(stream, last.get(stream)) for stream in self.streams}
-        return places if self._names.first == "$" else {}
+        return places if self._first == "$" else {}
 
     def _opened(self, stream: str, last: str | None) -> str:
         info, group = self._info(stream)
         if group is not None:
             return id_of(group["last-delivered-id"])
         if last is None:
-            return self._create(stream, info, self._names.first)
-        if self._names.lost_group == "refuse":
+            return self._create(stream, info, self._first)
+        if self._losses.group == "refuse":
             raise self._gone(stream, info is not None, last)
         if info is None or self._is_another(stream, info, last):
             _log.warning(
@@ -91,14 +90,7 @@ class ConsumerGroup:
             read = info.added
         elif after in (NOTHING, "0"):
             read = info.added - info.length
-        try:
-            self.server.call(
-                f"creating {self._own} of the stream {stream!r}",
-                lambda client: client.xgroup_create(stream, self._names.group, after, True, read),
-            )
-        except SpoutError as error:
-            if "BUSYGROUP" not in str(error):  # another driver was faster
-                raise
+        self.client.create(stream, after, read)
         return after
 
     def look(self) -> Found:
@@ -125,7 +117,7 @@ class ConsumerGroup:
             f"{missing} entries of the stream {stream!r} on Redis {self.server.place}, behind {delivered}, were trimmed or "
             f"deleted before {self._own} got them"
         )
-        if self._names.lost_entries == "refuse":
+        if self._losses.entries == "refuse":
             raise SpoutError(
                 f'{what}. Let fewer entries be trimmed (MAXLEN, MINID); start with lost_entries="skip" to go on without them'
             )
@@ -135,33 +127,11 @@ class ConsumerGroup:
     def read(self, count: int) -> list[Entry]:
         """Read new entries, about equally many of each stream; from now on they are pending."""
         each = max(1, count // len(self.streams))
-        return self._read(dict.fromkeys(self.streams, ">"), each, "reading new entries")
-
-    def pending(self, stream: str, after: str, count: int) -> list[Entry]:
-        """Read entries again that are pending for this consumer, behind an id."""
-        return self._read({stream: after}, count, "reading pending entries")
-
-    def _read(self, positions: dict[str, str], count: int, doing: str) -> list[Entry]:
-        group, consumer = self._names.group, self._names.consumer
-        answer = self.server.call(
-            f"{doing} of {self._own} from {self._said(positions)}",
-            lambda client: client.xreadgroup(group, consumer, positions, count),
-        )
-        return [Entry(stream.decode(), id_.decode(), fields) for stream, found in answer for id_, fields in found]
+        return self.client.read(dict.fromkeys(self.streams, ">"), each, "new entries")
 
     def claimed(self, idle_s: float, count: int) -> list[Entry]:
         """Take over entries that have been pending for `idle_s` seconds, for whatever consumer."""
-        found: list[Entry] = []
-        for stream in self.streams:
-            claim = partial(self._claim, stream, int(idle_s * 1000), count)
-            answer = self.server.call(f"taking over pending entries of {self._own} from {stream!r}", claim)
-            _, claimed, deleted = answer
-            found += [Entry(stream, id_.decode(), fields) for id_, fields in claimed]
-            found += [Entry(stream, id_.decode(), {}) for id_ in deleted]
-        return found
-
-    def _claim(self, stream: str, idle_ms: int, count: int, client: Any) -> Any:
-        return client.xautoclaim(stream, self._names.group, self._names.consumer, idle_ms, NOTHING, count)
+        return [entry for stream in self.streams for entry in self.client.claim(stream, idle_s, count)]
 
     def whole(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return the entries that have their fields; the others were trimmed or deleted while they were pending."""
@@ -172,7 +142,7 @@ class ConsumerGroup:
                 f"{len(gone)} entries that were pending for {self._own} were trimmed or deleted before they were "
                 f"acknowledged, {gone[0].id} of the stream {gone[0].stream!r} on Redis {self.server.place} among them"
             )
-            if self._names.lost_entries == "refuse":
+            if self._losses.entries == "refuse":
                 raise SpoutError(
                     f'{what}. Start with lost_entries="skip" to go on without them; let fewer entries be trimmed'
                 )
@@ -183,12 +153,7 @@ class ConsumerGroup:
     def acknowledge(self, keys: Sequence[tuple[str, str]]) -> None:
         """Tell Redis that entries are done with."""
         for stream, of_stream in groupby(sorted(keys), key=lambda key: key[0]):
-            ids = [id_ for _, id_ in of_stream]
-            doing = f"acknowledging {len(ids)} entries of {stream!r} for {self._own}"
-            self.server.call(doing, partial(self._ack, stream, ids))
-
-    def _ack(self, stream: str, ids: Sequence[str], client: Any) -> None:
-        client.xack(stream, self._names.group, *ids)
+            self.client.acknowledge(stream, [id_ for _, id_ in of_stream])
 
     def _info(self, stream: str) -> tuple[StreamInfo | None, dict[str, Any] | None]:
         """Return what a stream has, and this group of it, both as of one moment; None for what is not there."""
@@ -210,7 +175,7 @@ class ConsumerGroup:
         told, groups = self.server.call(f"looking at the stream {stream!r}", check)
         if isinstance(told, Exception):
             return None, None
-        own = next((each for each in groups if id_of(each["name"]) == self._names.group), None)
+        own = next((each for each in groups if id_of(each["name"]) == self._group), None)
         return stream_info(told), own
 
     def _gone(self, stream: str, is_stream_there: bool, last: str | None) -> SpoutError:
@@ -223,10 +188,6 @@ class ConsumerGroup:
             'or start with lost_group="recreate": the group is created again after the last entry that a batch of the log '
             "read, and entries that were pending then are lost"
         )
-
-    @staticmethod
-    def _said(positions: Mapping[str, str]) -> str:
-        return ", ".join(map(repr, positions))
 
 
 def stream_info(told: Mapping[str, Any]) -> StreamInfo:

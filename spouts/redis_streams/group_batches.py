@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spouts.redis_streams.consumer_group import ConsumerGroup
@@ -146,7 +146,7 @@ class GroupCoordinator:
         """Read what is pending for this consumer: at the start, and when an answer may have been lost."""
         for stream, after in self._left.items():
             if after is not None and len(self._waiting) < limit:
-                pending = self._group.pending(stream, after, limit)
+                pending = self._group.client.read({stream: after}, limit, "pending entries")
                 self._keep(pending)
                 self._left[stream] = pending[-1].id if pending else None
 
@@ -171,17 +171,12 @@ class GroupCoordinator:
 
     def _acknowledge(self) -> None:
         try:
-            for keys in _chunks(list(self._done)):
-                self._group.acknowledge(keys)
-                for key in keys:
-                    del self._done[key]
-                    self._held.discard(key)
+            self._group.acknowledge(list(self._done))
         except Away:
             _log.debug("%d entries are acknowledged later", len(self._done))
-
-
-def _chunks(keys: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    return (keys[at : at + 10_000] for at in range(0, len(keys), 10_000))
+            return
+        self._held.difference_update(self._done)
+        self._done.clear()
 
 
 def _definition(entries: Sequence[Entry], last: dict[str, str]) -> Definition:

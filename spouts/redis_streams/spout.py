@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from spouts.redis_streams.consumer_group import ConsumerGroup, GroupNames
+from spouts.redis_streams.consumer_group import ConsumerGroup, Losses
 from spouts.redis_streams.entry_tables import EntryTables
 from spouts.redis_streams.group_batches import EntriesPart, GroupCoordinator, GroupLimits
+from spouts.redis_streams.group_client import GroupMember
 from spouts.redis_streams.id_ranges import RangeCoordinator, RangeEmitter, RangeSettings
 from spouts.redis_streams.stream_server import RedisServerOptions, StreamServer
-from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
 
@@ -58,17 +57,12 @@ class _Streams:
         """Connect; `SpoutError` if the server cannot be reached, or a key is no stream."""
         server = StreamServer(self._options)
         try:
-            for stream in self._streams:
-                kind = server.check(f"looking for the stream {stream!r}", partial(_type_of, stream))
-                if kind == b"none":
-                    _log.warning("there is no stream %r on Redis %s; waiting for its first entry", stream, server.place)
-                elif kind != b"stream":
-                    raise SpoutError(
-                        f"the key {stream!r} on Redis {server.place} is a {kind.decode()} and not a stream"
-                    )
+            missing = server.missing(self._streams)
         except BaseException:
             server.close()
             raise
+        for stream in missing:
+            _log.warning("there is no stream %r on Redis %s; waiting for its first entry", stream, server.place)
         return server
 
 
@@ -132,12 +126,13 @@ class RedisStreamSpout(_Streams):
             raise ValueError(f"claim_idle_s is {claim_idle_s}; it must be more than 0 seconds")
         _check("lost_entries", lost_entries, ("refuse", "skip"))
         _check("lost_group", lost_group, ("refuse", "recreate"))
-        self._names = GroupNames(group, consumer, first, lost_entries, lost_group)
+        self._member, self._losses = GroupMember(group, consumer, first), Losses(lost_entries, lost_group)
         self._limits = GroupLimits(max_entries, claim_idle_s)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> GroupCoordinator:
         """Open the driver's side."""
-        return GroupCoordinator(ConsumerGroup(self._server(), self._streams, self._names), self._limits)
+        group = ConsumerGroup(self._server(), self._member, self._streams, self._losses)
+        return GroupCoordinator(group, self._limits)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _EntriesEmitter:
         """Return the worker's side; the entries are in the parts."""
@@ -199,11 +194,6 @@ class TransactionalRedisStreamSpout(_Streams):
     def get_emitter(self, conf: Mapping[str, Any]) -> RangeEmitter:
         """Return the worker's side."""
         return RangeEmitter(self._options, self._tables)
-
-
-def _type_of(key: str, client: Any) -> bytes:
-    kind: bytes = client.type(key)
-    return kind
 
 
 def _check(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from trident.errors import SourceAwayError, SpoutError
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 
-__all__ = ["NOTHING", "Away", "Entry", "RedisServerOptions", "StreamInfo", "StreamServer", "id_of", "order_of", "told"]
+__all__ = [
+    "NOTHING",
+    "Away",
+    "Entry",
+    "RedisServerOptions",
+    "StreamCalls",
+    "StreamInfo",
+    "StreamServer",
+    "id_of",
+    "order_of",
+    "told",
+]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -121,8 +132,44 @@ class StreamInfo(NamedTuple):
         return self.added - read - self.length
 
 
-class StreamServer:
-    """A connection of the driver's.
+class StreamCalls:
+    """A client, and what its calls raise."""
+
+    def __init__(self, options: RedisServerOptions) -> None:
+        self.place, self._client = options.place, options.client()
+
+    def call(self, doing: str, function: Callable[[Any], T]) -> T:
+        """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
+
+        Raises
+        ------
+        Away
+            The server does not answer.
+        """
+        try:
+            return function(self._client)
+        except driver().RedisError as error:
+            text = told(doing, self.place, error)
+            if not is_transient(error):
+                raise SpoutError(text) from error
+            self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
+            raise Away(f"{text}; is the server up, and its address right?") from error
+
+    def is_there(self, stream: str) -> bool:
+        """Whether there is a stream; `SpoutError` for a key of another type."""
+        # Not as `StreamServer` calls: this is for starts, which report what is wrong.
+        kind = StreamCalls.call(self, f"looking for the stream {stream!r}", lambda client: client.type(stream))
+        if kind not in (b"stream", b"none"):
+            raise SpoutError(f"the key {stream!r} on Redis {self.place} is a {kind.decode()} and not a stream")
+        return bool(kind == b"stream")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class StreamServer(StreamCalls):
+    """The calls of a driver: it asks a server that is away again after growing pauses, and says so.
 
     Attributes
     ----------
@@ -131,52 +178,35 @@ class StreamServer:
     """
 
     def __init__(self, options: RedisServerOptions) -> None:
-        self.place, self.is_away = options.place, False
-        self._client = options.client()
+        super().__init__(options)
+        self.is_away = False
         self._pause_s, self._try_at, self._say_at = _FIRST_PAUSE_S, 0.0, 0.0
 
-    def check(self, doing: str, function: Callable[[Any], T]) -> T:
-        """Call a function at the start, when a server that does not answer is an error like others."""
+    def missing(self, streams: Iterable[str]) -> list[str]:
+        """Return which streams are not there; at the start, when a server that does not answer is an error like others."""
         try:
-            return function(self._client)
-        except driver().RedisError as error:
-            hint = "; is the server up, and its address right?" if is_transient(error) else ""
-            raise SpoutError(f"{told(doing, self.place, error)}{hint}") from error
+            return [stream for stream in streams if not self.is_there(stream)]
+        except Away as error:
+            raise SpoutError(str(error)) from error
 
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
-        """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
-
-        Raises
-        ------
-        Away
-            The server does not answer, or did not at the last call, and it is too early to try again.
-        """
+        """See `StreamCalls`; after a call without an answer, `Away` without another one for a while."""
         if self.is_away and time.monotonic() < self._try_at:
             raise Away(f"Redis {self.place} does not answer")
         try:
-            result = function(self._client)
-        except driver().RedisError as error:
-            raise self._error(doing, error) from error
+            result = super().call(doing, function)
+        except Away as error:
+            now = time.monotonic()
+            if now >= self._say_at:
+                _log.warning("%s (it is tried again until the server answers)", error)
+                self._say_at = now + _SAY_EVERY_S
+            self.is_away, self._try_at = True, now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            raise
         if self.is_away:
             _log.warning("Redis %s answers again", self.place)
             self.is_away, self._pause_s, self._say_at = False, _FIRST_PAUSE_S, 0.0
         return result
-
-    def _error(self, doing: str, error: Exception) -> SpoutError:
-        if not is_transient(error):
-            return SpoutError(told(doing, self.place, error))
-        now, text = time.monotonic(), f"{told(doing, self.place, error)}; it is tried again until the server answers"
-        if now >= self._say_at:
-            _log.warning("%s", text)
-            self._say_at = now + _SAY_EVERY_S
-        self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
-        self.is_away, self._try_at = True, now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        return Away(text)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
 
 def told(doing: str, place: str, error: Exception) -> str:

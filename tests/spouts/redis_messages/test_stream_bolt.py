@@ -63,7 +63,7 @@ def test_a_key_that_is_no_stream_is_refused(redis_server: Server) -> None:
     bolt = RedisStreamBolt(f"redis://127.0.0.1:{redis_server.port}/0", name, "word")
     with pytest.raises(Exception, match="prepare") as caught:
         complete_topology(writing(bolt), {"words": [["a", 1, True]]})
-    assert "is a string, not a stream" in str(caught.value.__cause__)
+    assert "is a string and not a stream" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("given", [("", "word"), ("stream", [])])
