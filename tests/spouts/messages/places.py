@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import pika
 import redis
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from spouts import KafkaSpout, RabbitMQSpout, RedisStreamRichSpout
 from spouts.rabbitmq import Json
 from tests.harness.kafka_topics import Record, Topics
+from trident.storekit import Retries
 
 __all__ = ["GROUP", "KafkaPlace", "Place", "RabbitPlace", "RedisPlace"]
 
@@ -167,7 +168,8 @@ class KafkaPlace:
         consumer = Consumer({"bootstrap.servers": self.topics.bootstrap, "group.id": self.group, "log_level": 0})
         try:
             spots = [TopicPartition(self.topic, each) for each in range(self.topics.partitions(self.topic))]
-            return list(consumer.committed(spots, timeout=30))
+            # A broker that was just started may not have the group yet.
+            return list(Retries(30, 0.1, 1.0).run(lambda: consumer.committed(spots, timeout=30), KafkaException))
         finally:
             consumer.close()
 
