@@ -18,6 +18,8 @@ def mark(items: list[pytest.Item]) -> None:
     cases: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sample"):
+            if not hasattr(item, "callspec"):
+                raise pytest.UsageError(f"{item.nodeid} is one case, of which there is no sample")
             cases[item.nodeid.partition("[")[0]].append(item)
     for same in cases.values():
         sample = same[0].get_closest_marker("sample")
