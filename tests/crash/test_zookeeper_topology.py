@@ -12,6 +12,7 @@ import pytest
 
 from tests.crash.case import EXACT, TXID, Case, Pairing, Store
 from tests.crash.driver_runs import Outcome
+from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.coordination import zookeeper_connection
@@ -71,24 +72,27 @@ def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_n
 def test_a_server_that_is_killed_and_restarted_is_waited_for(
     step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], caplog: pytest.LogCaptureFixture
 ) -> None:
-    case, timers = Case("any", EXACT[1], "memory", zookeeper=mortal.hosts), list[threading.Timer]()
+    case, restarts = Case("any", EXACT[1], "memory", zookeeper=mortal.hosts), list[threading.Thread]()
+
+    def restart(times: int) -> None:
+        until(lambda: caplog.text.count("waiting until there is one") == times, "the log is waited for")
+        mortal.restart()
 
     def observe(at: str, attempt: TransactionAttempt) -> None:
         if at == step and attempt.txid in (2, TXID + 1):
-            for timer in timers:
-                timer.join()
+            for thread in restarts:
+                thread.join()
             mortal.stop()
-            timers.append(threading.Timer(1.5, mortal.restart))
-            timers[-1].start()
+            restarts.append(threading.Thread(target=restart, args=(len(restarts) + 1,)))
+            restarts[-1].start()
 
     with started(case, tmp_path, observe=observe) as running:
         running.process_all_available()
         assert running.status["failures"] == 0
-    for timer in timers:
-        timer.join()
-    assert len(timers) == 2
-    assert "waiting until there is one" in caplog.text
-    assert "ZooKeeper answers again" in caplog.text
+    for thread in restarts:
+        thread.join()
+    assert len(restarts) == 2
+    assert caplog.text.count("ZooKeeper answers again") == 2
     finished(case, tmp_path, outcomes)
 
 
