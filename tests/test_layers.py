@@ -120,9 +120,9 @@ LAYERS = (
         INTERFACES,
         deferred=("trident.explain", "trident.observe", "trident.runtime.driver.running", "states.memory"),
     ),
-    Layer(("trident.serving.strangers",)),
+    Layer(("trident.http.strangers", "trident.http.plain_json")),
     # Below the runtime: what a topology says of itself, as functions of values.
-    Layer(("trident.observe",), ("trident.serving.strangers", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.observe",), ("trident.http.strangers", *INTERFACES), deferred=("prometheus_client",)),
     Layer(("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(
@@ -131,8 +131,13 @@ LAYERS = (
         deferred=("trident.runtime.steps.kernels",),
     ),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
-    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors", "trident.serving.strangers")),
-    Layer(("trident.serving",), ("uvicorn", "trident.errors")),
+    Layer(
+        ("trident.http.server_thread",),
+        ("trident.errors", "trident.extras"),
+        deferred=("uvicorn", "trident.http.connections"),
+    ),
+    Layer(("trident.http",), ("starlette", "uvicorn", "trident.errors")),
+    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),
     Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
@@ -144,8 +149,8 @@ LAYERS = (
     Layer(("trident.runtime.executors",), (*_rooms("steps", "windows", "engine", "reading", "commit"), *RUNTIME)),
     Layer(
         ("trident.drpc",),
-        ("trident.serving", *_rooms("steps", "engine", "reading"), *RUNTIME),
-        deferred=("trident.drpc.http", "trident.serving.server_thread"),
+        ("trident.http", *_rooms("steps", "engine", "reading"), *RUNTIME),
+        deferred=("trident.drpc.http",),
     ),
     Layer(
         ("trident.runtime",),

@@ -21,8 +21,8 @@ from tests.harness.topology_runs import GATES
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer
 from trident.errors import DRPCExecutionException
-from trident.serving import connections
-from trident.serving.connections import MAX_HEAD_BYTES, MAX_HEADERS
+from trident.http import connections
+from trident.http.connections import MAX_HEAD_BYTES, MAX_HEADERS
 from trident.ui.one_topology import OneTopology
 from trident.ui.ui_server import UIServer
 
@@ -110,7 +110,7 @@ def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
     topology.new_drpc_stream("echo").map(lambda row: ("a" * (16 << 20),), "out: string")
     with served(topology, timeout_s=TIMEOUT_S) as (_, server), connected(server) as connection:
         connection.sendall(HEAD + b"Content-Length: 1\r\n\r\na")
-        state = server._server.server.server_state
+        state = server.server.server_state
         until(lambda: state.total_requests == 1 and not state.connections, "answered and given up")
         assert len(rest_of(connection)) < 16 << 20
 
@@ -187,7 +187,7 @@ def test_connections_beyond_the_bound_are_refused_and_room_is_made_again() -> No
             with pytest.raises(DRPCExecutionException, match="3 connections are open") as error:
                 client.execute("echo", "a")
             assert error.value.reason == "overloaded"
-        until(lambda: not server._server.server.server_state.connections, "all have gone")
+        until(lambda: not server.server.server_state.connections, "all have gone")
         assert client.execute("echo", "a") == [["a"]]
 
 
@@ -210,14 +210,14 @@ def functions_asked_from(server: DRPCServer, address: str) -> bytes:
 def test_one_address_that_holds_all_connections_gives_way_to_others(
     held: tuple[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trident.serving.connections.HEAD_S", 60.0)  # none is late, however busy the machine is
+    monkeypatch.setattr("trident.http.connections.HEAD_S", 60.0)  # none is late, however busy the machine is
     with served(echo(), max_connections=8) as (_, server), ExitStack() as stack:
         greedy = [stack.enter_context(connected(server)) for _ in range(8)]
         for connection in greedy:
             connection.sendall(held[1])
             if held[0] == "one that was answered":
                 connection.recv(1000)
-        until(lambda: len(server._server.server.server_state.connections) == 8, "all are taken")
+        until(lambda: len(server.server.server_state.connections) == 8, "all are taken")
         assert functions_asked_from(server, "127.0.0.2") == b"HTTP/1.1 200 "
         taken = [stack.enter_context(connected(server, "127.0.0.2")) for _ in range(3)]
         for connection in taken:
@@ -246,7 +246,7 @@ def test_half_sent_requests_do_not_keep_others_from_the_page() -> None:
     with UIServer(OneTopology("a", noted), port=0) as server, ExitStack() as stack:
         for _ in range(256):
             stack.enter_context(connected(server)).sendall(b"GET /api/v1/page HTTP/1.1\r\nHost: local")
-        until(lambda: len(server._server.server.server_state.connections) == 256, "all are taken")
+        until(lambda: len(server.server.server_state.connections) == 256, "all are taken")
         for _ in range(5):
             with connected(server, "127.0.0.2") as connection:
                 connection.sendall(b"GET /api/v1/page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

@@ -250,7 +250,7 @@ def test_requests_in_flight_are_answered_before_the_server_stops() -> None:
         answer = pool.submit(DRPCClient(server.url).execute, "f", "wait")
         GATES.await_reached("request")
         stopped = pool.submit(server.stop)
-        while not server._server.server.should_exit:
+        while not server.server.should_exit:
             assert not answer.done()
         GATES.open("request")
         assert answer.result(30) == [["WAIT"]]
@@ -277,7 +277,6 @@ def test_impossible_limits_are_refused(limit: dict[str, Any]) -> None:
 
 
 def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "trident.serving.server_thread", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with LocalDRPC(failing()) as drpc, pytest.raises(EnvironmentProblem, match=r"pip install 'trident-spark\[drpc\]'"):
         DRPCServer(drpc, port=0)

@@ -21,6 +21,7 @@ from tests.harness.topology_runs import WAIT_S, FailTimes, keep
 from tests.observe.watching import started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
+from trident.observe import metrics_server
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, TopologyStatistics, WindowStatistics
@@ -218,6 +219,15 @@ def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path)
         broken.await_termination(WAIT_S)
     assert port_is_free(port)
     assert threads_of("freed") + threads_of("broken") == []
+
+
+def test_a_client_that_never_asks_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_CLIENT_S", 0.2)
+    with started(word_topology("idle", 1, "a"), metrics_port=0) as running:
+        port = urlsplit(running.metrics_url or "").port or 0
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
+            assert idle.recv(1) == b""
+        assert "trident_" in scrape(running)
 
 
 def test_without_a_port_nothing_is_served() -> None:

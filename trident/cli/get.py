@@ -15,6 +15,7 @@ from rich.table import Table
 from trident.cli.console import results, say, table
 from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
+from trident.http.plain_json import plain
 from trident.reading import open_state
 from trident.runtime.reading.state_reader import StateReader
 from trident.runtime.reading.written_keys import parse_key, parse_prefix
@@ -154,17 +155,6 @@ def _as_usage() -> Iterator[None]:
         yield
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: numbers, texts, lists and mappings; all else as text."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
-import math
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Scope
 
 from trident.drpc.local import DRPCFunction, LocalDRPC
 from trident.errors import DRPCExecutionException, TridentError, describe
-from trident.serving.strangers import stranger
+from trident.http.guard import Guard, Rules
+from trident.http.plain_json import to_json
 
 __all__ = ["make_app"]
 
@@ -39,45 +37,36 @@ def make_app(
     drpc: LocalDRPC, token: str | None, loopback: bool, timeout_s: float, max_request_bytes: int, max_concurrency: int
 ) -> Starlette:
     """Return the application; `loopback` is that of `stranger`, the other arguments are those of `DRPCServer`."""
-    service = _Service(drpc, token, timeout_s, max_request_bytes, max_concurrency)
-    routes = [
+    service = _Service(drpc, timeout_s, max_request_bytes, max_concurrency)
+    asking = [
         Route("/drpc/{function}", service.execute, methods=["POST"]),
         Route("/drpc", service.functions, methods=["GET"]),
-        Route("/health", service.health, methods=["GET"]),
     ]
+
+    def needs_token(scope: Scope) -> bool:
+        return token is not None and any(route.matches(scope)[0] is Match.FULL for route in asking)
+
     return Starlette(
-        routes=routes, middleware=[Middleware(_Guard, loopback)], exception_handlers={HTTPException: _no_such_page}
+        routes=[*asking, Route("/health", service.health, methods=["GET"])],
+        middleware=[Middleware(Guard, Rules(token, loopback, needs_token, _refusal))],
+        exception_handlers={HTTPException: _no_such_page},
     )
 
 
-class _Guard:
-    """Refuses what pages of other sites send, whatever they ask for."""
-
-    def __init__(self, app: ASGIApp, loopback: bool) -> None:
-        self._app, self._loopback = app, loopback
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        cause = stranger(headers.get("host", ""), headers.get("origin"), self._loopback)
-        refused = None if cause is None else _problem(DRPCExecutionException("*", cause, reason="forbidden"))
-        await (refused or self._app)(scope, receive, send)
+def _refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+    return _problem(DRPCExecutionException("*", cause, reason="forbidden" if status == 403 else "unauthorized"))
 
 
 class _Service:
     """The three pages."""
 
-    def __init__(
-        self, drpc: LocalDRPC, token: str | None, timeout_s: float, max_request_bytes: int, max_concurrency: int
-    ) -> None:
+    def __init__(self, drpc: LocalDRPC, timeout_s: float, max_request_bytes: int, max_concurrency: int) -> None:
         self._drpc, self._timeout_s, self._max_bytes = drpc, timeout_s, max_request_bytes
-        self._expected = None if token is None else f"Bearer {token}".encode()
-        self._free = max_concurrency
-        self._most = max_concurrency
+        self._free = self._most = max_concurrency
 
     async def execute(self, request: Request) -> Response:
         function = request.path_params["function"]
         try:
-            self._check_token(function, request)
             if self._free == 0:
                 cause = f"{self._most} requests are in flight, the most that the server takes; try again later"
                 raise DRPCExecutionException(function, cause, reason="overloaded")
@@ -94,13 +83,9 @@ class _Service:
             return _problem(error)
         except ClientDisconnect:
             return Response(status_code=400)  # the client does not read it
-        return _json(_as_json(answer))
+        return _json(to_json(answer, str))
 
     async def functions(self, request: Request) -> Response:
-        try:
-            self._check_token("*", request)
-        except DRPCExecutionException as error:
-            return _problem(error)
         return _json(json.dumps({"topology": self._drpc.name, "functions": self._drpc.functions}))
 
     async def health(self, request: Request) -> Response:
@@ -135,12 +120,6 @@ class _Service:
         cause = f"the request is longer than the {self._max_bytes} bytes that the server takes"
         return DRPCExecutionException(function, cause, reason="too_large")
 
-    def _check_token(self, function: str, request: Request) -> None:
-        given = request.headers.get("authorization", "").encode("latin-1")
-        if self._expected is not None and not hmac.compare_digest(given, self._expected):
-            cause = "the server wants its token, as the header Authorization: Bearer TOKEN"
-            raise DRPCExecutionException(function, cause, reason="unauthorized")
-
 
 def _args_of(function: str, request: Request, body: bytes) -> str:
     """Return the arguments: `args` of a JSON object, or the body itself if its content type is not JSON."""
@@ -169,25 +148,5 @@ async def _no_such_page(request: Request, error: Exception) -> Response:
     return _json(json.dumps({"error": problem}), status)
 
 
-def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json(text: str | bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(text, status, headers, "application/json")
-
-
-def _as_json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError):
-        return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: numbers, texts, lists and mappings; anything else as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Self
+from typing import Any
 
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError
-from trident.extras import needs_package
-from trident.serving.strangers import is_loopback
-
-if TYPE_CHECKING:
-    from trident.serving.server_thread import ServerThread
+from trident.http.server_thread import ServerThread
+from trident.http.strangers import is_loopback
 
 __all__ = ["DEFAULT_PORT", "DRPCServer"]
 
@@ -20,10 +17,8 @@ DEFAULT_PORT = 3774
 
 logger = logging.getLogger(__name__)
 
-_GRACE_S = 5
 
-
-class DRPCServer:
+class DRPCServer(ServerThread):
     """Serves the functions of a `LocalDRPC` from a thread of its own. A context manager: leaving it stops it.
 
     Parameters
@@ -34,7 +29,7 @@ class DRPCServer:
         Where to listen; port 0 takes a free one (see `port`).
     token
         Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: every client may ask, but no
-        page of another site (see `trident.serving.strangers`). Use one on any host but this one. What answers without it:
+        page of another site (see `trident.http.strangers`). Use one on any host but this one. What answers without it:
         `GET /health`, which tells the topology's name, its last committed batch and, where that cannot be read, the error; and
         what says that something is no request (400, 404 and 405 of other pages, 408, 431) or that there are too many
         connections (503).
@@ -58,6 +53,8 @@ class DRPCServer:
         The packages of the server are missing.
     """
 
+    what, cannot, extra, grace_s = "the DRPC server", "DRPC cannot listen on", "drpc", 5
+
     def __init__(
         self,
         drpc: LocalDRPC,
@@ -76,43 +73,14 @@ class DRPCServer:
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
         if token is None and not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
-        limits = (timeout_s, max_request_bytes, max_concurrency)
-        self._server = _serve(drpc, host, port, token, limits, max_connections)
-        self.host: str = host
-        self.port: int = self._server.port
 
-    @property
-    def url(self) -> str:
-        """The address for clients."""
-        return self._server.url
+        def app() -> Any:
+            from trident.drpc.http import make_app
+
+            return make_app(drpc, token, is_loopback(host), timeout_s, max_request_bytes, max_concurrency)
+
+        super().__init__(app, host, port, timeout_s, max_connections)
 
     def stop(self) -> None:
         """Take no more requests, wait a few seconds for those in flight, and close."""
-        self._server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.stop()
-
-    def __repr__(self) -> str:
-        return f"DRPCServer({self.url!r})"
-
-
-def _serve(
-    drpc: LocalDRPC, host: str, port: int, token: str | None, limits: tuple[float, int, int], max_connections: int
-) -> ServerThread:
-    with needs_package("the DRPC server", "drpc"):
-        from trident.drpc.http import make_app
-        from trident.serving.server_thread import ServerThread
-    return ServerThread(
-        make_app(drpc, token, is_loopback(host), *limits),
-        host,
-        port,
-        thread="trident-drpc-http",
-        cannot="DRPC cannot listen on",
-        request_s=limits[0],
-        connections=max_connections,
-        grace_s=_GRACE_S,
-    )
+        self.close()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import errno
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Protocol
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.serving.strangers import is_loopback, stranger
+from trident.http.strangers import is_loopback, stranger
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 __all__ = ["Collects", "MetricsServer"]
+
+_CLIENT_S = 10.0  # within which a client sends its request
 
 
 class Collects(Protocol):
@@ -44,12 +42,25 @@ class MetricsServer:
     """
 
     def __init__(self, topology: str, metrics: Collects, host: str, port: int) -> None:
-        self._server = _listening(_guarded(_app(metrics), is_loopback(host)), host, port)
+        with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
+            import prometheus_client as prometheus
+        registry = prometheus.CollectorRegistry()  # one of its own: two topologies of a process have two ports
+        try:
+            self._server, self._thread = prometheus.start_http_server(port, host, registry)
+        except OSError as error:
+            hint = "; another program or topology has the port, choose another one, or 0 for a free one"
+            in_use = hint if error.errno == errno.EADDRINUSE else ""
+            raise ConfigError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}"
+            ) from error
+        self._thread.name = f"trident-{topology}-metrics"
+        handler: Any = self._server.RequestHandlerClass
+        self._server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _CLIENT_S})
+        self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
+        for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
+            collector(registry=registry)
+        registry.register(metrics)  # after the guard: nothing is told before that is there
         self.host, self.port = host, int(self._server.server_address[1])
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name=f"trident-{topology}-metrics", daemon=True
-        )
-        self._thread.start()
 
     @property
     def url(self) -> str:
@@ -64,16 +75,6 @@ class MetricsServer:
         self._thread.join()
 
 
-def _app(metrics: Collects) -> Any:
-    with needs_package("metrics_port", "metrics", "prometheus-client", "prometheus_client"):
-        from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
-    registry = CollectorRegistry()  # one of its own: two topologies of a process have two ports
-    for collector in (GCCollector, PlatformCollector, ProcessCollector):
-        collector(registry=registry)
-    registry.register(metrics)
-    return make_wsgi_app(registry)
-
-
 def _guarded(app: Any, loopback: bool) -> Any:
     """Return the application behind the guard of every server of this package."""
 
@@ -86,25 +87,3 @@ def _guarded(app: Any, loopback: bool) -> Any:
         return [cause.encode()]
 
     return answer
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = 10.0  # seconds within which a client sends its request
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a scrape every few seconds is no news."""
-
-
-def _listening(app: Any, host: str, port: int) -> WSGIServer:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        kind = type("_Server", (_Server,), {"address_family": family})
-        return make_server(host, port, app, kind, _Handler)
-    except OSError as error:
-        hint = "; another program or topology has the port, choose another one, or 0 for a free one"
-        in_use = hint if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -23,8 +22,9 @@ from trident.cluster.cluster_errors import (
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
+from trident.http.plain_json import to_json
 
-__all__ = ["PageError", "answer", "body_of", "error_body", "problem", "to_json"]
+__all__ = ["PageError", "answer", "body_of", "error_body", "problem"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,26 +108,3 @@ def _told(request: Request, error: Exception) -> tuple[int, str]:
         return (409 if request.method == "POST" else 500), str(error)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
-
-
-def to_json(value: Any) -> bytes:
-    """Return a value as JSON; numbers that JSON has not are null, and what it does not know is text."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError):
-        text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", errors="replace")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)

@@ -35,7 +35,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from trident import __version__
-from trident.ui.access import Guard
+from trident.http.guard import Guard
+from trident.ui.access import RawPaths, rules_of_pages
 from trident.ui.answers import PageError, answer, body_of, problem
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 
@@ -65,14 +66,17 @@ def app(
     pages
         What is served. Its calls may block: each runs in a thread of a pool.
     token, token_for_all, loopback
-        As of `Guard`. Without a token nothing can be changed.
+        As of `rules_of_pages`. Without a token nothing can be changed.
     extra_routes
         Further routes; all of them need the token.
     """
     rest = _Rest(pages, token, token_for_all)
     return Starlette(
         routes=[*extra_routes, *rest.routes()],
-        middleware=[Middleware(Guard, token, token_for_all, loopback, extra_routes)],
+        middleware=[
+            Middleware(RawPaths),
+            Middleware(Guard, rules_of_pages(token, token_for_all, loopback, extra_routes)),
+        ],
         exception_handlers={HTTPException: _no_such_page, Exception: _failed},
     )
 

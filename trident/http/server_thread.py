@@ -1,4 +1,4 @@
-"""`ServerThread`: serves an application over HTTP from a thread of its own. Needs uvicorn."""
+"""`ServerThread`: serves an application over HTTP from a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import errno
 import logging
 import socket
 import threading
-from typing import Any
-
-import uvicorn
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 from trident.errors import ConfigError
-from trident.serving.connections import BoundedServer, affordable
+from trident.extras import needs_package
 
 __all__ = ["ServerThread"]
 
@@ -22,27 +21,27 @@ _BACKLOG = 1024
 
 
 class ServerThread:
-    """A server that listens and answers, from the begin to `close`.
+    """A server that listens and answers, from the begin to `close`. A context manager: leaving it closes it.
 
     Parameters
     ----------
     app
-        The ASGI application.
+        Makes the ASGI application; imports what that needs.
     host, port
         Where to listen; port 0 takes a free one (see `port`).
-    thread
-        How the thread is called, before the port.
-    cannot
-        How the error begins that says that it cannot listen at an address.
     request_s
         Seconds within which a request is answered, from its first byte on.
     connections
         How many connections may be open; half of the file descriptors that are free at most.
-    grace_s
-        How long requests in flight have at the end.
 
     Attributes
     ----------
+    what, cannot
+        What is served, and how the error begins that says that it cannot listen at an address.
+    extra
+        The optional dependencies that have its packages.
+    grace_s
+        How long requests in flight have at the end.
     server
         That of uvicorn.
 
@@ -50,37 +49,38 @@ class ServerThread:
     ------
     ConfigError
         The address cannot be listened on.
+    EnvironmentProblem
+        The packages of the server are missing.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        host: str,
-        port: int,
-        *,
-        thread: str,
-        cannot: str,
-        request_s: float,
-        connections: int,
-        grace_s: int,
-    ) -> None:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="error",  # otherwise clients fill the log with their wrong requests
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=grace_s,
-        )
+    what: ClassVar[str]
+    cannot: ClassVar[str]
+    extra: ClassVar[str]
+    grace_s: ClassVar[int]
+
+    def __init__(self, app: Callable[[], Any], host: str, port: int, request_s: float, connections: int) -> None:
+        with needs_package(self.what, self.extra):
+            import uvicorn
+
+            from trident.http.connections import BoundedServer, affordable
+
+            config = uvicorn.Config(
+                app(),
+                log_config=None,
+                log_level="error",  # otherwise clients fill the log with their wrong requests
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=self.grace_s,
+            )
         self.server = BoundedServer(config, request_s, affordable(connections))
-        self._socket = _listening(host, port, cannot)
+        self._socket = _listening(self.cannot, host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name=f"{thread}-{self.port}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"trident-{self.extra}-{self.port}", daemon=True)
         self._thread.start()
 
     @property
@@ -89,9 +89,18 @@ class ServerThread:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def close(self) -> None:
-        """Take no more requests, wait for those in flight, and end."""
+        """Take no more requests, wait a little for those in flight, and end."""
         self.server.should_exit = True
         self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
 
     def _run(self) -> None:
         try:
@@ -102,7 +111,7 @@ class ServerThread:
             self._socket.close()
 
 
-def _listening(host: str, port: int, cannot: str) -> socket.socket:
+def _listening(cannot: str, host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

@@ -1,0 +1,78 @@
+"""`Guard`: what every request must satisfy before a server looks at it. Needs starlette."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trident.http.strangers import stranger
+
+__all__ = ["Guard", "Rules"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Whom a server answers.
+
+    Attributes
+    ----------
+    token
+        What `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
+    loopback
+        As of `stranger`.
+    needs_token
+        Whether a request needs the token.
+    refusal
+        Returns the answer to a refused request, from its status and the cause.
+    headers
+        Returns the headers that every answer to a request has, unless it sets them itself.
+    """
+
+    token: str | None
+    loopback: bool
+    needs_token: Callable[[Scope], bool]
+    refusal: Callable[[Scope, int, str], ASGIApp]
+    headers: Callable[[Scope], Mapping[str, str]] = lambda scope: {}
+
+
+class Guard:
+    """Refuses requests of other sites, and those without the token."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app, self._rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] != "http":
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._rules.headers(scope).items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = self._refused(scope)
+        app = self._app if refused is None else self._rules.refusal(scope, *refused)
+        await app(scope, receive, sending)
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        headers, rules = Headers(scope=scope), self._rules
+        cause = stranger(headers.get("host", ""), headers.get("origin"), rules.loopback)
+        if cause is not None:
+            return 403, cause
+        if not rules.needs_token(scope):
+            return None
+        if rules.token is None:
+            return 403, "the server was started without a token, so it can only be read"
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return 401, "this needs the token, as the header Authorization: Bearer TOKEN"
+        if not hmac.compare_digest(token.strip().encode("latin-1", "replace"), rules.token.encode()):
+            return 401, "the token is wrong"
+        return None

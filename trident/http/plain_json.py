@@ -1,0 +1,32 @@
+"""`to_json`: any value as JSON; `plain`: as what JSON has."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["plain", "to_json"]
+
+
+def to_json(value: Any, not_finite: Callable[[float], Any] = lambda number: None) -> bytes:
+    """Return a value as JSON in UTF-8; `not_finite` says what is written for a number that JSON has not."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError):
+        text = json.dumps(plain(value, not_finite), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", errors="replace")
+
+
+def plain(value: Any, not_finite: Callable[[float], Any] = lambda number: number) -> Any:
+    """Return a value as JSON has it: numbers, texts, lists and mappings; all else as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each, not_finite) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each, not_finite) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else not_finite(value)
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
