@@ -10,8 +10,8 @@ BIN := .venv/bin
 COMPAT := 3.5 4.0 4.1 4.2
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
 COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/executors runtime/reading/test_views.py \
-	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/dataframes/test_dataframe_spout.py \
-	spouts/streaming/test_structured_streaming.py)
+	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
+	spouts/spark/test_structured_streaming.py)
 LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics storm zookeeper ui cluster
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spouts.byte_ranges.ranges import Range, cut
 from spouts.delta.change_rules import ChangeRules
 from spouts.delta.delta_types import fields_of_table
 from spouts.delta.lost_versions import cleaned_up, not_there, other_table
 from spouts.delta.table_log import DataFile, LogEntry, Metadata, TableLog
 from spouts.delta.version_rows import FilePiece
+from spouts.files.ranges import Range, cut
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, Lag, TransactionAttempt
 

@@ -1,11 +1,13 @@
-"""Rows of CSV, JSON-lines and Parquet files.
+"""Files as sources: lines of text, and rows of CSV, JSON lines and Parquet, as the files grow.
 
-Begin with `csv_spout.py`, `json_spout.py` or `parquet_spout.py`. CSV and JSON are text whose lines are rows: `row_reading.py`
-makes tables of lines, and finds the line that cannot be read. What all spouts of files share is in `spouts/byte_ranges/`.
+Begin with `text_spout.py`, `csv_spout.py`, `json_spout.py` or `parquet_spout.py`. `cutting.py` is the coordinator of all of
+them: which of the files' bytes make up a batch; `file_format.py` says what a kind of file has to tell it. CSV and JSON are text
+whose lines are rows: `row_reading.py` makes tables of lines, and finds the line that cannot be read.
 """
 
 from spouts.files.csv_spout import CsvFileSpout
 from spouts.files.json_spout import JsonFileSpout
 from spouts.files.parquet_spout import ParquetFileSpout
+from spouts.files.text_spout import TextFileSpout
 
-__all__ = ["CsvFileSpout", "JsonFileSpout", "ParquetFileSpout"]
+__all__ = ["CsvFileSpout", "JsonFileSpout", "ParquetFileSpout", "TextFileSpout"]

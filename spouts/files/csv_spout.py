@@ -17,15 +17,15 @@ from typing import IO, Any, Unpack, cast
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from spouts.byte_ranges.file_listing import Paths
-from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
-from spouts.byte_ranges.ranges import Piece, open_error, opened
 from spouts.files.csv_lines import CsvFormat
+from spouts.files.file_listing import Paths
+from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.line_ends import LineFiles
+from spouts.files.ranges import Piece, open_error, opened
 from spouts.files.row_reading import RowOptions
 from spouts.files.row_spout import RowFileSpout
-from spouts.text_files.line_ends import LineFiles
-from spouts.text_files.tail_checks import check_unchanged
-from spouts.text_files.text_blocks import TextOptions
+from spouts.files.tail_checks import check_unchanged
+from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested

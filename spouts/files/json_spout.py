@@ -13,12 +13,12 @@ from typing import Unpack
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from spouts.byte_ranges.file_listing import Paths
-from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
+from spouts.files.file_listing import Paths
+from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.line_ends import LineFiles
 from spouts.files.row_reading import RowOptions
 from spouts.files.row_spout import RowFileSpout
-from spouts.text_files.line_ends import LineFiles
-from spouts.text_files.text_blocks import TextOptions
+from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spouts.byte_ranges.ranges import Piece, Range, open_error
 from spouts.files.column_types import read_schema, reads_as
+from spouts.files.ranges import Piece, Range, open_error
 from spouts.files.row_groups import Footer
 from spouts.rows.driver_rows import ddl_of
 from trident.arrow import schema_of

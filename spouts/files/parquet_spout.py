@@ -13,12 +13,12 @@ from typing import Any, Unpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spouts.byte_ranges.cutting import Clock, FileCoordinator
-from spouts.byte_ranges.file_listing import Paths
-from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
-from spouts.byte_ranges.ranges import open_error
 from spouts.files.column_types import fields_of_columns, read_schema, typed_as
+from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.file_listing import Paths
+from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.parquet_rows import ParquetEmitter, ParquetOptions
+from spouts.files.ranges import open_error
 from spouts.files.row_groups import ParquetFiles
 from trident.arrow import schema_of
 from trident.errors import SpoutError

@@ -15,9 +15,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spouts.byte_ranges.file_format import Found, Rest
-from spouts.byte_ranges.positions import Position
-from spouts.byte_ranges.ranges import Range, opened
+from spouts.files.file_format import Found, Rest
+from spouts.files.positions import Position
+from spouts.files.ranges import Range, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
 __all__ = ["Footer", "ParquetFiles"]

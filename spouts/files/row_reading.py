@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from spouts.byte_ranges.ranges import Piece
-from spouts.text_files.text_blocks import Text, TextOptions, line_ends, read_texts
+from spouts.files.ranges import Piece
+from spouts.files.text_blocks import Text, TextOptions, line_ends, read_texts
 from trident.arrow import schema_of
 from trident.errors import BadDataError
 from trident.fields import Fields

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spouts.byte_ranges.cutting import Clock, FileCoordinator
-from spouts.byte_ranges.file_settings import ChosenFiles
+from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.file_settings import ChosenFiles
 from spouts.files.row_reading import LineEmitter, RowFormat, RowOptions
 from trident.fields import Fields
 from trident.spout.interfaces import Emitter, SpoutType

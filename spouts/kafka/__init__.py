@@ -1,10 +1,12 @@
-"""Records of Kafka topics, each exactly once; `pip install 'trident-spark[kafka]'`.
+"""Records of Kafka topics, in batches for Trident, or record by record for bolts; `pip install 'trident-spark[kafka]'`.
 
-Begin with `spout.py` (the two spouts), then `batch_ranges.py` (what a definition is), `range_coordinator.py` (the driver's
-side: which offsets make up a batch) and `range_reader.py` (the workers' side: reads them). Formats of values are in
-`value_formats.py` and `record_functions.py`.
+Begin with `spout.py` (the two spouts of batches), then `batch_ranges.py` (what a definition is), `range_coordinator.py` (the
+driver's side: which offsets make up a batch) and `range_reader.py` (the workers' side: reads them). `message_spout.py` emits
+single records: `topic_queue.py` has a task's partitions as a queue, `commits.py` commits offsets up to the lowest that is not
+acknowledged. Formats of values are in `value_formats.py` and `record_functions.py`.
 """
 
+from spouts.kafka.message_spout import KafkaSpout
 from spouts.kafka.record_functions import ByColumns, ByRecord
 from spouts.kafka.spout import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.kafka.value_formats import Json
@@ -15,6 +17,7 @@ __all__ = [
     "ByColumns",
     "ByRecord",
     "Json",
+    "KafkaSpout",
     "OpaqueTridentKafkaSpout",
     "TransactionalTridentKafkaSpout",
 ]

@@ -1,9 +1,10 @@
-"""Rows that are in the driver: a list that may repeat, or rows that a program feeds.
+"""Rows that are made in the driver: a list that may repeat, rows that a program feeds, or rows at a given rate.
 
-Begin with `fixed_batch.py`; `driver_rows.py` has what both sources share.
+Begin with `fixed_batch.py`; `driver_rows.py` has what the first two share.
 """
 
 from spouts.rows.feeder import FeederBatchSpout
 from spouts.rows.fixed_batch import FixedBatchSpout
+from spouts.rows.rate import RateSpout
 
-__all__ = ["FeederBatchSpout", "FixedBatchSpout"]
+__all__ = ["FeederBatchSpout", "FixedBatchSpout", "RateSpout"]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from spouts import DataFrameSpout, FeederBatchSpout, FixedBatchSpout, RateSpout
-from spouts.dataframes.chunks import ChunkLimits
-from spouts.dataframes.manifests import new_rows_folder, write_manifest
+from spouts.spark.chunks import ChunkLimits
+from spouts.spark.manifests import new_rows_folder, write_manifest
 from tests.spout.partition_source import Source
-from tests.spouts.dataframes.written_rows import FIELDS, batch_of, chunks_of
 from tests.spouts.file_sources import Folder, Lines
+from tests.spouts.spark.written_rows import FIELDS, batch_of, chunks_of
 from trident import Fields
 from trident.spout import SpoutType
 from trident.testing import SpoutSource

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import Server
-from tests.spouts.redis_streams.streams import FIELDS, client_of, url_of
+from tests.spouts.redis.streams import FIELDS, client_of, url_of
 from trident.testing import SpoutSource
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from spouts.dataframes.chunks import Chunk
-from spouts.dataframes.manifests import read_manifest, write_manifest
-from spouts.kafka_messages.offset_notes import OffsetNotes
+from spouts.kafka.offset_notes import OffsetNotes
+from spouts.spark.chunks import Chunk
+from spouts.spark.manifests import read_manifest, write_manifest
 from states.delta.commit_notes import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same

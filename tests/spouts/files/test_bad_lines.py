@@ -8,7 +8,7 @@ from typing import Any
 
 from spouts import CsvFileSpout
 from states.memory import MemoryMapState
-from tests.spouts.test_text_files import write
+from tests.spouts.files.test_text_files import write
 from trident import TridentTopology
 from trident.operations import Filter, Sum
 from trident.tuples import TridentTuple

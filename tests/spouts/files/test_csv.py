@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import CsvFileSpout
+from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from tests.spouts.test_text_files import append, write
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 
 FIELDS = "id: bigint, name: string"

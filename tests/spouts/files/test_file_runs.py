@@ -10,8 +10,8 @@ import pytest
 from spouts import CsvFileSpout, JsonFileSpout, ParquetFileSpout
 from states.memory import MemoryMapState
 from tests.spouts.files.test_parquet import parquet, table
+from tests.spouts.files.test_text_files import write
 from tests.spouts.killed_driver import run_killed
-from tests.spouts.test_text_files import write
 from trident import TridentTopology
 from trident.operations import Sum
 from trident.spout import ITridentSpout

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import JsonFileSpout
+from tests.spouts.files.test_text_files import append, write
 from tests.spouts.reading import definitions, is_plain, rows, rows_of
-from tests.spouts.test_text_files import append, write
 from trident.errors import SpoutError, TopologyError
 from trident.spout import ITridentSpout, SpoutType
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.byte_ranges.cutting import Clock
+from spouts.files.cutting import Clock
+from tests.spouts.files.test_text_files import LONG_AGO, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from tests.spouts.test_text_files import LONG_AGO, write
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.spout import Lag, TransactionAttempt
 

@@ -1,0 +1,88 @@
+"""The arguments that all spouts of files have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict, Unpack
+
+from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.file_format import FileFormat
+from spouts.files.file_listing import FileSource, Paths
+from trident.errors import SpoutError
+
+__all__ = ["ChosenFiles", "FileSettings"]
+
+
+class FileSettings(TypedDict, total=False):
+    """Which files are read, and how much of them a batch has.
+
+    Attributes
+    ----------
+    max_batch_bytes
+        The greatest number of bytes of one batch, default 8 MiB. What cannot be cut (a longer line, a `.gz` file, a row
+        group) makes a batch of its own.
+    pattern
+        What the names of files in directories must match, or several of which they must match one. Names with a leading
+        dot or underscore are skipped unless it has one (for `TextFileSpout`, with a dot only).
+    recursive
+        Read directories within directories too (the default). A link to what is read already is not followed.
+    follow
+        When all is read, look for new files and for what was added to old ones (the default). False: only what is there
+        at the start.
+    tail_idle_s
+        With `follow`, an end that may not be complete (a last line without a line end, a `.gz` file) is read when the file
+        was not changed for this many seconds, default 1. When nothing else is left the spout waits that long.
+    allow_empty
+        Start although there is no file yet.
+    """
+
+    max_batch_bytes: int
+    pattern: str | tuple[str, ...]
+    recursive: bool
+    follow: bool
+    tail_idle_s: float
+    allow_empty: bool
+
+
+@dataclass(frozen=True)
+class ChosenFiles:
+    """Checked settings."""
+
+    kind: str
+    source: FileSource
+    max_batch_bytes: int
+    follow: bool
+    tail_idle_s: float
+    allow_empty: bool
+
+    @staticmethod
+    def of(
+        kind: str, paths: Paths, default_pattern: str | tuple[str, ...], **settings: Unpack[FileSettings]
+    ) -> ChosenFiles:
+        """Check settings; `kind` ("text", "CSV") is for messages. `TypeError` or `ValueError` if something is wrong."""
+        unknown = sorted(settings.keys() - FileSettings.__annotations__.keys())
+        if unknown:
+            raise TypeError(
+                f"unknown argument {unknown[0]!r}; besides its own, a spout of files has "
+                f"{', '.join(FileSettings.__annotations__)}"
+            )
+        max_batch_bytes, tail_idle_s = settings.get("max_batch_bytes", 8 << 20), settings.get("tail_idle_s", 1.0)
+        if max_batch_bytes < 1:
+            raise ValueError(f"max_batch_bytes is {max_batch_bytes}; it must be at least 1")
+        if tail_idle_s < 0:
+            raise ValueError(f"tail_idle_s is {tail_idle_s}; it must not be negative")
+        patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
+        source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
+        follow, allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
+        return ChosenFiles(kind, source, max_batch_bytes, follow, tail_idle_s, allow_empty)
+
+    def coordinator(self, format_: FileFormat, clock: Clock | None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        if not self.allow_empty and not self.source.files():
+            raise SpoutError(
+                f"no {self.kind} file to read in {self.source}. Mend the path or the pattern, or give allow_empty=True if "
+                "files will come later"
+            )
+        return FileCoordinator(
+            format_, self.source, self.max_batch_bytes, self.follow, self.tail_idle_s, clock or Clock()
+        )

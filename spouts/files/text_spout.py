@@ -1,0 +1,188 @@
+"""TextFileSpout: the lines of text files, each exactly once, from files that are there, that come and that grow.
+
+A definition is plain data:
+
+``ranges``
+    What the batch contains: `[path, start, end, crc]` per file, byte ranges that end at line ends. The checksum is of
+    the bytes just before `end`, so that a replay finds a file that was truncated or replaced.
+``base``
+    The directory that all paths in `ranges` are relative to.
+``done``
+    Only with `follow`: how far every file was read (see `positions.py`), packed to 4 to 12 bytes a file.
+``at``
+    Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
+    so this says it all; the definition has the same size however many files there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.file_listing import Paths
+from spouts.files.file_settings import ChosenFiles
+from spouts.files.line_ends import LineFiles
+from spouts.files.ranges import Piece
+from spouts.files.text_blocks import Text, TextOptions, buffer_of, line_ends, read_texts
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.spout.interfaces import SpoutType
+
+__all__ = ["TextFileSpout"]
+
+
+class TextFileSpout:
+    r"""Emits each line of text files once, without its line end (`\n` or `\r\n`). Transactional.
+
+    Parameters
+    ----------
+    paths
+        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
+    max_batch_bytes
+        The greatest number of bytes of one batch. A longer line, and a `.gz` file, makes a batch of its own.
+    pattern
+        What the names of files in directories must match. Names with a leading dot are skipped unless it has one.
+    encoding
+        Any encoding in which ASCII is ASCII. A byte order mark at the beginning of UTF-8 is dropped.
+    errors
+        What becomes of bytes that are no text: `"replace"` (U+FFFD, one warning a file) or `"strict"` (`SpoutError`).
+    recursive
+        Read directories within directories too. A link to what is read already is not followed.
+    follow
+        When all is read, look for new files and for lines added to old ones. False: only what is there at the start.
+    with_source
+        Emit `file: string` and `offset: bigint` after the line: its path and the byte at which it begins (of `.gz`
+        files, in the unpacked text).
+    output_field
+        The name of the field that holds the line.
+    max_line_bytes
+        The greatest length of a line, at most 512 MiB; `SpoutError` beyond.
+    tail_idle_s
+        With `follow`, a last line without a line end is emitted when the file was not changed for this many seconds,
+        for its writer may not have finished it. When nothing else is left the spout waits that long. Also the age from
+        which a `.gz` file is taken to be complete.
+    allow_empty
+        Start although there is no file yet.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        max_batch_bytes: int = 8 << 20,
+        pattern: str = "*",
+        encoding: str = "utf-8",
+        errors: str = "replace",
+        recursive: bool = True,
+        follow: bool = True,
+        with_source: bool = False,
+        output_field: str = "line",
+        max_line_bytes: int = 64 << 20,
+        tail_idle_s: float = 1.0,
+        allow_empty: bool = False,
+    ) -> None:
+        self._files = ChosenFiles.of(
+            "text",
+            paths,
+            pattern,
+            max_batch_bytes=max_batch_bytes,
+            recursive=recursive,
+            follow=follow,
+            tail_idle_s=tail_idle_s,
+            allow_empty=allow_empty,
+        )
+        self._text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes))
+        source_fields = ("file: string", "offset: bigint") if with_source else ()
+        self._fields = Fields(f"{output_field}: string", *source_fields)
+        self._with_source = with_source
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return self._fields
+
+    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        return self._files.coordinator(self._text.files, clock)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> _TextFileEmitter:
+        """Return the worker's side."""
+        return _TextFileEmitter(LineOptions(self._text, schema_of(self._fields), self._with_source))
+
+
+class _TextFileEmitter:
+    """Reads the pieces of files that make up a part."""
+
+    is_quick = True  # it never waits, so the loop may call it
+
+    def __init__(self, options: LineOptions) -> None:
+        self._options = options
+
+    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
+        """Give the lines of a part, in tables of about a megabyte."""
+        return read_lines(part, self._options)
+
+
+# From text to lines, as Arrow arrays without a Python object per line.
+
+_TABLE = 1 << 20
+_FEW_BYTES = 16 << 10
+
+
+@dataclass(frozen=True)
+class LineOptions:
+    """How lines become rows; see `TextFileSpout`."""
+
+    text: TextOptions
+    schema: pa.Schema
+    with_source: bool
+
+
+def read_lines(pieces: Iterable[Piece], options: LineOptions) -> Iterator[pa.Table]:
+    """Read the lines of pieces, as tables of about a megabyte; small files share one."""
+    texts: list[Text] = []
+    size = 0
+    for text in read_texts(pieces, options.text):
+        texts.append(text)
+        size += len(text.text)
+        if size >= _TABLE:
+            yield _batch_of(texts, options)
+            texts, size = [], 0
+    if texts:
+        yield _batch_of(texts, options)
+
+
+def _batch_of(texts: list[Text], options: LineOptions) -> pa.Table:
+    text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
+    # For a few lines a Python object each costs less than numpy needs to begin.
+    lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
+    columns: list[pa.Array[Any]] = [lines]
+    if options.with_source:
+        columns += _sources(texts)
+    return pa.Table.from_arrays(columns, schema=options.schema)
+
+
+def _lines(text: bytes) -> pa.StringArray:
+    ends = line_ends(text)
+    count = len(ends)
+    # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.
+    offsets = np.zeros(count + 1, np.int32)
+    np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
+    data = text.replace(b"\n", b"")
+    return pa.StringArray.from_buffers(count, buffer_of(offsets), pa.py_buffer(data))
+
+
+def _sources(texts: list[Text]) -> list[pa.Array[Any]]:
+    """Return the columns of files and of the bytes where lines begin."""
+    starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
+    paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())
+    return [
+        paths.take(np.repeat(np.arange(len(texts)), [len(one) for one in starts])),
+        pa.array(np.concatenate(starts)),
+    ]

@@ -1,0 +1,308 @@
+"""Kafka as a queue of messages: the partitions of one task, read once, and committed as far as everything is done."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.broker_view import BrokerView
+from spouts.kafka.client_settings import consumer_settings, is_final, kafka_error
+from spouts.kafka.commits import Commits, Limits
+from spouts.kafka.dead_topic import DeadTopic
+from spouts.kafka.lost_records import gone_topic
+from spouts.kafka.options import KafkaOptions
+from spouts.kafka.own_partitions import OwnPartitions
+from spouts.kafka.partition_work import PartitionWork
+from spouts.kafka.record_values import RecordValues
+from spouts.kafka.truncations import placed, truncation_of
+from spouts.messages.queue import Message as Taken
+from spouts.messages.queue import decoded
+from trident.errors import SourceAwayError, SpoutError
+from trident.servers.kafka_client import Reports, error_of, kafka_package
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+__all__ = ["TopicQueue"]
+
+_log = logging.getLogger(__name__)
+_ASK_EVERY_S = 5.0
+_LOOK_AWAY_S = 30.0  # while no broker answers
+_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+
+
+class TopicQueue:
+    """The partitions of one task.
+
+    The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
+    comes back has its partitions at once. Offsets are committed to the group all the same.
+
+    Parameters
+    ----------
+    options
+        What is read; `group_id` is where offsets are committed.
+    task, tasks
+        The number of the task in its component, from 0, and how many there are.
+    dead_letters
+        The topic for what is given up.
+    limits
+        How much it may hold.
+    """
+
+    outlives_connections = True
+
+    def __init__(self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: Limits) -> None:
+        kafka_package()
+        self.place = f"Kafka at {options.bootstrap_servers}"
+        self._options, self._dead_letters = options, dead_letters
+        self._max_uncommitted = limits.max_uncommitted
+        self._look_at = 0.0
+        self._reports, self._values = Reports(), RecordValues(options)
+        self._is_down = self._is_told = self._is_awaited = False
+        self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
+        self._ask_at = 0.0
+        self._is_first, self._silent = True, set[Spot]()
+        self._settings = consumer_settings(
+            options.bootstrap_servers, options.isolation, options.group_id, options.config
+        )
+        self._work: dict[Spot, PartitionWork] = {}
+        self._commits = Commits(self._work, limits)
+        self._dead: DeadTopic | None = None
+        self._consumer = self._opened()
+        self._view = BrokerView(options)
+        self._own = OwnPartitions(options, self._view, self._reports, task, tasks)
+        try:
+            self._view.wait_for_brokers()
+            self._look()
+        except BaseException:
+            self._release()
+            raise
+
+    def _opened(self) -> Any:
+        from confluent_kafka import Consumer, KafkaException
+
+        own = {**self._settings, "error_cb": self._error, "on_commit": self._commits.answered}
+        try:
+            return Consumer(own, logger=self._reports)
+        except KafkaException as error:
+            raise SpoutError(f"config: {error_of(error).str()}") from error
+
+    # ---- what a queue does --------------------------------------------------------------------------------------------
+
+    def reconnect(self) -> None:
+        """Nothing to do: the client connects by itself."""
+
+    def told(self, message: Taken) -> str:
+        """Name a record by its offset."""
+        spot, offset = _where(message.raw)
+        return f"offset {offset} of {spot}"
+
+    def fetch(self, room: int) -> Sequence[Taken]:
+        """Take what the client has read ahead."""
+        if self._is_down and not self._is_told:
+            self._is_told = True
+            raise SourceAwayError(
+                f"reading at {self._options.bootstrap_servers}: no broker answers ({self._reports}). Check that they run"
+            )
+        if time.monotonic() >= self._look_at or self._is_awaited:
+            self._is_awaited = False
+            self._look()
+        self._find_ends()
+        taken = self._consumer.consume(min(room, self._permitted()), 0) if self._work else []
+        records = []
+        for each in taken:
+            if each.error() is not None:
+                self._heed(each, each.error())
+                continue
+            spot, offset = _where(each)
+            if self._work[spot].arrive(offset, each.leader_epoch()):
+                records.append(each)
+        if taken or self._commits.succeeded:
+            self._is_down = self._is_told = self._commits.succeeded = False
+        return self._messages(records)
+
+    def look_now(self) -> None:
+        """Find out where the partitions end at this moment. For any thread."""
+        self._is_awaited = True  # first: partitions are looked for before it is asked where they end
+        self._ends, self._ask_at = None, 0.0
+
+    def may_have_more(self) -> bool:
+        """Whether a partition does not say where it ends, or was not read up to there."""
+        ends = self._ends
+        return ends is None or bool(self._silent) or any(self._work[spot].window.position < ends[spot] for spot in ends)
+
+    def acknowledge(self, done: Sequence[Taken]) -> None:
+        """Note what is done; it is committed with more."""
+        for message in done:
+            spot, offset = _where(message.raw)
+            self._work[spot].finish(offset)
+        self._commits.done(len(done))
+
+    def note_failures(self, failed: Sequence[Taken]) -> None:
+        """Have the next commit tell how often each has failed."""
+        for message in failed:
+            spot, offset = _where(message.raw)
+            self._work[spot].failures[offset] = message.failures
+
+    def retry(self, message: Taken) -> bool:
+        """Emit it again: it is still here."""
+        return True
+
+    def bury(self, message: Taken, reason: str) -> None:
+        """Write the record to the topic of dead letters, and only then count it as done."""
+        assert self._dead_letters is not None
+        if self._dead is None:
+            self._dead = DeadTopic(self._dead_letters, self._settings, self._reports)
+        record = message.raw
+        why = {
+            "dead_letter.reason": reason, "dead_letter.failures": str(message.failures),
+            "dead_letter.topic": record.topic(), "dead_letter.partition": str(record.partition()),
+            "dead_letter.offset": str(record.offset()),
+        }  # fmt: skip
+        self._dead.write(record, why)
+        self.acknowledge([message])
+
+    def tend(self) -> None:
+        """Commit from time to time, without waiting for the answer."""
+        self._commits.if_due(self._consumer)
+
+    def give_back(self, messages: Sequence[Taken]) -> bool:
+        """Commit what is done; what was not emitted is emitted when the spout goes on."""
+        self._commits.now(self._consumer, waits=False)
+        return False
+
+    def close(self) -> None:
+        """Commit what is done, and disconnect."""
+        self._commits.now(self._consumer, waits=True)
+        self._release()
+
+    def _release(self) -> None:
+        self._consumer.close()
+        self._view.close()
+        if self._dead is not None:
+            self._dead.close()
+
+    # ---- partitions ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look for partitions that are this task's and not read yet."""
+        self._look_at = time.monotonic() + _LOOK_AWAY_S
+        self._is_down = self._is_told = True  # by the error of a question that gets no answer
+        more = () if self._dead_letters is None else (self._dead_letters,)
+        topics = self._own.topics(more)
+        own = self._own.of(topics, self._dead_letters)
+        new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
+        starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
+        if starts:
+            self._begin({spot: PartitionWork(start) for spot, start in starts.items()})
+        self._tell([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
+        self._is_first = False
+        self._is_down = self._is_told = False
+        self._look_at = time.monotonic() + self._options.refresh_s
+
+    def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
+        """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._commits.begin(self._consumer, work)
+        except KafkaException as error:
+            doing = f"committing where reading begins to group {self._options.group_id!r}"
+            raise kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports) from error
+        self._work.update(work)
+        self._assign()
+
+    def _tell(self, silent: Sequence[Spot], is_empty: bool) -> None:
+        """Say once which partitions are not read, and that a pattern matches none."""
+        if self._is_first and is_empty and self._options.topics.pattern is not None:
+            _log.warning(
+                "no topic matches %s on %s yet. One that comes while this task runs is read from its first record. A group has "
+                "no offsets before it has a topic: one that comes while the task does not run begins as first_poll says",
+                self._options.topics, self._options.bootstrap_servers,
+            )  # fmt: skip
+        if set(silent) - self._silent:
+            _log.warning("no leader answers for %s; left out until one does", ", ".join(map(str, silent)))
+        self._silent = set(silent)
+
+    def _assign(self) -> None:
+        self._own.learn_leaders({spot.topic for spot in self._work}, self._consumer)
+        self._consumer.assign([placed(spot, work.place) for spot, work in self._work.items()])
+        for work in self._work.values():
+            work.is_paused = False
+
+    def _find_ends(self) -> None:
+        """Ask where the partitions end, if that is waited for; those that do not answer are asked again after seconds."""
+        if self._ends is not None or time.monotonic() < self._ask_at:
+            return
+        self._ask_at = time.monotonic() + _ASK_EVERY_S
+        bounds = self._view.bounds(self._work)
+        if bounds.keys() == self._work.keys() and not self._is_awaited:
+            self._ends = {spot: found.end for spot, found in bounds.items()}
+
+    def _permitted(self) -> int:
+        """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
+        from confluent_kafka import TopicPartition
+
+        least = self._max_uncommitted
+        for spot, work in self._work.items():
+            room = self._max_uncommitted - work.window.gap
+            if room > 0:
+                least = min(least, room)
+            if (room <= 0) is not work.is_paused:
+                work.is_paused = not work.is_paused
+                change = self._consumer.pause if work.is_paused else self._consumer.resume
+                change([TopicPartition(*spot)])
+        return least
+
+    def _heed(self, message: Message, error: KafkaError) -> None:
+        name = error.name()
+        spot, offset = _where(message)
+        if name == "_PARTITION_EOF":
+            self._work[spot].window.skip_to(offset)
+        elif (cut := truncation_of(error)) is not None or name in _LOST:
+            self._lost(spot, cut)
+        elif name in _UNKNOWN:
+            raise gone_topic(spot.topic)
+        elif is_final(error):
+            raise kafka_error(f"reading {spot}", self._options.bootstrap_servers, error, self._reports)
+
+    def _lost(self, spot: Spot, cut: int | None) -> None:
+        """Go on where there are records, if that is permitted; `SpoutError` if not."""
+        work = self._work[spot]
+        position = work.window.position
+        start = self._own.moved(spot, position, cut)
+        if start is None:
+            self._assign()  # the broker says it again
+            return
+        work.move(start)
+        self._assign()
+        if start.offset < position:  # what is in the topology has the offsets of other records now
+            self._commits.now(self._consumer, waits=True)
+            raise SpoutError(f"{spot} lost the records from offset {start.offset} on; the worker starts again there")
+
+    def _error(self, error: KafkaError) -> None:
+        if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
+            self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
+        self._reports.error(error)
+
+    # ---- records -------------------------------------------------------------------------------------------------------
+
+    def _messages(self, records: list[Message]) -> list[Taken]:
+        found = []
+        for record, row in zip(records, decoded(records, self._values), strict=True):
+            spot, offset = _where(record)
+            work = self._work[spot]
+            values, trouble = ((), row) if isinstance(row, str) else (row, None)
+            if values or trouble is not None:
+                found.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
+            else:
+                work.finish(offset)  # the user's function leaves it out
+        return found
+
+
+def _where(record: Any) -> tuple[Spot, int]:
+    return Spot(record.topic(), record.partition()), record.offset()

@@ -1,0 +1,301 @@
+"""Batches as ranges of ids: the driver cuts them, the workers read them, and a replay reads the same entries.
+
+An entry is added behind all others, and never changes. So the entries between two ids are the same ones for ever, unless they
+are trimmed or deleted, and that shows in their number.
+
+``ranges``
+    `[after, up to, entries, cuts]` by stream: the batch has the entries behind `after`, up to and including `up to`; `cuts`
+    are ids in between, at which the range may be cut into parts.
+``at``
+    `[id, entries, digest]` by stream: up to where it was read, how many of all entries that were ever added that is (None: not
+    known), and the digest of the entry of that id (empty: there was none). Older logs have no digest.
+``bytes``
+    About the size of the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from spouts.redis.entry_tables import EntryTables
+from spouts.redis.stream_server import (
+    NOTHING,
+    Away,
+    Entry,
+    RedisServerOptions,
+    StreamInfo,
+    StreamServer,
+    id_of,
+    order_of,
+    told,
+)
+from trident.errors import ReplayMismatchError, SpoutError
+from trident.servers.redis_server import driver, is_transient
+from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+
+__all__ = ["IdRange", "RangeCoordinator", "RangeEmitter", "RangeSettings"]
+
+_log = logging.getLogger(__name__)
+_CUT_EVERY = 1_000
+_READ_AT_ONCE = 1_000
+
+# What a stream has, and up to which ids a batch may reach: as of one moment, without sending any entry to the driver.
+_LOOK = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+local function digest(entry)
+  if not entry then return '' end
+  local pieces = {}
+  for at, value in ipairs(entry[2]) do pieces[at] = #value .. ':' .. value end
+  return redis.sha1hex(table.concat(pieces))
+end
+local info, of = redis.call('XINFO', 'STREAM', KEYS[1]), {}
+for at = 1, #info, 2 do of[info[at]] = info[at + 1] end
+local after = ARGV[1]
+if after == '$' then after = of['last-generated-id'] end
+local found = redis.call('XRANGE', KEYS[1], '(' .. after, '+', 'COUNT', ARGV[2])
+local size, cuts, every = 0, {}, tonumber(ARGV[3])
+for at, entry in ipairs(found) do
+  size = size + #entry[1]
+  for _, value in ipairs(entry[2]) do size = size + #value end
+  if at % every == 0 or at == #found then cuts[#cuts + 1] = entry[1] end
+end
+local first = of['first-entry']
+if not of['entries-added'] then return redis.error_reply('unknown command') end
+local of_after, of_last = digest(redis.call('XRANGE', KEYS[1], after, after)[1]), digest(found[#found])
+return {of['length'], first and first[1] or '', of['last-generated-id'], of['entries-added'], of['max-deleted-entry-id'],
+        after, of_after, #found, size, cuts, of_last}
+"""
+
+
+class IdRange(NamedTuple):
+    """A part of a batch: `entries` entries behind `after`, up to and including `up_to`."""
+
+    stream: str
+    after: str
+    up_to: str
+    entries: int
+
+
+@dataclass(frozen=True)
+class RangeSettings:
+    """How much a batch has at most, from where, and what is done when entries are gone."""
+
+    max_entries: int
+    first: str
+    lost_entries: Literal["refuse", "skip"]
+
+
+class _Look(NamedTuple):
+    """What a stream has behind a position: `entries` of them are next, up to the last of `cuts`. Digests are of both ends."""
+
+    info: StreamInfo
+    after: str
+    of_after: str
+    entries: int
+    size: int
+    cuts: list[str]
+    of_last: str
+
+    def is_of(self, at: str, read: int | None, digest: str = "") -> bool:
+        """Whether this is the stream of which `read` entries up to `at` were read, the last one with this digest."""
+        info = self.info
+        if order_of(info.last) < order_of(at) or info.missing(at, read) < 0:
+            return False
+        if read is not None and info.added - self.entries < read:
+            return False
+        return not digest or digest == (self.of_after or (digest if info.may_lack(at) else ""))
+
+
+class RangeCoordinator:
+    """The driver's side of `TransactionalRedisStreamSpout`."""
+
+    def __init__(self, server: StreamServer, streams: Sequence[str], settings: RangeSettings) -> None:
+        self._server, self._streams, self._settings = server, list(streams), settings
+        self._share = 1.0
+        self._added: dict[str, int] = {}
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Fix the ranges of a batch; None if there is nothing new, or the server does not answer."""
+        at = dict(previous["at"]) if previous else {}
+        each = max(1, int(self._settings.max_entries * self._share) // len(self._streams))
+        ranges: dict[str, list[Any]] = {}
+        size = 0
+        for stream in self._streams:
+            try:
+                found = self._look(stream, at.get(stream, [self._settings.first])[0], each)
+            except Away:
+                return None  # said by the server's object
+            if found is None:
+                self._check_there(stream, at.get(stream))
+                if self._settings.first == "$":
+                    at.setdefault(stream, [NOTHING, 0, ""])
+                continue
+            read = self._read_before(stream, found, at.get(stream))
+            if found.entries:
+                ranges[stream] = [found.after, found.cuts[-1], found.entries, found.cuts[:-1]]
+            at[stream] = _position(found, read)
+            size += found.size
+            self._added[stream] = found.info.added
+        if not ranges and (
+            self._settings.first != "$" or (previous is not None and at.keys() == previous["at"].keys())
+        ):
+            return None
+        # A batch may be empty: it says where "$" was of a stream, or what is added until the next start would be left out.
+        return {"ranges": ranges, "at": at, "bytes": size}
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[IdRange]:
+        """Cut the ranges at the ids of the definition, into about `parallelism` parts."""
+        pieces = [
+            piece
+            for stream, (after, up_to, entries, cuts) in definition["ranges"].items()
+            for piece in _pieces(stream, after, [*cuts, up_to], entries)
+        ]
+        size = -(-len(pieces) // max(1, parallelism))
+        return list(_joined(pieces, size))
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Nothing is kept for a batch, so nothing is dropped."""
+
+    def size(self, definition: Definition) -> int:
+        """Say about how many bytes the entries of a batch have."""
+        return int(definition["bytes"])
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how many entries were behind a batch when a batch was last defined; None if their number is not known."""
+        behind = 0
+        for stream, (_, read, *_) in definition["at"].items():
+            if read is None:
+                return None
+            behind += max(0, self._added.get(stream, read) - read)
+        return Lag(behind, "records")
+
+    def throttle(self, share: float) -> None:
+        """Let batches have this share of `max_entries`, one entry of a stream at least."""
+        self._share = share
+
+    def look_now(self) -> None:
+        """Nothing to do: entries are looked for at each call."""
+
+    def is_preparing(self) -> bool:
+        """Whether entries may be there that cannot be read now, because the server is away."""
+        return self._server.is_away
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+
+    def _look(self, stream: str, after: str, count: int) -> _Look | None:
+        arguments: Any = (1, stream, NOTHING if after == "0" else after, count, _CUT_EVERY)
+        answer = self._server.call(f"looking at the stream {stream!r}", lambda client: client.eval(_LOOK, *arguments))
+        if not answer:
+            return None
+        length, first, last, added, deleted, from_, of_after, entries, size, cuts, of_last = answer
+        info = StreamInfo(length, id_of(first) or None, id_of(last), added, id_of(deleted))
+        ids = [id_of(cut) for cut in cuts]
+        return _Look(info, id_of(from_), of_after.decode(), entries, size, ids, of_last.decode())
+
+    def _check_there(self, stream: str, at: list[Any] | None) -> None:
+        if at is not None and at[0] != NOTHING:
+            raise SpoutError(
+                f"the stream {stream!r} is gone from Redis {self._server.place}; it was read up to entry {at[0]}. Restore it, "
+                "or start with another log_dir to read what comes as a new stream"
+            )
+
+    def _read_before(self, stream: str, found: _Look, at: list[Any] | None) -> int | None:
+        """Check that what the batches before read is still the beginning of the stream; return how many entries that were."""
+        info = found.info
+        if at is None:
+            if found.after == info.last:
+                return info.added
+            return info.added - info.length if found.after == NOTHING else None
+        if not found.is_of(*at):
+            raise SpoutError(
+                f"the stream {stream!r} on Redis {self._server.place} was read up to entry {at[0]}, and is another one now "
+                f"(its last entry is {info.last}): it was deleted and made again, or the server lost its last writes. Restore "
+                "it, or start with another log_dir to read it as a new stream"
+            )
+        missing = info.missing(*at[:2])
+        if missing:
+            self._lost(stream, at[0], missing)
+            return info.added - info.length
+        read: int | None = at[1]
+        return read
+
+    def _lost(self, stream: str, after: str, missing: int) -> None:
+        what = (
+            f"{missing} entries of the stream {stream!r} on Redis {self._server.place}, behind {after}, were trimmed or "
+            "deleted before a batch had them"
+        )
+        if self._settings.lost_entries == "refuse":
+            raise SpoutError(
+                f'{what}. Let fewer entries be trimmed (MAXLEN, MINID); start with lost_entries="skip" to go on without them'
+            )
+        _log.warning("%s; they are skipped", what)
+
+
+def _position(found: _Look, read: int | None) -> list[Any]:
+    """Return up to where a stream is read with this batch, and how many entries that are."""
+    up_to, digest = (found.cuts[-1], found.of_last) if found.cuts else (found.after, found.of_after)
+    if up_to == found.info.last:
+        return [up_to, found.info.added, digest]  # all that was ever added: what was deleted one by one is no loss
+    return [up_to, None if read is None else read + found.entries, digest]
+
+
+def _pieces(stream: str, after: str, cuts: Sequence[str], entries: int) -> Iterator[IdRange]:
+    for cut in cuts:
+        count = min(_CUT_EVERY, entries)
+        yield IdRange(stream, after, cut, count)
+        after, entries = cut, entries - count
+
+
+def _joined(pieces: Sequence[IdRange], size: int) -> Iterator[IdRange]:
+    """Join pieces of one stream that follow each other, up to `size` of them."""
+    joined, count = None, 0
+    for piece in pieces:
+        if joined is not None and joined.stream == piece.stream and count < size:
+            joined, count = joined._replace(up_to=piece.up_to, entries=joined.entries + piece.entries), count + 1
+            continue
+        if joined is not None:
+            yield joined
+        joined, count = piece, 1
+    if joined is not None:
+        yield joined
+
+
+class RangeEmitter:
+    """Reads ranges in a worker, over a connection of its own for each part."""
+
+    def __init__(self, options: RedisServerOptions, tables: EntryTables) -> None:
+        self._options, self._tables = options, tables
+
+    def emit(self, part: IdRange) -> Iterator[pa.Table]:
+        """Give the entries of a part; `ReplayMismatchError` if they are no longer all there."""
+        client, found, after = self._options.client(self._options.retries), 0, part.after
+        try:
+            while entries := self._entries(client, part, after):
+                yield self._tables.table(entries)
+                found, after = found + len(entries), entries[-1].id
+                if len(entries) < _READ_AT_ONCE:
+                    break
+        finally:
+            client.close()
+        if found != part.entries or after != part.up_to:
+            raise ReplayMismatchError(
+                f"the batch has {part.entries} entries of the stream {part.stream!r}, behind {part.after} up to {part.up_to}; "
+                f"Redis {self._options.place} has {found} of them now, up to {after}. They were trimmed or deleted, or the "
+                "server lost them. Restore them and start again, or start with another log_dir"
+            )
+
+    def _entries(self, client: Any, part: IdRange, after: str) -> list[Entry]:
+        read: Callable[..., Any] = client.xrange
+        try:
+            found = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
+        except driver().RedisError as error:
+            kind = Away if is_transient(error) else SpoutError
+            raise kind(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
+        return [Entry(part.stream, id_.decode(), fields) for id_, fields in found]

@@ -1,0 +1,173 @@
+"""DataFrameSpout: a batch DataFrame, a table or the result of a query, in transactional batches."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spouts.spark.chunks import ChunkEmitter, ChunkLimits
+from spouts.spark.dataframe_batches import DataFrameCoordinator
+from spouts.spark.manifests import owner_of
+from trident.arrow import schema_of
+from trident.errors import SpoutError, TopologyError
+from trident.fields import Fields, FieldsLike, normal_type
+from trident.spout.interfaces import SpoutType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "DataFrameSpout",
+    "checked_folder",
+    "dataframe_of",
+    "fields_of_dataframe",
+    "fields_of_source",
+    "is_dataframe",
+]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+class DataFrameSpout:
+    """Emits the rows of a DataFrame once, in batches. Transactional, whatever the query.
+
+    The query runs once: Spark's tasks write its rows into `folder`, without passing them through the driver, and every
+    batch is read from there by the tasks of the topology. So a replay and a restart have the same rows, also if the table
+    has changed since, or the query would not give the same again.
+
+    Parameters
+    ----------
+    source
+        The DataFrame; or a function that makes it of the `SparkSession` when the topology runs, so that the declaration
+        needs no Spark (`trident get` and `open_state` import it too).
+    folder
+        Where the rows are written: a folder of its own, which all machines of Spark see under this path. A restart needs
+        it; after the last batch the rows in it are deleted.
+    fields
+        Only with a function: names and types of the columns.
+    max_batch_rows, max_batch_bytes
+        The greatest number of rows of a batch, and of bytes in memory. A single row may have more bytes.
+    keep
+        Keep the rows in `folder` after the last batch. To read the DataFrame again, remove the folder or name another.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        source: DataFrame | Callable[[SparkSession], DataFrame],
+        folder: str | os.PathLike[str],
+        *,
+        fields: FieldsLike | None = None,
+        max_batch_rows: int = 100_000,
+        max_batch_bytes: int = 64 << 20,
+        keep: bool = False,
+    ) -> None:
+        for name, limit in (("max_batch_rows", max_batch_rows), ("max_batch_bytes", max_batch_bytes)):
+            if limit < 1:
+                raise ValueError(f"{name} is {limit}; it must be at least 1")
+        self._fields = fields_of_source(source, fields, "DataFrameSpout", streams=False)
+        self._source: Any = source
+        self._folder, self._keep = checked_folder("folder", folder), keep
+        self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return self._fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> DataFrameCoordinator:
+        """Open the driver's side."""
+        return DataFrameCoordinator(
+            lambda: dataframe_of(self._source, self._fields),
+            self._folder,
+            self._fields,
+            self._limits,
+            self._keep,
+            owner_of(conf),
+        )
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:
+        """Return the worker's side."""
+        return ChunkEmitter()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None if is_dataframe(self._source) else self._source}
+
+
+def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
+    """Return a folder as an absolute path; `ValueError` if it is a URL, which files cannot be written to."""
+    path = os.fspath(folder)
+    if _URL.match(path):
+        raise ValueError(f"{name} is {path!r}; it must be a folder that all machines see, as a path without a scheme")
+    return str(Path(path).absolute())
+
+
+def fields_of_source(source: Any, fields: FieldsLike | None, spout: str, streams: bool) -> Fields:
+    """Return the fields of a DataFrame, or those declared for a function that makes one."""
+    kind, made = ("a streaming", "spark.readStream") if streams else ("a batch", "spark.read")
+    if is_dataframe(source):
+        if source.isStreaming != streams:
+            other = "DataFrameSpout" if streams else "StructuredStreamingSpout"
+            raise TopologyError(f"{spout} reads {kind} DataFrame ({made}); give this one to {other}")
+        if fields is not None:
+            raise TopologyError(f"{spout} takes the fields from the DataFrame; rename or cast its columns instead")
+        return fields_of_dataframe(source)
+    if not callable(source):
+        raise TopologyError(
+            f"{spout} reads a DataFrame, or a function of the SparkSession that makes one; not {source!r}"
+        )
+    if fields is None:
+        raise TopologyError(
+            f"{spout} cannot know the columns of a DataFrame that is made later; declare them, as in "
+            'fields="id: bigint, amount: double"'
+        )
+    declared = Fields(fields)
+    schema_of(declared)  # raises for a field without a type
+    return declared
+
+
+def fields_of_dataframe(df: DataFrame) -> Fields:
+    """Return the columns of a DataFrame as fields; `TopologyError` for a type that tuples do not have."""
+    columns = df.schema.fields
+    fields = Fields.of(
+        [column.name for column in columns], [normal_type(column.dataType.simpleString()) for column in columns]
+    )
+    schema_of(fields)
+    return fields
+
+
+def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFrame:
+    """Return the DataFrame of a spout: the one that was given, or what the function makes of the session."""
+    from pyspark.sql import SparkSession
+
+    if source is None:
+        raise SpoutError("the DataFrame of this spout is in the process that made it; give a function that makes it")
+    if is_dataframe(source):
+        found: DataFrame = source
+        return found
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
+    if session is None:
+        raise SpoutError(
+            'a DataFrame needs Spark, which does not run: start with engine="spark", or start Spark before'
+        )
+    made: DataFrame = source(session)
+    if not is_dataframe(made) or fields_of_dataframe(made) != fields:
+        found_text = f"the columns ({fields_of_dataframe(made)})" if is_dataframe(made) else repr(made)
+        raise SpoutError(f"the function of a DataFrame made {found_text}; declared are the fields ({fields})")
+    if made.isStreaming != streams:
+        raise SpoutError(
+            f"the function made a {'batch' if streams else 'streaming'} DataFrame; this spout reads the other kind"
+        )
+    return made
+
+
+def is_dataframe(source: Any) -> bool:
+    """Whether it is a DataFrame; asked without an import of PySpark where it is none."""
+    if type(source).__module__.partition(".")[0] != "pyspark":
+        return False
+    from pyspark.sql import DataFrame
+
+    return isinstance(source, DataFrame)

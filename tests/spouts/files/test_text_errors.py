@@ -1,0 +1,362 @@
+"""TextFileSpout: what it refuses, with what it says."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import TextFileSpout
+from tests.spouts.files.test_text_files import append, lines, write
+from tests.spouts.reading import rows_of
+from trident.errors import ReplayMismatchError, SpoutError
+from trident.spout import TransactionAttempt
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_bytes": 0}, "max_batch_bytes is 0; it must be at least 1"),
+        ({"max_line_bytes": 0}, "max_line_bytes is 0; it must be from 1 to 536870912"),
+        ({"max_line_bytes": 1 << 30}, "max_line_bytes is 1073741824; it must be from 1 to"),
+        ({"errors": "ignore"}, 'errors is \'ignore\'; it must be "replace" or "strict"'),
+        ({"tail_idle_s": -1}, "tail_idle_s is -1; it must not be negative"),
+        ({"encoding": "klingon"}, "encoding 'klingon' is not known"),
+        ({"encoding": "utf-16"}, "encoding 'utf-16' does not write ASCII as ASCII"),
+        ({"encoding": "cp037"}, "encoding 'cp037' does not write ASCII as ASCII"),
+        ({"encoding": "base64"}, "encoding 'base64' does not write ASCII as ASCII"),
+    ],
+)
+def test_bad_arguments_are_refused_at_the_call(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TextFileSpout("anything", **options)
+
+
+def test_an_empty_list_of_paths_is_refused() -> None:
+    with pytest.raises(ValueError, match="was given an empty list of paths"):
+        TextFileSpout([])
+
+
+def test_a_start_without_any_file_names_the_pattern(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", b"1\n")
+    with pytest.raises(SpoutError, match=rf"no text file to read in {tmp_path} \(files that match '\*.csv'\). Mend"):
+        TextFileSpout(tmp_path, pattern="*.csv").get_coordinator({})
+    with pytest.raises(SpoutError, match=rf"no text file to read in {tmp_path}/\*.log. Mend the path"):
+        TextFileSpout(tmp_path / "*.log").get_coordinator({})
+    with pytest.raises(SpoutError, match=rf"cannot read files from {tmp_path}/b.txt: there is no such file"):
+        TextFileSpout([tmp_path / "a.txt", tmp_path / "b.txt"]).get_coordinator({})
+
+
+def test_what_is_no_regular_file_is_refused_by_name_and_passed_over_in_a_directory(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(SpoutError, match="fifo: it is neither a regular file nor a directory"):
+        TextFileSpout(tmp_path / "fifo").get_coordinator({})
+    write(tmp_path / "a", b"1\n")
+    assert lines(TextFileSpout(tmp_path)) == ["1"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\n\n", b"", b"more"])
+def test_a_line_that_is_too_long_is_named_when_the_batch_is_defined(tmp_path: Path, end: bytes) -> None:
+    path = write(tmp_path / "a", b"ok\n" + b"x" * 101 + end)
+    coordinator = TextFileSpout(path, max_batch_bytes=10, max_line_bytes=100).get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    message = rf"the line at byte 3 of {path} is longer than max_line_bytes=100. Raise max_line_bytes, or leave"
+    with pytest.raises(SpoutError, match=message):
+        coordinator.initialize_transaction(2, first)
+
+
+@pytest.mark.parametrize("data", [b"x" * 101 + b"\n", b"x" * 101])
+def test_a_line_that_is_too_long_is_named_when_it_is_read(tmp_path: Path, data: bytes) -> None:
+    write(tmp_path / "a", b"ok\n" + data)
+    write(tmp_path / "b.gz", gzip.compress(b"ok\nok\n" + data))
+    with pytest.raises(SpoutError, match="the line at byte 3 of .*a is longer than max_line_bytes=100"):
+        lines(TextFileSpout(tmp_path / "a", max_line_bytes=100))
+    with pytest.raises(SpoutError, match="the line at byte 6 of .*b.gz is longer than max_line_bytes=100"):
+        lines(TextFileSpout(tmp_path / "b.gz", max_line_bytes=100))
+
+
+def test_a_line_that_is_too_long_is_named_before_all_of_it_is_in_memory(tmp_path: Path) -> None:
+    write(tmp_path / "a.gz", gzip.compress(b"ok\n" + bytes(4_000_000))[:-50])  # so the end of it cannot be reached
+    with pytest.raises(SpoutError, match="the line at byte 3 of .*a.gz is longer than max_line_bytes=1000"):
+        lines(TextFileSpout(tmp_path, max_line_bytes=1000))
+
+
+@pytest.mark.parametrize("max_batch_bytes", [10, 1000])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_just_as_long_as_allowed_is_read(tmp_path: Path, max_batch_bytes: int, end: bytes) -> None:
+    write(tmp_path / "a", b"x" * 100 + end)
+    assert lines(TextFileSpout(tmp_path, max_batch_bytes=max_batch_bytes, max_line_bytes=100)) == ["x" * 100]
+
+
+def test_a_held_line_is_not_held_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"ok\n" + b"x" * 101)
+    with pytest.raises(SpoutError, match=f"the line at byte 3 of {path} is longer"):
+        TextFileSpout(path, max_line_bytes=100).get_coordinator({}).initialize_transaction(1, None)
+
+
+def test_broken_utf8_is_replaced_and_said_once_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a", b"good\nb\xffd\nb\xe2\x82\nq\xed\xa0\x80\n")
+    with caplog.at_level(logging.WARNING):
+        assert lines(TextFileSpout(path)) == ["good", "b\ufffdd", "b\ufffd", "q\ufffd\ufffd\ufffd"]
+        lines(TextFileSpout(path))
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{path} is not all utf-8 text: the first broken byte seen is byte 6; 5 characters around there are U+FFFD now"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "expected"),
+    [
+        ("euc_jp", b"one\ntwo\x8f\nthree\n", ["one", "two\ufffd", "three"]),
+        ("euc_jp", b"one\ntwo\x8f", ["one", "two\ufffd"]),
+        ("gb18030", b"one\ntwo\xfe0\n", ["one", "two\ufffd"]),
+        ("iso2022_jp", b"one\n\x1b$B\xff\ntwo\n", ["one", "\ufffd", "two"]),
+    ],
+)
+def test_a_broken_character_does_not_take_the_line_end_along(
+    encoding: str, text: bytes, expected: list[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "a", text)
+    write(tmp_path / "b", b"last\n")
+    assert lines(TextFileSpout(tmp_path, encoding=encoding, follow=False)) == [*expected, "last"]
+
+
+def test_strict_refuses_broken_text_with_file_and_byte(tmp_path: Path) -> None:
+    write(tmp_path / "a", b"good\n")
+    path = write(tmp_path / "b", b"\xef\xbb\xbfgood\nb\xffd\n")
+    with pytest.raises(SpoutError, match=rf"byte 9 of {path} is not utf-8 text \(invalid start byte\). Give the right"):
+        lines(TextFileSpout(tmp_path, errors="strict"))
+    with pytest.raises(SpoutError, match=rf"byte 0 of {path} is not ascii text \(ordinal not in range"):
+        lines(TextFileSpout(path, errors="strict", encoding="ascii"))
+
+
+def test_a_damaged_compressed_file_is_named_with_the_offset(tmp_path: Path) -> None:
+    whole = gzip.compress(bytes(range(32, 127)) * 1000 + b"\n")
+    cases = {
+        "cut.gz": (whole[:-20], "Compressed file ended before the end-of-stream"),
+        "not.gz": (b"plain\n", "Not a gzipped file"),
+        "bits.gz": (whole[:60] + b"\xff" * 40 + whole[100:], "Error -3|CRC check failed"),
+    }
+    for name, (data, cause) in cases.items():
+        path = write(tmp_path / name, data)
+        message = (
+            rf"the compressed file {path} is damaged or not complete: .*({cause}).* \(at byte \d+ of {len(data)}, \d+"
+        )
+        with pytest.raises(SpoutError, match=message):
+            lines(TextFileSpout(path))
+
+
+def test_a_compressed_file_that_grew_after_it_was_read_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gz", gzip.compress(b"1\n"))
+    coordinator = TextFileSpout(path).get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    append(path, gzip.compress(b"2\n"))
+    with pytest.raises(ReplayMismatchError, match="such files are read once, whole"):
+        coordinator.initialize_transaction(2, first)
+    with pytest.raises(ReplayMismatchError, match="it was truncated or replaced"):
+        rows_of(TextFileSpout(path), coordinator, first)
+
+
+def test_a_defined_file_that_shrank_changed_or_went_is_told_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"1\n2\n3\n")
+    spout = TextFileSpout(path)
+    coordinator = spout.get_coordinator({})
+    definition = coordinator.initialize_transaction(1, None)
+    write(path, b"1\n2\n")
+    message = f"was defined as bytes 0 to 6 of {path}, which has 4 bytes now, and it was truncated or replaced. Put the"
+    with pytest.raises(ReplayMismatchError, match=message):
+        rows_of(spout, coordinator, definition)
+    write(path, b"1\n2\n4\n5\n")
+    message = "which has 8 bytes now, and the bytes before 6 are others: it was replaced. Put the"
+    with pytest.raises(ReplayMismatchError, match=message):
+        rows_of(spout, coordinator, definition)
+    path.unlink()
+    message = f"cannot read the batch defined as bytes 0 to 6: the file {path} is gone; put it back"
+    with pytest.raises(SpoutError, match=message):
+        rows_of(spout, coordinator, definition)
+    write(path, b"1\n2\n3\n")
+    assert rows_of(spout, coordinator, definition) == [("1",), ("2",), ("3",)]
+
+
+def test_a_file_that_is_truncated_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"0123456\n" * 500_000)
+    spout = TextFileSpout(path)
+    coordinator = spout.get_coordinator({})
+    (part,) = coordinator.parts(TransactionAttempt(1, 0), coordinator.initialize_transaction(1, None), 1)
+    emitted = iter(spout.get_emitter({}).emit(part))
+    next(emitted)
+    os.truncate(path, 2_000_000)
+    with pytest.raises(ReplayMismatchError, match="ended at byte 2000000 while it was read: it was truncated"):
+        list(emitted)
+
+
+@pytest.mark.parametrize("how", ["anew", "in place", "with its old times"])
+def test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found(tmp_path: Path, how: str) -> None:
+    path = write(tmp_path / "a", b"1\n2\n")
+    write(tmp_path / "b", b"3\n")
+    spout = TextFileSpout(tmp_path)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    assert coordinator.initialize_transaction(2, first) is None
+    times = path.stat()
+    if how == "in place":
+        path.write_bytes(b"1\n5\n")
+    else:
+        write(tmp_path / ".new", b"1\n5\n").rename(path)
+    if how == "with its old times":
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    # A new coordinator is one of a start after it happened.
+    for each in (coordinator, coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are ot"
+        ):
+            each.initialize_transaction(2, first)
+    write(tmp_path / ".new", b"1\n2\n").rename(path)
+    for each in (coordinator, spout.get_coordinator({})):
+        assert each.initialize_transaction(2, first) is None
+
+
+def test_a_file_that_was_read_is_compared_again_only_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a", b"1\n")
+    coordinator = TextFileSpout(tmp_path).get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    opened: list[Any] = []
+    real = os.open
+
+    def counting(path: Any, *options: Any) -> int:
+        opened.append(path)
+        return real(path, *options)
+
+    monkeypatch.setattr(os, "open", counting)
+    assert coordinator.initialize_transaction(2, first) is None
+    assert opened == []
+    path.chmod(0o600)
+    for _ in range(2):
+        assert coordinator.initialize_transaction(2, first) is None
+    assert opened == [str(path)]
+
+
+def test_a_file_that_was_read_in_part_and_is_another_now_stops_the_spout(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"1\n2\n3\n")
+    spout = TextFileSpout(path, max_batch_bytes=4)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    write(path, b"1\n")
+    for one in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=f"{path} was read up to byte 4 and has 2 bytes now: it was truncated"
+        ):
+            one.initialize_transaction(2, first)
+    write(path, b"5\n6\n7\n8\n")
+    for one in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are others"
+        ):
+            one.initialize_transaction(2, first)
+
+
+def test_an_error_while_a_batch_is_defined_loses_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "b", b"1\n2\n")
+    spout = TextFileSpout(tmp_path)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    write(tmp_path / "a", b"3\n")  # found before the file that raises
+    write(path, b"1\n")
+    for _ in range(2):
+        with pytest.raises(ReplayMismatchError, match="was read up to byte 4 and has 2 bytes now"):
+            coordinator.initialize_transaction(2, first)
+    write(path, b"1\n2\n4\n")
+    assert rows_of(spout, coordinator, coordinator.initialize_transaction(2, first)) == [("3",), ("4",)]
+
+
+def test_a_definition_of_another_kind_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a", b"1\n")
+    for chunk in (b"", b"rubbish", b"\x05\0\0\0rubbish"):
+        with pytest.raises(SpoutError, match="the file positions in the definition of the batch before cannot be read"):
+            TextFileSpout(tmp_path).get_coordinator({}).initialize_transaction(2, {"done": [chunk]})
+
+
+NOT_ALLOWED = """
+import os, sys
+from spouts import TextFileSpout
+from trident.errors import SpoutError
+if os.geteuid() == 0:
+    os.seteuid(65534)
+try:
+    TextFileSpout(sys.argv[1]).get_coordinator({}).initialize_transaction(1, None)
+except SpoutError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_file_or_directory_that_may_not_be_read_is_named() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        secret = write(directory / "secret", b"1\n")
+        secret.chmod(0)
+        (directory / "closed").mkdir(mode=0)
+
+        def said(path: Path) -> str:
+            return subprocess.run(
+                [sys.executable, "-c", NOT_ALLOWED, path], capture_output=True, text=True, check=True
+            ).stdout
+
+        assert f"cannot define a batch: the file {secret} may not be read by user id" in said(secret)
+        assert f"cannot list the directory {directory / 'closed'}: Permission denied; make it readable" in said(
+            directory
+        )
+
+
+@pytest.mark.parametrize("named", ["folder", "glob"])
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, named: str, follow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    spout = TextFileSpout(tmp_path if named == "folder" else tmp_path / "*.txt", follow=follow)
+    coordinator, scan = spout.get_coordinator({}), os.scandir
+
+    def refuse(path: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SpoutError, match=f"cannot list the directory {tmp_path}: Input/output error"):
+        coordinator.initialize_transaction(1, None)
+    monkeypatch.setattr(os, "scandir", scan)
+    assert [row[0] for row in rows_of(spout, coordinator, coordinator.initialize_transaction(1, None))] == ["one"]
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_link_whose_file_does_not_answer_is_not_taken_for_a_dangling_one(
+    tmp_path: Path, follow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "away.txt").write_bytes(b"one\n")
+    (tmp_path / "in" / "link.txt").symlink_to(tmp_path / "away.txt")
+    (tmp_path / "in" / "dangling.txt").symlink_to(tmp_path / "nowhere")
+    spout = TextFileSpout(tmp_path / "in", follow=follow)
+    coordinator, ask = spout.get_coordinator({}), os.stat
+
+    def refuse(path: Any, **options: Any) -> Any:
+        if str(path).endswith("link.txt"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return ask(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(SpoutError, match=r"cannot read files from .*/in/link.txt: Stale file handle"):
+        coordinator.initialize_transaction(1, None)
+    monkeypatch.setattr(os, "stat", ask)
+    assert [row[0] for row in rows_of(spout, coordinator, coordinator.initialize_transaction(1, None))] == ["one"]

@@ -1,0 +1,113 @@
+"""Which offsets of a partition are done, against a set of single offsets; and what is committed beside them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts.kafka.offset_notes import OffsetNotes
+from spouts.kafka.partition_work import OffsetWindow
+
+_RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
+
+
+@given(st.integers(0, 20), _RANGES)
+def test_it_knows_of_each_offset_whether_it_is_done(start: int, ranges: list[tuple[int, int]]) -> None:
+    window, done = OffsetWindow(start), set(range(start))
+    for first, length in ranges:
+        window.finish(first, first + length)
+        done.update(range(first, first + length))
+        lowest = next(offset for offset in range(100) if offset not in done)
+        assert window.low == lowest
+        behind = [offset for first, end in window.done for offset in range(first, end)]
+        assert behind == sorted(offset for offset in done if offset > lowest)
+        edges = [edge for pair in window.done for edge in pair]
+        assert edges == sorted(set(edges)), "ranges that touch each other are one"
+
+
+@given(st.sets(st.integers(0, 40)), _RANGES)
+def test_only_records_that_are_not_done_are_processed(there: set[int], ranges: list[tuple[int, int]]) -> None:
+    done = [(first, first + length) for first, length in ranges]
+    window = OffsetWindow(0, done)
+    known = {offset for first, end in done for offset in range(first, end)}
+    taken = [offset for offset in sorted(there) if window.arrive(offset)]
+    assert taken == [offset for offset in sorted(there) if offset not in known]
+    for offset in taken:
+        assert window.low <= offset
+        assert not window.arrive(offset), "it came before"
+        window.finish(offset, offset + 1)
+    if there:
+        assert window.low >= max(there) + 1, "what is no record holds up nothing"
+        assert window.gap == 0
+
+
+def test_the_end_of_a_partition_may_lie_behind_its_last_record() -> None:
+    window = OffsetWindow(3)
+    assert window.arrive(3)
+    window.skip_to(6)  # the mark of a transaction
+    assert (window.low, window.position, window.gap) == (3, 6, 3)
+    window.finish(3, 4)
+    assert (window.low, window.done) == (6, [])
+
+
+def test_many_acknowledgements_in_another_order_are_one_range() -> None:
+    window = OffsetWindow(0)
+    window.position = 1_000_000
+    for offset in range(100_000, 0, -1):
+        window.finish(offset, offset + 1)
+    assert window.done == [(1, 100_001)]
+    assert window.gap == 1_000_000
+    window.finish(0, 1)
+    assert (window.low, window.done) == (100_001, [])
+
+
+@given(
+    st.integers(0, 10**12),
+    st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), max_size=30),
+    st.dictionaries(st.integers(0, 1000), st.integers(1, 100), max_size=10),
+)
+def test_notes_are_read_as_they_were_written(
+    offset: int, steps: list[tuple[int, int]], failures: dict[int, int]
+) -> None:
+    done, at = [], offset
+    for distance, length in steps:
+        done.append((at + distance, at + distance + length))
+        at = done[-1][1]
+    notes = OffsetNotes("id", 3, done, {offset + each: count for each, count in failures.items()})
+    assert OffsetNotes.of(notes.text(offset), offset) == notes
+
+
+def test_notes_have_room_in_what_kafka_keeps_and_leave_out_what_is_farthest() -> None:
+    done = [(at, at + 1) for at in range(10**12, 10**12 + 100_000, 2)]
+    text = OffsetNotes("i" * 22, 1000, done, {10**12 + at: 10**6 for at in range(1, 1000)}).text(10**12 - 1)
+    assert len(text) <= 4096
+    read = OffsetNotes.of(text, 10**12 - 1)
+    assert list(read.done) == done[: len(read.done)]
+    assert len(read.done) > 500
+    assert len(read.failures) == 60
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "a note of another program", "[]", '{"trident": 2}', '{"trident":1,"done":[1]}', "7"]
+)
+def test_what_another_program_committed_says_nothing(text: str | None) -> None:
+    assert OffsetNotes.of(text, 5) == OffsetNotes()
+
+
+def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_off() -> None:
+    window = OffsetWindow(5, [(8, 12), (15, 20)])
+    window.position = 30
+    window.cut(10)
+    assert (window.low, window.position, window.done) == (5, 10, [(8, 10)])
+    assert window.arrive(10)
+    assert window.arrive(15)
+    window.cut(3)
+    assert (window.low, window.position, window.done) == (3, 3, [])
+
+
+def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
+    notes = OffsetNotes("id", 1, [(8, 12), (15, 20)], {9: 1, 16: 2})
+    assert notes.furthest(5) == 20
+    assert notes.before(10) == OffsetNotes("id", 1, [(8, 10)], {9: 1})
+    assert notes.before(8).furthest(5) == 5

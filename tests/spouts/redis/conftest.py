@@ -1,0 +1,19 @@
+"""What the tests of Redis Streams may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness.servers import Server
+from tests.spouts.redis.streams import client_of
+
+
+@pytest.fixture
+def client(redis_server: Server) -> Iterator[Any]:
+    """A client of an empty server."""
+    with client_of(redis_server) as client:
+        client.flushall()
+        yield client

@@ -1,0 +1,89 @@
+"""Drivers that are killed with SIGKILL: a queue counts exactly with the ids in an opaque state, and only so."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.servers import Server
+from tests.spouts.redis import queue_driver
+from tests.spouts.redis.streams import client_of, url_of
+from trident import open_state
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+WORDS = [f"w{number % 7}" for number in range(400)]
+
+
+def run(server: Server, log_dir: Path, point: str, batches: int) -> int:
+    words = [url_of(server), str(log_dir), point, str(batches)]
+    driver = subprocess.run(
+        [sys.executable, "-m", queue_driver.__name__, *words],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert driver.returncode in (0, -signal.SIGKILL), driver.stderr
+    return driver.returncode
+
+
+def fill(client: Any) -> None:
+    client.flushall()
+    with client.pipeline() as all_at_once:
+        for word in WORDS:
+            all_at_once.xadd("words", {"word": word})
+        all_at_once.execute()
+
+
+def counted(server: Server, log_dir: Path) -> dict[str, dict[str, int]]:
+    """Return the counts of the page's program, and those without the ids."""
+    names = queue_driver.recipe(url_of(server))
+    found = {}
+    for name in ("counts", "plain"):
+        with open_state(names["topology"], names[name].state_name, log_dir=log_dir) as state:
+            found[name] = dict(zip(sorted(set(WORDS)), state.multi_get(sorted(set(WORDS))), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("point", ["committed", "recorded"])
+def test_a_queue_whose_driver_is_killed_before_it_acknowledges_counts_exactly_with_the_ids_in_an_opaque_state(
+    redis_server: Server, tmp_path: Path, point: str
+) -> None:
+    with client_of(redis_server) as client:
+        fill(client)
+        for _ in range(2):
+            assert run(redis_server, tmp_path / "log", point, batches=2) == -signal.SIGKILL
+            assert client.xpending("words", "count")["pending"] > 0
+        assert run(redis_server, tmp_path / "log", point, batches=0) == 0
+        assert client.xpending("words", "count")["pending"] == 0
+    found = counted(redis_server, tmp_path / "log")
+    assert found["counts"] == Counter(WORDS)
+    # Between commit and record an opaque state alone is enough; behind the record the same entries are another batch.
+    again = sum(found["plain"].values()) - len(WORDS)
+    assert (again > 0) == (point == "recorded")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_queue_whose_driver_is_killed_anywhere_counts_exactly(redis_server: Server, tmp_path: Path) -> None:
+    draw, kills = random.Random(12), 0
+    with client_of(redis_server) as client:
+        fill(client)
+    for _ in range(20):
+        point = draw.choice(["defined", "processed", "committing", "committed", "recorded", "recorded"])
+        kills += run(redis_server, tmp_path / "log", point, draw.randint(1, 3)) != 0
+    assert run(redis_server, tmp_path / "log", "", 0) == 0
+    found = counted(redis_server, tmp_path / "log")
+    again = sum(found["plain"].values()) - len(WORDS)
+    print(f"{kills} kills; {again} of {len(WORDS)} entries were delivered again after their batch")  # noqa: T201
+    assert found["counts"] == Counter(WORDS)
+    assert kills >= 10

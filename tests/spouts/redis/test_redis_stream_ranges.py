@@ -1,0 +1,337 @@
+"""TransactionalRedisStreamSpout: which entries are in which batch, that a replay has the same, and what is no longer there."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import date
+from typing import Any
+
+import pytest
+
+from spouts import TransactionalRedisStreamSpout
+from states.memory import MemoryMapState
+from tests.harness.commands import until
+from tests.harness.servers import Server, start_redis
+from tests.harness.topology_runs import start
+from tests.spouts.reading import is_plain
+from tests.spouts.redis.streams import FIELDS, Batches, client_of, fill, numbers, url_of
+from trident import TridentTopology
+from trident.errors import ReplayMismatchError, SpoutError
+from trident.operations import Count
+from trident.spout import SpoutType
+
+pytestmark = pytest.mark.server
+
+
+def spout_of(server: Server, streams: Any = "s", fields: str = FIELDS, **options: Any) -> TransactionalRedisStreamSpout:
+    return TransactionalRedisStreamSpout(url_of(server), streams, fields, **options)
+
+
+def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids(
+    redis_server: Server, client: Any
+) -> None:
+    fill(client, range(1, 8))
+    client.xadd("s", {"word": "no n", "other": "x"}, id="8-3")
+    spout = spout_of(redis_server, max_entries=3)
+    assert (spout.spout_type, str(spout.get_output_fields())) == (
+        SpoutType.TRANSACTIONAL,
+        "word: string, n: bigint, id: string",
+    )
+    batches = Batches(spout)
+    rows = batches.run()
+    assert numbers(rows) == [[1, 2, 3], [4, 5, 6], [7, None]]
+    assert (rows[0][0], rows[2][1]) == (("w1", 1, "1-0"), ("no n", None, "8-3"))
+    assert is_plain(batches.previous)
+    batches.close()
+
+
+def test_a_replay_has_the_same_entries_whatever_was_added_and_however_it_is_cut(
+    redis_server: Server, client: Any
+) -> None:
+    fill(client, range(1, 4_501))
+    batches = Batches(spout_of(redis_server, max_entries=4_000))
+    first = batches.define()
+    fill(client, range(4_501, 4_600))
+    for parallelism in (1, 2, 3, 16):
+        again = Batches(spout_of(redis_server), None)  # another driver, on the logged definition
+        assert [row[1] for row in again.rows(first, parallelism)] == list(range(1, 4_001))
+        assert len(again.coordinator.parts((1, 0), first, parallelism)) == {1: 1, 2: 2, 3: 2, 16: 4}[parallelism]
+        again.close()
+    batches.commit(first)
+    assert [row[1] for batch in batches.run() for row in batch] == list(range(4_001, 4_600))
+    batches.close()
+
+
+def test_several_streams_share_a_batch_and_rows_say_of_which_they_are(redis_server: Server, client: Any) -> None:
+    fill(client, range(1, 4), "a")
+    fill(client, range(1, 3), "b")
+    batches = Batches(spout_of(redis_server, ["a", "b"], max_entries=4))
+    assert [[(row[3], row[1]) for row in batch] for batch in batches.run()] == [
+        [("a", 1), ("a", 2), ("b", 1), ("b", 2)],
+        [("a", 3)],
+    ]
+    batches.close()
+
+
+@pytest.mark.parametrize(("first", "expected"), [("0", [1, 2, 3, 4]), ("2-0", [3, 4]), ("2", [3, 4]), ("$", [4])])
+def test_the_first_batch_begins_where_it_is_told(
+    redis_server: Server, client: Any, first: str, expected: list[int]
+) -> None:
+    fill(client, [1, 2, 3])
+    batches = Batches(spout_of(redis_server, first=first))
+    found = batches.run()
+    batches.close()
+    fill(client, [4])  # while no driver runs
+    again = Batches(batches.spout, batches.previous, batches.txid)
+    assert [row[1] for batch in found + again.run() for row in batch] == expected
+    again.close()
+
+
+def test_a_stream_that_is_not_there_yet_loses_nothing_with_only_new_entries(redis_server: Server, client: Any) -> None:
+    batches = Batches(spout_of(redis_server, first="$"))
+    assert batches.run() == [[]]
+    batches.close()
+    fill(client, [1, 2])
+    again = Batches(batches.spout, batches.previous, batches.txid)
+    assert numbers(again.run()) == [[1, 2]]
+    again.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_stream_that_is_added_with_only_new_entries_begins_where_it_was_added_however_quiet_the_others_are(
+    redis_server: Server, client: Any, is_there: bool
+) -> None:
+    fill(client, range(1, 4), "a")
+    batches = Batches(spout_of(redis_server, ["a"], with_stream=True))
+    batches.run()
+    batches.close()
+    if is_there:
+        fill(client, range(1, 4), "b")
+    for entries, found in ((range(4, 14), []), (range(14, 24), [*range(4, 14)]), ((), [*range(14, 24)])):
+        batches = Batches(spout_of(redis_server, ["a", "b"], first="$"), batches.previous, batches.txid)
+        assert numbers(batches.run()) == [found]  # an empty batch keeps the place
+        assert batches.define() is None
+        batches.close()
+        fill(client, entries, "b")  # while no driver runs
+
+
+def test_lag_size_and_throttle(redis_server: Server, client: Any) -> None:
+    fill(client, range(1, 11))
+    batches = Batches(spout_of(redis_server, max_entries=4))
+    batches.coordinator.throttle(0.5)
+    first = batches.define()
+    assert [row[1] for row in batches.rows(first)] == [1, 2]
+    assert batches.coordinator.size(first) == 2 * (len("1-0") + len("word") + len("w1") + len("n") + len("1"))
+    batches.coordinator.throttle(1.0)
+    second = batches.coordinator.initialize_transaction(2, first)
+    batches.commit(first)
+    assert batches.coordinator.lag(first) == (8, "records")
+    batches.commit(second)
+    assert batches.coordinator.lag(second) == (4, "records")
+    batches.close()
+
+
+# ---- entries that are gone -----------------------------------------------------------------------------------------------
+
+
+def test_entries_that_are_trimmed_before_their_batch_is_read_end_it(redis_server: Server, client: Any) -> None:
+    fill(client, range(1, 11))
+    batches = Batches(spout_of(redis_server))
+    definition = batches.define()
+    client.xtrim("s", minid="4-0", approximate=False)
+    with pytest.raises(ReplayMismatchError, match=r"has 10 entries of the stream 's'.* has 7 of them now"):
+        batches.rows(definition)
+    batches.close()
+
+
+def trimmed_behind(client: Any, batches: Batches) -> None:
+    """Read entries 1 to 4, and trim 5 and 6, which no batch had."""
+    fill(client, range(1, 11))
+    first = batches.define()
+    batches.commit(first)
+    client.xtrim("s", minid="7-0", approximate=False)
+
+
+def test_entries_that_were_never_read_are_missed_and_skipped_only_on_demand(
+    redis_server: Server, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = Batches(spout_of(redis_server, max_entries=4))
+    trimmed_behind(client, batches)
+    for _ in range(2):  # also when it is tried again
+        with pytest.raises(SpoutError, match="2 entries of the stream 's' on Redis .*, behind 4-0, were trimmed"):
+            batches.define()
+    batches.close()
+    caplog.clear()  # before the stream was there, that was a warning
+    skipping = Batches(spout_of(redis_server, max_entries=4, lost_entries="skip"), batches.previous, batches.txid)
+    assert numbers(skipping.run()) == [[7, 8, 9, 10]]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "they are skipped" in caplog.text
+    skipping.close()
+
+
+def test_entries_that_were_read_may_be_trimmed(redis_server: Server, client: Any) -> None:
+    batches = Batches(spout_of(redis_server, max_entries=4))
+    fill(client, range(1, 11))
+    batches.commit(batches.define())
+    client.xtrim("s", minid="5-0", approximate=False)
+    assert numbers(batches.run()) == [[5, 6, 7, 8], [9, 10]]
+    client.xtrim("s", maxlen=0)
+    assert batches.run() == []
+    fill(client, [11])
+    assert numbers(batches.run()) == [[11]]
+    batches.close()
+
+
+def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(redis_server: Server, client: Any) -> None:
+    batches = Batches(spout_of(redis_server, max_entries=4))
+    fill(client, range(1, 11))
+    batches.commit(batches.define())
+    client.xtrim("s", maxlen=0)
+    with pytest.raises(SpoutError, match="6 entries of the stream 's'"):
+        batches.define()
+    batches.close()
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ([], "the stream 's' is gone from Redis .*it was read up to entry 4-0"),
+        (range(1, 3), r"was read up to entry 4-0, and is another one now \(its last entry is 2-0\)"),
+        (range(11, 13), r"was read up to entry 4-0, and is another one now \(its last entry is 12-0\)"),
+    ],
+)
+def test_a_stream_that_was_deleted_or_made_again_is_found(
+    redis_server: Server, client: Any, new: Any, said: str
+) -> None:
+    batches = Batches(spout_of(redis_server, max_entries=4))
+    fill(client, range(1, 5))
+    batches.commit(batches.define())
+    client.delete("s")
+    fill(client, new)
+    with pytest.raises(SpoutError, match=said):
+        batches.define()
+    batches.close()
+
+
+# ---- what cannot be read --------------------------------------------------------------------------------------------------
+
+
+def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, client: Any) -> None:
+    fill(client, [1, 2])
+    client.xadd("s", {"word": "x", "n": "seven"}, id="3-0")
+    batches = Batches(spout_of(redis_server))
+    said = "entry 3-0 of the stream 's': the value b'seven' of field 'n' is no int64. Declare the field as 'n: binary'"
+    with pytest.raises(SpoutError, match=said):
+        batches.rows(batches.define())
+    batches.close()
+
+
+@pytest.mark.parametrize(
+    ("type_", "raw", "value"),
+    [
+        ("string", "ü".encode(), "ü"),
+        ("binary", b"\xff\x00", b"\xff\x00"),
+        ("int", b"-7", -7),
+        ("double", b"1.5e3", 1500.0),
+        ("boolean", b"true", True),
+        ("date", b"2026-01-31", date(2026, 1, 31)),
+    ],
+)
+def test_values_get_the_types_of_their_fields(
+    redis_server: Server, client: Any, type_: str, raw: bytes, value: Any
+) -> None:
+    client.xadd("s", {"x": raw}, id="1-0")
+    batches = Batches(spout_of(redis_server, fields=f"x: {type_}"))
+    assert batches.run() == [[(value, "1-0")]]
+    batches.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (("http://x", "s", FIELDS), {}, "starts with 'http'"),
+        (("redis://x", [], FIELDS), {}, "give the name of a stream"),
+        (("redis://x", "s", "word"), {}, "the field 'word' has no type"),
+        (("redis://x", "s", "id: string"), {}, "the field 'id' is the spout's own"),
+        (("redis://x", "s", "x: array<string>"), {}, "values in Redis are bytes"),
+        (("redis://x", "s", FIELDS), {"first": "now"}, "first is 'now'"),
+        (("redis://x", "s", FIELDS), {"max_entries": 0}, "max_entries is 0"),
+        (("redis://x", "s", FIELDS), {"lost_entries": "ignore"}, "it must be 'refuse' or 'skip'"),
+        (("redis://x", "s", FIELDS), {"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(arguments: Any, options: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TransactionalRedisStreamSpout(*arguments, **options)
+
+
+def test_a_stream_that_is_not_there_yet_is_named_in_a_warning(
+    redis_server: Server, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"redis://{redis_server.address}"
+    TransactionalRedisStreamSpout(url, "to come", FIELDS).get_coordinator({}).close()
+    client.xadd("to come", {"n": 1})
+    TransactionalRedisStreamSpout(url, "to come", FIELDS).get_coordinator({}).close()
+    assert [record.getMessage() for record in caplog.records if "to come" in record.getMessage()] == [
+        f"there is no stream 'to come' on Redis {redis_server.address}; waiting for its first entry"
+    ]
+
+
+def test_a_key_that_is_no_stream_and_a_server_that_is_not_there_are_named_at_the_start(
+    redis_server: Server, client: Any
+) -> None:
+    client.set("s", 1)
+    with pytest.raises(SpoutError, match="the key 's' on Redis 127.0.0.1:.* is a string and not a stream"):
+        spout_of(redis_server).get_coordinator({})
+    with pytest.raises(
+        SpoutError, match=r"looking for the stream 's' on Redis 127.0.0.1:1: .*is the server up"
+    ) as found:
+        TransactionalRedisStreamSpout("redis://user:secret@127.0.0.1:1", "s", FIELDS).get_coordinator({})
+    assert "secret" not in str(found.value)
+
+
+# ---- a server that is away ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_killed_and_comes_back_with_its_data_is_waited_for(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_redis(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+    try:
+        with client_of(server) as client:
+            fill(client, range(1, 5))
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", spout_of(server, max_entries=2))
+        counts = stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+        with start(topology, "in_process") as running:
+            running.process_all_available()
+            server.kill()
+            until(lambda: "does not answer" in caplog.text or "tried again until" in caplog.text, "it is missed")
+            waiter = threading.Thread(target=running.process_all_available)
+            waiter.start()
+            server.start()
+            with client_of(server) as client:
+                fill(client, range(5, 8))
+            waiter.join(30)
+            assert not waiter.is_alive()
+            running.process_all_available()
+            assert running.state(counts).multi_get([f"w{number}" for number in range(1, 8)]) == [1] * 7
+            assert running.status["failures"] == 0
+        assert "answers again" in caplog.text
+    finally:
+        server.stop()
+
+
+def test_a_topology_counts_each_entry_once_with_the_workers_reading(
+    redis_server: Server, client: Any, engine: str
+) -> None:
+    fill(client, range(1, 2_501))
+    topology = TridentTopology("t")
+    words = topology.new_stream("words", spout_of(redis_server, max_entries=2_000)).parallelism_hint(2)
+    state = words.group_by("n").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, engine) as running:
+        running.process_all_available()
+        assert running.state(state).multi_get(range(1, 2_502)) == [1] * 2_500 + [None]
+        assert running.status["sources"][0]["lag"] == {"amount": 0, "unit": "records"}
+        assert running.txid == 2

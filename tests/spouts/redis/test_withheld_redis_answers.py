@@ -1,0 +1,94 @@
+"""Redis Streams whose server leaves any one request without its answer: no entry is skipped, whatever the step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spouts import RedisStreamSpout, TransactionalRedisStreamSpout
+from tests.harness.commands import until
+from tests.harness.servers import Server
+from tests.harness.withheld import HOW, How, Withheld
+from tests.spouts.redis.streams import FIELDS, fill, url_of
+from tests.spouts.withheld_lives import Life
+from trident.errors import SourceAwayError
+
+pytestmark = pytest.mark.server
+
+QUICK: dict[str, Any] = {"timeout_s": 0.15, "connect_timeout_s": 2.0, "retries": 0, "max_entries": 4}
+AWAY = b"-LOADING Redis is loading the dataset in memory\r\n"
+
+
+@pytest.fixture
+def proxy(redis_server: Server) -> Iterator[Withheld]:
+    proxy = Withheld(redis_server.port, AWAY)
+    yield proxy
+    proxy.close()
+
+
+def by_ids(port: int, first: str) -> Any:
+    return TransactionalRedisStreamSpout(url_of(port), ["s", "t"], FIELDS, first=first, with_stream=False, **QUICK)
+
+
+def by_group(port: int, first: str) -> Any:
+    return RedisStreamSpout(
+        url_of(port), ["s", "t"], FIELDS, group="g", first=first, claim_idle_s=0.05, with_stream=False, **QUICK
+    )
+
+
+def lived(client: Any, spout: Any) -> Life:
+    """Look for the first time, read, be idle, read, and start again: with entries added before each of these."""
+    client.flushall()
+    fill(client, (1, 2), "s")
+    life = Life(spout)
+    until(lambda: life.committed or not life.step(), "it has begun")  # what is new from here on must come
+    for added, stream in (((11, 12, 13, 14, 15), "s"), ((21, 22), "t")):
+        fill(client, added, stream)
+        life.run()
+    life.restart()
+    fill(client, (31, 32), "t")
+    life.run()
+    life.restart()
+    return life
+
+
+NEW = [11, 12, 13, 14, 15, 21, 22, 31, 32]
+
+
+def check(proxy: Withheld, client: Any, make: Callable[[int, str], Any], first: str, number: int, how: How) -> None:
+    proxy.withhold(number, how)
+    life = lived(client, make(proxy.port, first))
+    found = Counter(row[1] for row in life.rows)
+    expected = NEW if first == "$" else [1, 2, *NEW]
+    assert set(expected) - found.keys() == set(), f"{how}: the answer to request {number}"
+    if make is by_ids or not number:
+        assert found == Counter(expected), f"{how}: the answer to request {number}"
+    assert all(isinstance(error, SourceAwayError) or life.coordinator is None for error in life.errors)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("first", ["0", "$"])
+@pytest.mark.parametrize("make", [by_ids, by_group])
+@pytest.mark.timeout(300)
+def test_no_entry_is_skipped_if_an_answer_is_withheld(
+    proxy: Withheld, client: Any, make: Callable[[int, str], Any], first: str
+) -> None:
+    check(proxy, client, make, first, 0, "never")
+    for number in (*range(1, 12), *range(12, proxy.requests + 1, 9)):  # the first look, and some of what follows
+        check(proxy, client, make, first, number, HOW[number % len(HOW)])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("first", ["0", "$"])
+@pytest.mark.parametrize("make", [by_ids, by_group])
+@pytest.mark.timeout(900)
+def test_no_entry_is_skipped_whichever_answer_is_withheld(
+    proxy: Withheld, client: Any, make: Callable[[int, str], Any], first: str, how: How
+) -> None:
+    check(proxy, client, make, first, 0, how)
+    for number in range(1, proxy.requests + 1):
+        check(proxy, client, make, first, number, how)
