@@ -31,6 +31,7 @@ class Layer:
 
 VALUES = (
     "trident.ability",
+    "trident.roles",
     "trident.errors",
     "trident.extras",
     "trident.fields",
@@ -51,6 +52,7 @@ GRAPH = (
     "trident.topology",
 )
 FOR_STORES = (
+    "trident.roles",
     "trident.state",
     "trident.storekit",
     "trident.errors",
@@ -94,7 +96,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 
 # The first layer that has a module decides.
 LAYERS = (
-    Layer(("trident.ability", "trident.errors")),
+    Layer(("trident.ability", "trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.extras",), ("trident.errors",)),
     Layer(

@@ -12,6 +12,7 @@ from states.cassandra.row_statements import Rows
 from states.cassandra.schema import open_table
 from states.cassandra.stamps import FLOOR_BUCKET, Registers, Stamps, timestamp
 from trident.errors import BackendError, CommitOrderError, StateError
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
@@ -20,7 +21,7 @@ from trident.storekit import FieldsCodec, Record, RecordFence, Register, refuse_
 __all__ = ["RECORD", "CassandraBackingMap"]
 
 
-class CassandraBackingMap:
+class CassandraBackingMap(BackingMap):
     """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time.
 
     It connects when it is made. In a forked child it connects again when it is first used.
@@ -35,7 +36,7 @@ class CassandraBackingMap:
         Number of the state partition: the place of its sentinel. The place of a key does not depend on it.
     """
 
-    shares_keys = True
+    facts = MapFacts(shares_keys=True)
 
     def __init__(self, options: CassandraOptions, conf: StateConf | None = None, partition: int = 0) -> None:
         conf = StateConf() if conf is None else conf
@@ -52,7 +53,7 @@ class CassandraBackingMap:
         self._closed = False
         self._open()
 
-    # ---- IBackingMap ----------------------------------------------------------------------------------------------
+    # ---- reads and writes ----------------------------------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
@@ -88,7 +89,7 @@ class CassandraBackingMap:
         self._at_home()
         return map(decode_keys, self._rows.pages())
 
-    # ---- BackingMapLifecycle --------------------------------------------------------------------------------------
+    # ---- commits --------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit under the sentinel that was moved to it; one without a log is not fenced."""
@@ -105,7 +106,7 @@ class CassandraBackingMap:
         self._at_home()
         self._fence.check()
 
-    # ---- FencedMap, Resettable ------------------------------------------------------------------------------------
+    # ---- the sentinel ------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of this partition, None if there is none."""

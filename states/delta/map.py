@@ -13,6 +13,7 @@ from states.delta.layout import RawKey, RawValue
 from states.delta.map_publishing import DeltaPublishing
 from states.delta.puts import Puts, commit_puts
 from trident.errors import StateError
+from trident.state.backing_map import MapFacts
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel, Txid
@@ -41,9 +42,10 @@ class DeltaBackingMap(DeltaPublishing):
         See `DeltaOptions`.
     """
 
-    commits_atomically = True  # no seal: rows and sentinel are one Delta transaction
+    # Each read decodes or copies values for this very call; no seal, because rows and sentinel are one Delta transaction.
+    facts = MapFacts(commits_atomically=True, gives_copies=True, keeps_columns=True)
 
-    # ---- IBackingMap, RemovableMap, ColumnarMap --------------------------------------------------------------------
+    # ---- puts and deletions --------------------------------------------------------------------
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
@@ -73,7 +75,7 @@ class DeltaBackingMap(DeltaPublishing):
             raise StateError(f"columns are put to {self._what} outside of a commit")
         self._puts.put_columns(found, new)
 
-    # ---- BackingMapLifecycle --------------------------------------------------------------------------------------
+    # ---- commits --------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
         """Start a commit on the version that `move_sentinel` compared the sentinel in, or on the newest."""
@@ -104,7 +106,7 @@ class DeltaBackingMap(DeltaPublishing):
         finally:
             self._drop_commit()
 
-    # ---- FencedMap, Resettable ------------------------------------------------------------------------------------
+    # ---- the sentinel ------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""

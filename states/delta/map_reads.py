@@ -17,6 +17,7 @@ from states.delta.published import PublishedRows
 from states.delta.puts import Puts
 from states.delta.staged_files import StagingTable
 from trident.redaction import redacted
+from trident.state.backing_map import BackingMap
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Sentinel
@@ -25,10 +26,8 @@ from trident.storekit import refuse_read_only
 __all__ = ["DeltaReads"]
 
 
-class DeltaReads:
+class DeltaReads(BackingMap):
     """A table, and what is known of it: the index of a writer, or the answers of a reader. See `DeltaBackingMap`."""
-
-    gives_copies = True  # each read decodes or copies values for this very call
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ from states.delta.table_path import local_path
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
 from trident.redaction import Redacted
-from trident.state.interfaces import StateConf, StateSpec, StateType
+from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts
 from trident.storekit import Kinds
 
 __all__ = [
@@ -100,14 +100,9 @@ class _DeltaFactory(Redacted):
     options: DeltaOptions
 
     @property
-    def on_one_machine(self) -> bool:
-        """Whether the table is in a folder and not in an object store."""
-        return local_path(self.path) is not None
-
-    @property
-    def stages_commits(self) -> bool:
-        """A batch is one transaction of the table, which the driver commits."""
-        return True
+    def facts(self) -> StoreFacts:
+        """A table may be in a folder or in an object store. A batch is one transaction of it, which the driver commits."""
+        return StoreFacts(on_one_machine=local_path(self.path) is not None, stages_commits=True)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

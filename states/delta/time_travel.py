@@ -22,7 +22,7 @@ from states.delta.staged_files import Staged
 from states.delta.staging_map import DeltaStagingMap
 from trident.errors import StateError
 from trident.redaction import redacted
-from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.interfaces import Key, State, StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.maps import map_for
 from trident.state.sentinel import check_sentinel
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["DeltaMapState", "DeltaStateAt", "delta_state_at"]
 
 
-class DeltaStateAt:
+class DeltaStateAt(State):
     """A Delta state as it was after a batch; read only.
 
     Attributes
@@ -92,25 +92,22 @@ class DeltaMapState(SnapshottableMap):
     ) -> None:
         options = DeltaOptions() if options is None else options
         self._path, self._conf, self._options, self._partition = path, conf, options, partition
+        self._kind = kind
         self._backing = DeltaStagingMap(path, kind, conf, partition, options)
         super().__init__(map_for(kind, self._backing, conf.prefix, partition), options.snapshot_key)
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
-        kind = self.kind
-        assert kind is not None, "a map over a Delta table has a kind"
-        return _state_at(self._path, self._conf, txid, kind, self._options)
+        return _state_at(self._path, self._conf, txid, self._kind, self._options)
 
     def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
         """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
 
         With a snapshot of the log it is as of that batch, whatever an attempt in flight has written.
         """
-        kind = self.kind
-        assert kind is not None, "a map over a Delta table has a kind"
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        found = _found(self._path, self._conf, snapshot, kind, self._options)
+        found = _found(self._path, self._conf, snapshot, self._kind, self._options)
         if found.place is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from states.kafka.options import KafkaTopicOptions
 from states.kafka.topic_writer import TopicRecord, TopicWriter
 from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedOperation
-from trident.state.interfaces import StateConf, StateType
+from trident.state.interfaces import State, StateConf, StateType
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import FieldsCodec, Record, RecordFence, refuse_read_only
@@ -32,13 +32,13 @@ from trident.storekit import FieldsCodec, Record, RecordFence, refuse_read_only
 __all__ = ["TopicSink"]
 
 
-class TopicSink:
+class TopicSink(State):
     """A `State` that writes records; see `ToTopic` for what feeds it."""
 
     kind = StateType.TRANSACTIONAL
 
     def __init__(self, options: KafkaTopicOptions, conf: StateConf) -> None:
-        self._place, self._read_only = conf.prefix, conf.read_only
+        self.place, self._read_only = conf.prefix, conf.read_only
         self._what = f"state {conf.prefix!r} in topic {options.topic!r} of Kafka at {options.bootstrap}"
         self._writer = TopicWriter(options, options.prefix or conf.prefix, self._what, conf.read_only)
         # The token distinguishes a commit whose answer was lost from another run of the same attempt.
@@ -51,7 +51,7 @@ class TopicSink:
         refuse_read_only(self._read_only, "begin a commit", self._what)
         commit, self._own = Txid.of(txid), None
         own = commit.sentinel or Sentinel("", int(commit), commit.attempt)  # without a log, its incarnation has no name
-        own = own._replace(place=self._place)
+        own = own._replace(place=self.place)
         if not self._writer.has_id:
             self._compare(commit, own)  # so that a driver that was replaced does not take the id from its successor
         self._writer.take()
@@ -64,9 +64,9 @@ class TopicSink:
         """Return the sentinel of the topic, which this commit may follow."""
         found = self.read_sentinel()
         if commit.sentinel is not None:
-            check_sentinel(self._place, 0, found, commit, self._place)
+            check_sentinel(self.place, 0, found, commit, self.place)
         elif found is not None and found.txid > commit:
-            raise StaleTransactionError(self._place, "the topic", int(commit), found.txid)
+            raise StaleTransactionError(self.place, "the topic", int(commit), found.txid)
         self._fence.check_move(own)
         return found
 
@@ -84,11 +84,6 @@ class TopicSink:
             raise CommitOrderError(f"commit({txid!s}) without its begin_commit: {self._what}")
         self._lay(own)
 
-    @property
-    def place(self) -> str:
-        """The name of the state in its sentinels."""
-        return self._place
-
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; None if this topic has none."""
         found = self._fence.read()
@@ -97,7 +92,7 @@ class TopicSink:
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Lay a sentinel without records, if what was read last is still there; `force` also moves it back."""
         refuse_read_only(self._read_only, "move the sentinel", self._what)
-        self._own, sentinel = None, sentinel._replace(place=self._place)
+        self._own, sentinel = None, sentinel._replace(place=self.place)
         self._fence.check_move(sentinel, force)
         self._lay(sentinel)
 

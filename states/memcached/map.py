@@ -22,6 +22,7 @@ from states.memcached.key_names import Names, prefix_of, unwrap, wrap
 from states.memcached.options import MemcachedOptions
 from states.memcached.servers import Connection, Servers
 from trident.errors import BackendError
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_count, by_size, refuse_read_only
@@ -31,8 +32,8 @@ __all__ = ["MemcachedMap"]
 _AT_ONCE = b"-1"  # an item that has expired when it is stored: a delete with a condition, in one request
 
 
-class MemcachedMap:
-    """An `IBackingMap` of bytes that keeps its own sentinel. Used by one thread at a time; connects on first use.
+class MemcachedMap(BackingMap):
+    """A map of bytes that keeps its own sentinel. Used by one thread at a time; connects on first use.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ class MemcachedMap:
         Its number; only the sentinel's name depends on it.
     """
 
-    shares_keys = True
+    facts = MapFacts(shares_keys=True)
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, partition: int = 0) -> None:
         self._options, self._state, self._read_only = options, conf.prefix, conf.read_only

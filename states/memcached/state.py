@@ -27,11 +27,11 @@ from states.memcached.map import MemcachedMap
 from states.memcached.options import MemcachedOptions
 from states.memcached.servers import Connection, Servers
 from trident.errors import BackendError, ConfigError
-from trident.state.abilities import DeclaresAttempts, Expires
+from trident.roles import facts_of
 from trident.state.encoding.serializers import CodecSerializer
-from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType
+from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.wrappers.read_through import ReadThroughMap
+from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
 from trident.storekit import StoreState, by_count, by_size
 
 __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState"]
@@ -94,14 +94,9 @@ class _CachedMapFactory:
         return ReadThroughMap(durable, MemcachedCache(self.options, conf, self.kind))
 
     @property
-    def keeps_attempts(self) -> bool | None:
-        """Whether the durable map does."""
-        return self.durable.keeps_attempts if isinstance(self.durable, DeclaresAttempts) else None
-
-    @property
-    def expires_after_s(self) -> float | None:
-        """When values of the durable map expire; those of the cache may."""
-        return self.durable.expires_after_s if isinstance(self.durable, Expires) else None
+    def facts(self) -> StoreFacts:
+        """Those of the durable map; values of the cache may expire."""
+        return facts_of(StoreFacts, self.durable)
 
 
 # Entries of a read-through cache in Memcached: what is lost is read from the durable map again.
@@ -112,8 +107,8 @@ _ABSENT, _VALUE = b"\x00", b"\x01"
 _FLAGS = b"0"
 
 
-class MemcachedCache:
-    """A `SpacedCache` of what a map of one kind stores, in the codec.
+class MemcachedCache(SpacedCache[Any]):
+    """Of what a map of one kind stores, in the codec.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from states.memory.data import MemoryData
 from trident.errors import FencedError
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel
@@ -18,12 +19,12 @@ __all__ = ["ColumnarMemoryMap", "MemoryBackingMap"]
 V = TypeVar("V")
 
 
-class MemoryBackingMap(Generic[V]):
+class MemoryBackingMap(BackingMap, Generic[V]):
     """An `IBackingMap` over a dict, with a sentinel of its own and fencing between the writers of one process."""
 
-    gives_copies = False  # values are kept by reference
-    commits_atomically = True  # no seal: the memory of a process ends as a whole, never with half of a commit
-    shares_keys = False  # of data that stand alone; those of a state are shared
+    facts = MapFacts(
+        commits_atomically=True
+    )  # no seal: the memory of a process ends as a whole, never with half of a commit
 
     def __init__(self, data: MemoryData | None = None) -> None:
         self.data = MemoryData() if data is None else data
@@ -92,10 +93,12 @@ class MemoryBackingMap(Generic[V]):
 
 
 class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
-    """A `ColumnarMap` besides: from the first commit of many keys by columns on, opaque numbers are kept as columns.
+    """Commits columns besides: from the first commit of many keys by columns on, opaque numbers are kept as columns.
 
     A class of its own, because a subclass of `MemoryBackingMap` expects every read and write in the methods that it knows.
     """
+
+    facts = MapFacts(commits_atomically=True, keeps_columns=True)
 
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
         """Read keys, given field by field; None if what is here does not fit columns."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from states.memory.data import MemoryData
 from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
 from trident.errors import ConfigError, UnsupportedOperation
-from trident.state.interfaces import StateConf, StateSpec, StateType, state_type
+from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
 from trident.storekit import Kinds, check_options
@@ -96,8 +96,7 @@ class MemoryMap(SnapshottableMap):
         self.data = data
         columnar = state_type(kind) is StateType.OPAQUE and not data.max_size
         backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
-        backing.gives_copies = value_type in _PLAIN
-        backing.shares_keys = True
+        backing.facts = replace(backing.facts, gives_copies=value_type in _PLAIN, shares_keys=True)
         super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
 
 
@@ -108,7 +107,7 @@ def _new_id() -> str:
 class _MemoryFactory(Kinds[int]):
     """A `StateFactory` whose three methods make a `StateSpec` of a new factory."""
 
-    in_memory: ClassVar[bool] = True
+    facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True)
     """A topology whose states are all in memory keeps its log there too, unless `log_dir` is given."""
 
     id: str
@@ -178,7 +177,7 @@ class LRUMemoryMapState(_MemoryFactory):
     kind: StateType = StateType.OPAQUE
     home: str = field(default_factory=this_process, repr=False)
 
-    forgets: ClassVar[bool] = True
+    facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, forgets=True)
     """What must be whole (a window) is not kept here."""
 
     Factory: ClassVar[type[LRUMemoryMapState]]

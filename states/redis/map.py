@@ -26,6 +26,7 @@ from states.redis.options import RedisOptions
 from states.redis.scripts import Command
 from states.redis.wire import Call, Link, Server, Wire
 from trident.errors import StateLossDetected
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Serializer
 from trident.state.encoding.stored_values import Decode, StoredValues
 from trident.state.interfaces import Key, StateConf
@@ -55,7 +56,7 @@ _HASH_PUT_TTL = fenced("redis.call('HSET', KEYS[2], unpack(ARGV, 4)) redis.call(
 _HASH_DELETE = fenced("redis.call('HDEL', KEYS[2], unpack(ARGV, 3))")
 
 
-class RedisBackingMap:
+class RedisBackingMap(BackingMap):
     """One partition's view of a map in Redis, with the partition's sentinel. Used by one thread at a time.
 
     Nothing is connected before the first call. Each call's values are encoded and decoded while Redis works on other calls.
@@ -72,8 +73,7 @@ class RedisBackingMap:
         Of the values; None: they are bytes.
     """
 
-    gives_copies = True  # each read decodes values for this very call
-    shares_keys = True
+    facts = MapFacts(gives_copies=True, shares_keys=True)  # each read decodes values for this very call
 
     def __init__(
         self,
@@ -98,13 +98,10 @@ class RedisBackingMap:
         """Read many keys: one entry per key, in the order asked, None where never written."""
         return self._read(keys, _as_stored if self._values is None else self._values.decode)
 
-    @property
-    def multi_get_current(self) -> Callable[[Sequence[Key]], list[Any]]:
-        """Read only the latest value of each key; this method exists only if the serializer can do that."""
+    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
+        """Read only the latest value of each key, if the serializer can do that."""
         decode = None if self._values is None else self._values.decode_current
-        if decode is None:
-            raise AttributeError("the serializer has no deserialize_current")
-        return partial(self._read, decode=decode)
+        return None if decode is None else self._read(keys, decode)
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
@@ -165,7 +162,7 @@ class RedisBackingMap:
         return self._fence.read()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Replace the sentinel that was read or written last; this is the writer from now on. See `FencedMap`.
+        """Replace the sentinel that was read or written last; this is the writer from now on. See `BackingMap`.
 
         Raises
         ------

@@ -19,7 +19,6 @@ from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_segment import ZooKeeperSegments
 from trident.state import (
-    BackingMapLifecycle,
     IBackingMap,
     Key,
     MapState,
@@ -30,7 +29,7 @@ from trident.state import (
     Txid,
 )
 from trident.state.winners import EVERYTHING_WON
-from trident.state.wrappers.forwarding import MapWrapper, if_offered
+from trident.state.wrappers.forwarding import MapWrapper
 
 
 class Chunks(MapWrapper):
@@ -40,7 +39,6 @@ class Chunks(MapWrapper):
         super().__init__(delegate)
         self._fuse = fuse
         self._txid = self._puts = 0
-        self.multi_get = delegate.multi_get
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         self._txid, self._puts = sentinel.txid, 0
@@ -63,7 +61,7 @@ class CrashingMap(MapWrapper):
         super().__init__(delegate)
         self._fuse, self._recovery = fuse, recovery
         self._txid = 0
-        self._late = isinstance(delegate, BackingMapLifecycle)
+        self._late = self.inner.offers("end")
 
     def read_sentinel(self) -> Sentinel | None:
         self._recovery.reach(RECONCILING)
@@ -84,7 +82,6 @@ class CrashingMap(MapWrapper):
         if not self._late:
             self._fuse.reach("P7", self._txid)
 
-    @if_offered
     def end(self, txid: Txid) -> None:
         super().end(txid)
         self._fuse.reach("P7", txid)

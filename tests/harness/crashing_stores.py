@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import IBackingMap, Key, Txid
+from trident.state.backing_map import backing_map
 from trident.testing.backend.updaters import Add
 
 WAYS = ("before", "middle", "after")
@@ -40,7 +41,7 @@ class CrashingMap:
     def __init__(self, delegate: IBackingMap[Any], faults: Faults) -> None:
         self.delegate, self.faults = delegate, faults
         for name in ("begin", "end", "read_sentinel", "move_sentinel"):
-            if hasattr(delegate, name):
+            if backing_map(delegate).offers(name):
                 setattr(self, name, self._crashing(getattr(delegate, name)))
         self.multi_get = self._crashing(delegate.multi_get)
 

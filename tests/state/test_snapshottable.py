@@ -11,18 +11,14 @@ from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import DictMap, LateMap, commit
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state import (
-    BackingMapLifecycle,
     CachedMap,
-    FencedMap,
     IBackingMap,
     MapStateFactory,
     MicroBatchIBackingMap,
     NonTransactionalMap,
     OpaqueMap,
-    Resettable,
     Sentinel,
     Snapshot,
-    SnapshotReadable,
     SnapshottableMap,
     State,
     StateConf,
@@ -60,7 +56,7 @@ def test_the_single_value_as_of_a_snapshot() -> None:
 
 def test_a_map_without_earlier_values_says_so() -> None:
     state = SnapshottableMap(TransactionalMap(DictMap()))
-    assert not isinstance(state, SnapshotReadable)
+    assert not state.offers("multi_get_at")
     with pytest.raises(UnsupportedOperation, match="as of batch 4: a TransactionalMap keeps the latest value only"):
         state.get_at(Snapshot(4))
 
@@ -72,26 +68,24 @@ def test_map_calls_are_forwarded() -> None:
     state.multi_put([("b",)], [3])
     state.commit(2)
     assert state.multi_get([("a",), ("b",)]) == [5, 3]
-    assert isinstance(state, SnapshotReadable)
+    assert state.offers("multi_get_at")
     assert state.multi_get_at([("b",)], Snapshot(1)) == [None]
-    assert isinstance(state, FencedMap)
+    assert state.offers("move_sentinel")
     assert state.read_sentinel() == Sentinel("log", 2, 0)
     state.move_sentinel(Sentinel("new", 0, 0), force=True)
     assert state.read_sentinel() == Sentinel("new", 0, 0)
-    assert isinstance(state, Resettable)
+    assert state.offers("reset")
     state.reset()
     assert state.multi_get([("a",)]) == [None]
     assert isinstance(state, State)
 
 
-def test_what_the_map_cannot_do_the_wrapper_does_not_have() -> None:
+def test_what_the_map_cannot_do_the_wrapper_does_not_offer() -> None:
     class Bare:
         begin_commit = commit = multi_get = multi_update = multi_put = lambda self, *args: None
 
     state = SnapshottableMap(Bare())  # type: ignore[arg-type]  # signatures do not matter here
-    assert [
-        name for name in ("reset", "close", "read_sentinel", "multi_remove", "get_tuples") if hasattr(state, name)
-    ] == []
+    assert not any(map(state.offers, ("reset", "read_sentinel", "multi_remove", "get_tuples")))
     assert state.kind is None
     assert SnapshottableMap(TransactionalMap(DictMap())).kind is StateType.TRANSACTIONAL
 
@@ -118,10 +112,10 @@ def test_chunking_is_off_by_default_and_bad_sizes_are_refused() -> None:
 
 def test_a_chunked_map_can_what_its_store_can() -> None:
     plain, able = MicroBatchIBackingMap(DictMap()), MicroBatchIBackingMap(MemoryBackingMap())
-    assert not isinstance(plain, (FencedMap, Resettable, BackingMapLifecycle))
-    assert isinstance(able, FencedMap)
-    assert isinstance(able, Resettable)
-    assert isinstance(MicroBatchIBackingMap(LateMap({})), BackingMapLifecycle)
+    assert not any(map(plain.offers, ("move_sentinel", "reset", "begin")))
+    assert able.offers("move_sentinel")
+    assert able.offers("reset")
+    assert MicroBatchIBackingMap(LateMap({})).offers("begin")
 
 
 ENTRIES: dict[int, MemoryData] = {}

@@ -61,7 +61,7 @@ def test_each_kind_is_a_spec_that_can_be_pickled() -> None:
     ):
         spec = pickle.loads(pickle.dumps(make("shelf://a", num_partitions=2, cache=7)))
         assert (spec.factory.kind, spec.required_num_partitions, spec.factory.cache) == (kind, 2, 7)
-        assert spec.keeps_attempts is (kind is not StateType.NON_TRANSACTIONAL)
+        assert spec.facts.keeps_attempts is (kind is not StateType.NON_TRANSACTIONAL)
         state = spec.factory.make_state(StateConf("topology", kind.value), 0, 2)
         state.begin_commit(Txid(1))
         state.multi_put([("a",)], [1])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import CachedMap, IBackingMap, Key, MicroBatchIBackingMap, OpaqueMap, Txid
-from trident.state.wrappers.forwarding import MapWrapper, if_offered
+from trident.state.wrappers.forwarding import MapWrapper
 
 CHUNK = 3
 POINTS = ("begin", "chunk", "commit", "ended")
@@ -25,13 +25,11 @@ class Seam(MapWrapper):
     def __init__(self, delegate: IBackingMap[Any], reach: Reach) -> None:
         super().__init__(delegate)
         self._reach = reach
-        self.multi_get = delegate.multi_get
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         self._reach("chunk")
         self.inner.multi_put(keys, values)
 
-    @if_offered
     def multi_delete(self, keys: Sequence[Key]) -> None:
         self._reach("delete")
         super().multi_delete(keys)

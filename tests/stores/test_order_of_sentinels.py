@@ -8,7 +8,7 @@ import pytest
 
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from tests.stores.catalog import STORES, Home
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Resettable
+from trident.state.backing_map import BackingMap
 from trident.state.sentinel import fenced, is_atomic
 from trident.state.txid import Sentinel, Txid
 from trident.testing.backend.store_under_test import Store
@@ -42,7 +42,7 @@ def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable
         store.close()
 
 
-def check(store: Store, other: IBackingMap[object], case: SentinelCase) -> None:
+def check(store: Store, other: BackingMap, case: SentinelCase) -> None:
     lay(other, case.seen)
     late = store.map()
     fenced(late, 0).read_sentinel()
@@ -56,17 +56,16 @@ def check(store: Store, other: IBackingMap[object], case: SentinelCase) -> None:
     assert fenced(store.map(), 0).read_sentinel() == case.found, case.meaning
 
 
-def move(late: IBackingMap[object], own: Sentinel, force: bool, moves_at_commit: bool) -> None:
+def move(late: BackingMap, own: Sentinel, force: bool, moves_at_commit: bool) -> None:
     fenced(late, 0).move_sentinel(own, force)
-    if moves_at_commit and not force and isinstance(late, BackingMapLifecycle):
+    if moves_at_commit and not force:
         commit = Txid(own.txid, own.attempt, incarnation=own.incarnation)
         late.begin(commit)
         late.end(commit)
 
 
-def lay(backing: IBackingMap[object], sentinel: Sentinel | None) -> None:
+def lay(backing: BackingMap, sentinel: Sentinel | None) -> None:
     if sentinel is None:
-        assert isinstance(backing, Resettable)
         backing.reset()
         return
     guard = fenced(backing, 0)

@@ -29,7 +29,7 @@ def test_a_reader_is_refused_each_write(name: str, home_of: Callable[[str], Home
     try:
         writer = store.writer()
         writer.commit([(key, 1) for key in KEYS], 1)
-        before = store.map().read_sentinel()  # type: ignore[attr-defined]  # all of these stores keep one
+        before = store.map().read_sentinel()
         reader: Any = store.map(reads=True)
         for write in (
             lambda: reader.multi_put(KEYS, reader.multi_get(KEYS)),
@@ -39,7 +39,7 @@ def test_a_reader_is_refused_each_write(name: str, home_of: Callable[[str], Home
         ):
             with pytest.raises(UnsupportedOperation, match=r"cannot .*: .* was opened to be read only"):
                 write()
-        assert store.map().read_sentinel() == before  # type: ignore[attr-defined]
+        assert store.map().read_sentinel() == before
         assert writer.read(KEYS) == [1, 1]
     finally:
         store.close()

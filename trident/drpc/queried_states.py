@@ -15,7 +15,6 @@ from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
-from trident.state.abilities import Closable
 from trident.state.txid import Snapshot
 
 __all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates", "Running"]
@@ -120,7 +119,7 @@ class RequestStates:
             if name not in self._static:
                 partitions = node.spec.required_num_partitions or 1
                 self._static[name] = self._open(node, 0, partitions)
-            return self._static[name]
+            return self._static[name].given
         assert self._log is not None, "only functions without updated states go without a log"
         partitions = self._log.partitions(name)
         opened = self._updated.get(name)
@@ -148,5 +147,4 @@ class RequestStates:
 
 def _close(instances: list[Any]) -> None:
     for state in instances:
-        if isinstance(state, Closable):
-            state.close()
+        state.close()

@@ -11,8 +11,8 @@ from trident.operations.names import operation_name
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
 from trident.spout.interfaces import SpoutType
-from trident.state.abilities import OverBackingMap
 from trident.state.interfaces import StateSpec, StateType
+from trident.state.map_state import MapStateFactory
 
 __all__ = ["describe", "store_of"]
 
@@ -42,7 +42,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 def store_of(spec: StateSpec) -> str:
     """Return what a state's store is called: the class that the user wrote, else the name of the state's factory."""
-    factory = spec.factory.backing_map_factory if isinstance(spec.factory, OverBackingMap) else spec.factory
+    factory = spec.factory.backing_map_factory if isinstance(spec.factory, MapStateFactory) else spec.factory
     return spec.store or operation_name(factory)
 
 
@@ -74,8 +74,8 @@ def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) ->
         cell, exact = f"({promise.value} spout, state of your own)", None
         why = "what it does with a replayed batch is up to the state"
     else:
-        cell = f"({promise.value} spout, {spec.kind.value} state{lack_text(spec.kind, spec.keeps_attempts)})"
-        exact = is_exact(promise, spec.kind, spec.keeps_attempts)
+        cell = f"({promise.value} spout, {spec.kind.value} state{lack_text(spec.kind, spec.facts.keeps_attempts)})"
+        exact = is_exact(promise, spec.kind, spec.facts.keeps_attempts)
         why = _why(promise, spec.kind, exact)
         if exact:
             exact, why = next(_spoiled(graph, plan, spout, writer), (exact, why))

@@ -48,12 +48,12 @@ def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:
 def _is_here(plan: Plan, name: str) -> bool:
     state = plan.states[name]
     free = state.free_keys and plan.partitions[name] > 1
-    return state.spec.in_memory or state.spec.on_one_machine or free
+    return state.spec.facts.in_memory or state.spec.facts.on_one_machine or free
 
 
 def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executors: Sequence[str]) -> Iterator[str]:
     if name in in_executors:
-        staged = plan.states[name].spec.stages_commits
+        staged = plan.states[name].spec.facts.stages_commits
         yield f"      committed by the executors{'; the driver publishes what their tasks wrote' if staged else ''}"
     elif placements.get(name) == "auto" and not _is_here(plan, name):
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"

@@ -12,7 +12,7 @@ from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.graph import Graph, Node, Resources, StateNode
 from trident.naming import TridentNames
-from trident.state.interfaces import StateFactory, StateSpec
+from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
 __all__ = ["Declaration", "is_name", "spec_of"]
 
@@ -120,7 +120,7 @@ def spec_of(state: StateFactory | StateSpec) -> StateSpec:
     """Return the spec of what a call was given as a state; `TopologyError` if it is none."""
     if isinstance(state, StateSpec):
         return state
-    if isinstance(state, StateFactory) and not isinstance(state, type):
+    if is_factory(state):
         return StateSpec(state)
     raise TopologyError(f"{state!r} is no state: {_instead(state)}")
 

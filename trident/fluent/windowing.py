@@ -24,7 +24,7 @@ from trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from trident.state.interfaces import REPLAY_WINDOW_S, StateFactory, StateSpec, StateType
+from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
 __all__ = ["EVENT_TIMES", "Windowing", "keeping"]
 
@@ -144,7 +144,7 @@ def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     """Split `([state,] …)`; a state in memory if there is none."""
     from states.memory import MemoryMapState
 
-    if args and (isinstance(args[0], (StateSpec, StateFactory))):
+    if args and (isinstance(args[0], StateSpec) or is_factory(args[0])):
         return spec_of(args[0]), args[1:]
     return MemoryMapState.opaque(), args
 
@@ -166,12 +166,12 @@ def keeping(
             f"only an opaque state lets a replay take back what a failed attempt put into a {what}: use the opaque state of "
             "the same store"
         )
-    if spec.forgets:
+    if spec.facts.forgets:
         raise TopologyError(
             f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets what was not used "
             "for long: tuples would be missing. Use a state that keeps all"
         )
-    _check_expiry(stream, what, name, spec.expires_after_s, kept_ms)
+    _check_expiry(stream, what, name, spec.facts.expires_after_s, kept_ms)
     if by_key:
         return spec
     if spec.required_num_partitions not in (None, 1):

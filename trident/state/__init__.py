@@ -1,10 +1,11 @@
 """State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers.
 
-Begin with `interfaces.py` (what a state and a backing map are), then `maps.py` and `values.py` (the rule of each kind), and
-`sentinel.py` (do store and log belong together?). `map_state.py` makes a state of a backing map. `encoding` turns keys and
-values into bytes, `wrappers` has maps around a map, `columns` is for commits of many numbers.
+Begin with `backing_map.py` and `interfaces.py` (what a store and a state are), then `maps.py` and `values.py` (the rule of
+each kind), and `sentinel.py` (do store and log belong together?). `map_state.py` makes a state of a backing map. `encoding`
+turns keys and values into bytes, `wrappers` has maps around a map, `columns` is for commits of many numbers.
 """
 
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
 from trident.state.encoding.json_serializers import StormOpaqueSerializer
 from trident.state.encoding.serializers import (
@@ -16,27 +17,23 @@ from trident.state.encoding.serializers import (
     serializer_for,
 )
 from trident.state.interfaces import (
-    BackingMapLifecycle,
-    FencedMap,
     IBackingMap,
     ITupleCollection,
     Key,
-    ListableMap,
     MapState,
     QueryFunction,
     ReadOnlyMapState,
     ReadOnlySnapshottable,
-    RemovableMap,
     RemovableMapState,
-    Resettable,
-    SnapshotReadable,
     Snapshottable,
     State,
     StateConf,
     StateFactory,
+    StateFacts,
     StateSpec,
     StateType,
     StateUpdater,
+    StoreFacts,
     ValueUpdater,
 )
 from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
@@ -54,7 +51,7 @@ from trident.state.values import (
 from trident.state.winners import EVERYTHING_WON, Winners
 from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
 from trident.state.wrappers.chunked import MicroBatchIBackingMap
-from trident.state.wrappers.forwarding import MapWrapper, if_offered
+from trident.state.wrappers.forwarding import MapWrapper
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
 from trident.state.wrappers.serialized_map import SerializedMap
 
@@ -62,21 +59,20 @@ __all__ = [
     "DEFAULT_SNAPSHOT_KEY",
     "EVERYTHING_WON",
     "SENTINEL_KEY",
+    "BackingMap",
     "BackingMapFactory",
-    "BackingMapLifecycle",
     "CachedBatchReadsMap",
     "CachedMap",
     "CodecSerializer",
     "CombinerUpdates",
     "CombinerValueUpdater",
-    "FencedMap",
     "IBackingMap",
     "ITupleCollection",
     "JSONNonTransactionalSerializer",
     "JSONOpaqueSerializer",
     "JSONTransactionalSerializer",
     "Key",
-    "ListableMap",
+    "MapFacts",
     "MapState",
     "MapStateFactory",
     "MapWrapper",
@@ -89,24 +85,23 @@ __all__ = [
     "ReadOnlySnapshottable",
     "ReadThroughMap",
     "ReducerValueUpdater",
-    "RemovableMap",
     "RemovableMapState",
     "ReservedKeySentinel",
-    "Resettable",
     "Sentinel",
     "SerializedMap",
     "Serializer",
     "Snapshot",
-    "SnapshotReadable",
     "Snapshottable",
     "SnapshottableMap",
     "SpacedCache",
     "State",
     "StateConf",
     "StateFactory",
+    "StateFacts",
     "StateSpec",
     "StateType",
     "StateUpdater",
+    "StoreFacts",
     "StormOpaqueSerializer",
     "TransactionalMap",
     "TransactionalValue",
@@ -119,7 +114,6 @@ __all__ = [
     "encode",
     "encode_keys",
     "fenced",
-    "if_offered",
     "map_for",
     "map_state",
     "serializer_for",

@@ -6,62 +6,43 @@ answer them always have the same length and order; None in an answer means "neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from trident.ability import Ability
+from trident.errors import UnsupportedOperation
 from trident.redaction import Redacted
-from trident.state.abilities import (
-    DeclaresAttempts,
-    Expires,
-    Forgetting,
-    ITupleCollection,
-    KeptInMemory,
-    KeptOnOneMachine,
-    OverBackingMap,
-    Resettable,
-    SnapshotReadable,
-    StagesInTasks,
-)
+from trident.roles import Role, adapted, facts_of
 from trident.state.kinds import Key, StateType, kind_of, state_type
-from trident.state.map_abilities import (
-    AtomicMap,
-    BackingMapLifecycle,
-    FencedMap,
-    ListableMap,
-    RemovableMap,
-)
 
 if TYPE_CHECKING:
+    from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = [
     "REPLAY_WINDOW_S",
-    "AtomicMap",
-    "BackingMapLifecycle",
-    "FencedMap",
     "IBackingMap",
     "ITupleCollection",
     "Key",
-    "ListableMap",
     "MapState",
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
-    "RemovableMap",
     "RemovableMapState",
-    "Resettable",
-    "SnapshotReadable",
     "Snapshottable",
     "State",
     "StateConf",
     "StateFactory",
+    "StateFacts",
     "StateSpec",
     "StateType",
     "StateUpdater",
+    "StoreFacts",
     "ValueUpdater",
+    "is_factory",
     "kind_of",
+    "state_of",
     "state_type",
 ]
 
@@ -124,8 +105,27 @@ class StateConf(Redacted, Mapping[str, Any]):
         return f"{self.topology.replace('%', '%25').replace('/', '%2F')}/{self.state}"
 
 
-@runtime_checkable
-class State(Protocol):
+@dataclass(frozen=True)
+class StateFacts:
+    """What is known of a state that is open.
+
+    Attributes
+    ----------
+    fences
+        Its store refuses a writer that was replaced (R9), so executors may commit it.
+    shares_keys
+        Each partition sees the keys of all. Of any other, the partitions that an updater of the user's writes are all asked
+        for a key.
+    keeps_columns
+        `multi_combine` can work with its store.
+    """
+
+    fences: bool = False
+    shares_keys: bool = False
+    keeps_columns: bool = False
+
+
+class State(Role):
     """Any state: it is called when the updates of a batch begin and when they are complete.
 
     `txid` is an `int`; inside the framework it also carries its attempt (see `trident.state.Txid`). In the driver neither
@@ -134,24 +134,205 @@ class State(Protocol):
     same or another instance gets `begin_commit`
     with the same txid and a higher attempt.
 
-    A state says what it does with a replay by an attribute `kind`, a `StateType` or its name (`"opaque"`), on itself,
-    on its factory or on both; the factory's is known before anything is opened. A state without a kind is accepted with
-    every spout.
+    All other methods are optional. A grouped `persistent_aggregate` needs `multi_update`, an ungrouped one `update`.
+
+    Attributes
+    ----------
+    kind
+        What the state does with a replay, a `StateType` or its name (`"opaque"`); declared here, by its factory or by both; the
+        factory's is known before anything is opened. A state without a kind is accepted with every spout.
+    place
+        Its name in its sentinels, so that no other state takes its place.
     """
+
+    facts: StateFacts = StateFacts()
+    kind: StateType | str | None = None
+    place: str = ""
 
     def begin_commit(self, txid: int) -> None:
         """Updates of batch `txid` follow."""
+        raise self._lacks("begin_commit")
 
     def commit(self, txid: int) -> None:
         """All updates of batch `txid` to this partition were made; return once they are durable."""
+        raise self._lacks("commit")
+
+    def close(self) -> None:
+        """Release connections."""
+
+    # ---- a map ----------------------------------------------------------------------------------------------------------
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read many keys: one entry per key, in the order asked, None where absent."""
+        raise self._lacks("multi_get")
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        """Update distinct keys, each by its `ValueUpdater`, with one read and one write; return the new values."""
+        raise self._lacks("multi_update")
+
+    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        """Update distinct keys as `multi_update` does; no other call of the commit updates any of them."""
+        return self.multi_update(keys, updaters)
+
+    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Any) -> Any | None:
+        """Update distinct keys; return the column of new values, or None: use `multi_update`. See `OpaqueMap`."""
+        return None
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Replace the values of distinct keys."""
+        raise self._lacks("multi_put")
+
+    def multi_remove(self, keys: Sequence[Key]) -> None:
+        """Remove keys as part of the current batch; absent keys are ignored. Without it their values become None."""
+        self.multi_put(keys, [None] * len(keys))
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over rows: the fields of the key, then the value. No order is promised."""
+        raise self._lacks("get_tuples")
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys, in pages of a size that suits the store; see `BackingMap.key_pages`."""
+        raise self._lacks("key_pages")
+
+    def share_keys(self) -> None:
+        """Be one of several partitions any of which may write any key; called once, before the first commit (R16).
+
+        An updater of the user's chooses the keys. Which of them a partition has written is compared before any partition
+        commits. So puts are made at the commit, and nothing is remembered of a key, or deleted, that another partition may
+        write meanwhile.
+        """
+
+    def written_keys(self) -> Collection[Key]:
+        """Return the keys that the commit under way writes, or removes although they are absent."""
+        return ()
+
+    # ---- a single value ---------------------------------------------------------------------------------------------
+
+    def get(self) -> Any:
+        """Return the value, None if never written."""
+        raise self._lacks("get")
+
+    def update(self, updater: Any) -> Any:
+        """Update the value by a `ValueUpdater` and return the new one."""
+        raise self._lacks("update")
+
+    # ---- reads as of a committed batch (R12) ------------------------------------------------------------------------
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        """Read many keys as they were after `snapshot.txid`; raise `StaleTransactionError` if it is too old."""
+        raise self._lacks("multi_get_at")
+
+    def get_at(self, snapshot: Snapshot) -> Any:
+        """Return the value as it was after `snapshot.txid`, None if not yet written then."""
+        raise self._lacks("get_at")
+
+    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
+        """Iterate over rows as `get_tuples`, as they were after `snapshot.txid`."""
+        raise self._lacks("get_tuples_at")
+
+    def at(self, txid: Snapshot) -> Any:
+        """Return the state as it was after an earlier batch, to be read with `multi_get` or `get`."""
+        raise self._lacks("at")
+
+    def to_dataframe(self, spark: Any, snapshot: Snapshot | None = None) -> Any:
+        """Return its table as a DataFrame of key columns and `value`: as of a committed batch, or the newest writes.
+
+        Raise `EnvironmentProblem` if this session cannot read such tables.
+        """
+        raise self._lacks("to_dataframe")
+
+    # ---- store and log ----------------------------------------------------------------------------------------------
+
+    def keeps_attempts(self) -> bool | None:
+        """Whether its opaque values say which attempt wrote them; None: it does not say."""
+        return None
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel of this partition, None if there is none."""
+        raise self._lacks("read_sentinel")
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Write the sentinel; see `BackingMap.move_sentinel`."""
+        raise self._lacks("move_sentinel")
+
+    def stage(self, txid: int) -> bytes:
+        """End a commit in a task, in place of `commit`: write what the store does not show yet; return what `publish` needs.
+
+        For a store that commits a batch as one transaction. In a task `begin_commit` compares the sentinel and moves none;
+        the driver's writer of the same partition moves it when it publishes. So a task that was replaced has no effect,
+        whatever it still writes. The bytes go through the driver, so they name files, and hold no values.
+        """
+        raise self._lacks("stage")
+
+    def publish(self, txid: Txid, staged: bytes) -> None:
+        """Commit what a task staged for this attempt, in the driver, as one transaction; raise as `commit` does."""
+        raise self._lacks("publish")
+
+    def recorded(self, snapshot: Snapshot) -> None:
+        """Learn that the log holds the batches up to `snapshot.txid`; called at start and after each record.
+
+        For a state that shows committed batches to programs of others. No commit of the state runs meanwhile. It must
+        return at once, and what fails in it concerns no batch.
+        """
+
+    def reset(self) -> None:
+        """Forget every key and the sentinel of this partition, for `state_recovery="restart"`."""
+        raise self._lacks("reset")
+
+    def _lacks(self, method: str) -> UnsupportedOperation:
+        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
 
 
-@runtime_checkable
-class StateFactory(Ability, Protocol):
-    """Makes one partition of a state. Pickled to where it is used, so it connects in `make_state`, not before."""
+def state_of(made: Any) -> State:
+    """Return the state that an object is; a class of a user need not inherit from `State`."""
+    found: State = adapted(State, made)
+    return found
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """What a factory of states, or of backing maps, says of them before one is opened.
+
+    Attributes
+    ----------
+    in_memory
+        They are in the memory of the process that commits them: then the log may be in memory too, and no other process can
+        read them.
+    on_one_machine
+        Only processes of this machine are sure to see them, as with a folder: then executors commit such a state only if it
+        is asked for.
+    stages_commits
+        Tasks of executors stage a batch, and the driver publishes it; see `State.stage`.
+    forgets
+        They may forget values; such a state cannot hold a window.
+    expires_after_s
+        Seconds from the last write to the expiry of a value; None: never. A window is kept only where nothing expires before
+        it is complete.
+    keeps_attempts
+        Whether opaque values will say which attempt wrote them; None: not known yet.
+    """
+
+    in_memory: bool = False
+    on_one_machine: bool = False
+    stages_commits: bool = False
+    forgets: bool = False
+    expires_after_s: float | None = None
+    keeps_attempts: bool | None = None
+
+
+class StateFactory(Protocol):
+    """Makes one partition of a state. Pickled to where it is used, so it connects in `make_state`, not before.
+
+    It may declare a `kind`, and `facts`: `StoreFacts`.
+    """
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
         """Return the `State` of partition `partition_index` (0 … num_partitions - 1)."""
+
+
+def is_factory(given: object) -> bool:
+    """Whether an object, not a class, makes states."""
+    return hasattr(given, "make_state") and not isinstance(given, type)
 
 
 @dataclass(frozen=True)
@@ -180,37 +361,10 @@ class StateSpec:
         """The kind that the factory declares, before anything is opened; None if it declares none."""
         return kind_of(self.factory)
 
-    @property
-    def keeps_attempts(self) -> bool | None:
-        """Whether stored values say which attempt wrote them, as far as the factory knows; None: not known yet."""
-        maps = self.factory.backing_map_factory if isinstance(self.factory, OverBackingMap) else None
-        return maps.keeps_attempts if isinstance(maps, DeclaresAttempts) else None
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the states are in the memory of the process that commits them; see `KeptInMemory`."""
-        return isinstance(self.factory, KeptInMemory) and self.factory.in_memory
-
-    @property
-    def on_one_machine(self) -> bool:
-        """Whether only processes of this machine are sure to see the states; see `KeptOnOneMachine`."""
-        return isinstance(self.factory, KeptOnOneMachine) and self.factory.on_one_machine
-
-    @property
-    def stages_commits(self) -> bool:
-        """Whether tasks of executors only stage what they commit, and the driver publishes it; see `StagesInTasks`."""
-        return isinstance(self.factory, StagesInTasks) and self.factory.stages_commits
-
-    @property
-    def forgets(self) -> bool:
-        """Whether the states may forget values; see `Forgetting`."""
-        return isinstance(self.factory, Forgetting) and self.factory.forgets
-
-    @property
-    def expires_after_s(self) -> float | None:
-        """Seconds from its last write to the expiry of a value; None: never, as far as the factory knows. See `Expires`."""
-        factory = self.factory.backing_map_factory if isinstance(self.factory, OverBackingMap) else self.factory
-        return factory.expires_after_s if isinstance(factory, Expires) else None
+    @cached_property
+    def facts(self) -> StoreFacts:
+        """What the factory says of its states."""
+        return facts_of(StoreFacts, self.factory)
 
 
 class ValueUpdater(Protocol[V]):
@@ -220,9 +374,8 @@ class ValueUpdater(Protocol[V]):
         """Return the new value; `stored` is None if there is none. Must not change `stored` in place."""
 
 
-@runtime_checkable
 class IBackingMap(Protocol[V]):
-    """A plain key-value store: two methods. The maps above it add transactions, caches and fencing."""
+    """A plain key-value store: two methods. `BackingMap` has what a store may do besides."""
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[V | None]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
@@ -231,19 +384,18 @@ class IBackingMap(Protocol[V]):
         """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may be."""
 
 
-@runtime_checkable
-class ReadOnlyMapState(Ability, Protocol[V]):
+# Types of states for the code of users, by Trident's names; `State` has all of the methods.
+
+
+class ReadOnlyMapState(Protocol[V]):
     """A map that can be read in bulk."""
 
     def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
         """Read many keys: one entry per key, in the order asked, None where absent."""
 
 
-class MapState(State, Protocol[V]):
+class MapState(ReadOnlyMapState[V], Protocol[V]):
     """A map that a grouped `persistent_aggregate` can keep its values in."""
-
-    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
-        """Read many keys, as `ReadOnlyMapState.multi_get`."""
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[V]]) -> list[V]:
         """Update distinct keys, each by its updater, with one read and one write; return the new values."""
@@ -252,27 +404,29 @@ class MapState(State, Protocol[V]):
         """Replace the values of distinct keys."""
 
 
-@runtime_checkable
-class RemovableMapState(State, Ability, Protocol):
+class RemovableMapState(Protocol):
     """A map whose keys can be removed; exact under replay."""
 
     def multi_remove(self, keys: Sequence[Key]) -> None:
         """Remove keys as part of the current batch; absent keys are ignored."""
 
 
-@runtime_checkable
-class ReadOnlySnapshottable(Ability, Protocol[V_co]):
+class ITupleCollection(Protocol):
+    """A state that can list its contents."""
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over rows: the fields of the key, then the value. No order is promised."""
+
+
+class ReadOnlySnapshottable(Protocol[V_co]):
     """A single value that can be read."""
 
     def get(self) -> V_co | None:
         """Return the value, None if never written."""
 
 
-class Snapshottable(State, Protocol[V]):
+class Snapshottable(ReadOnlySnapshottable[V], Protocol[V]):
     """A single value that an ungrouped `persistent_aggregate` can be kept in."""
-
-    def get(self) -> V | None:
-        """Return the value, None if never written."""
 
     def update(self, updater: ValueUpdater[V]) -> V:
         """Update the value and return the new one."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from trident.ability import Ability
 from trident.errors import ConfigError
 
-__all__ = ["DeclaresKind", "Key", "StateType", "kind_of", "state_type"]
+__all__ = ["Key", "StateType", "kind_of", "state_type"]
 
 Key = tuple[Any, ...]
 """The values of the grouping fields, in field order."""
@@ -33,15 +32,6 @@ def state_type(kind: StateType | str) -> StateType:
         raise ConfigError(f"state kind {kind!r} is unknown; use one of {names}") from error
 
 
-@runtime_checkable
-class DeclaresKind(Ability, Protocol):
-    """A state, a factory or a serializer that says which kind of values it is for."""
-
-    @property
-    def kind(self) -> StateType | str | None:
-        """The `StateType`, or its name; None: it does not say."""
-
-
 def kind_of(*declaring: Any) -> StateType | None:
     """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does.
 
@@ -50,7 +40,7 @@ def kind_of(*declaring: Any) -> StateType | None:
     ConfigError
         There is no such kind, or they do not declare the same one.
     """
-    declared = (one.kind for one in declaring if isinstance(one, DeclaresKind))
+    declared = (getattr(one, "kind", None) for one in declaring)
     kinds = {state_type(kind): None for kind in declared if kind is not None}
     if len(kinds) > 1:
         raise ConfigError(f"two kinds are declared, {' and '.join(repr(kind.value) for kind in kinds)}; declare one")

@@ -18,41 +18,37 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
+from trident.state.backing_map import backing_map
 from trident.state.copies import owned
 from trident.state.encoding.equal_keys import OneForm, told_apart
-from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
+from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
-from trident.state.map_abilities import abilities_of
 from trident.state.removals import Removals
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Txid
 
 __all__ = ["CommittedMap"]
 
 
-class CommittedMap(ABC):
+class CommittedMap(State, ABC):
     """What the three kinds share: the commit's life cycle, the sentinel, and the keys that it wrote so far."""
 
     kind: StateType
     _puts_at_commit = False
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
-        self.backing, self.name, self.partition = backing, name, partition
-        # Asked once, because checking all methods of a protocol costs as much as a small commit.
-        self._offers = offers = abilities_of(backing)
-        self._guard = ReservedKeySentinel(backing, partition) if offers.fence is None else offers.fence
-        self._removals = Removals(backing, self.kind)
+        self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
+        known = self.backing.facts
+        self._guard = fenced(self.backing, partition)
+        fences = self._guard is self.backing
+        self.facts = StateFacts(fences, known.shares_keys, known.keeps_columns and self.kind is StateType.OPAQUE)
+        self._removals = Removals(self.backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
         self._removed_absent: list[Key] = []
 
-    @property
-    def shares_keys(self) -> bool:
-        """Whether each partition of the state sees the keys of all."""
-        return self._offers.shares_keys
-
     def share_keys(self) -> None:
-        """Be one of several partitions any of which may write any key: see `FreelyWritten`."""
+        """Be one of several partitions any of which may write any key: see `State`."""
         self._puts_at_commit = True
         self._removals.keep_all()
 
@@ -67,12 +63,12 @@ class CommittedMap(ABC):
         if commit.sentinel is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
         if isinstance(self._guard, ReservedKeySentinel):
-            self._begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
-            self._lay_sentinel(commit, sealed=self._offers.is_atomic)
+            self.backing.begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
+            self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
         else:
             # Before the first put, because from here on the earlier writer of the partition is fenced.
-            self._lay_sentinel(commit, sealed=self._offers.is_atomic)
-            self._begin(commit)
+            self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
+            self.backing.begin(commit)
         self._removals.begin(commit)
         self._txid = commit
 
@@ -82,10 +78,9 @@ class CommittedMap(ABC):
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
             count_keys(written=len(self._written))
-        if self._offers.lifecycle is not None:
-            self._offers.lifecycle.end(begun)
+        self.backing.end(begun)
         self._removals.end(begun)
-        if not self._offers.is_atomic:
+        if not self.backing.facts.commits_atomically:
             # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
         self._forget()
@@ -95,9 +90,8 @@ class CommittedMap(ABC):
         keys, txid = told_apart(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
-        if self._offers.current is not None and keys:
-            return self._offers.current.multi_get_current(keys)
-        return self._given(self._latest(self._read(keys)))
+        current = self.backing.multi_get_current(keys) if keys else None
+        return current if current is not None else self._given(self._latest(self._read(keys)))
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -147,25 +141,14 @@ class CommittedMap(ABC):
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys that the store holds, removed ones included, page by page."""
-        listing = self._offers.listing
-        if listing is None:
+        if not self.backing.offers("key_pages"):
             raise UnsupportedOperation(
                 f"list state {self.name!r}: a {type(self.backing).__name__} cannot list its keys; ask for the keys that "
                 "you know with multi_get, or use a store that can (memory, Delta, Redis, PostgreSQL, Cassandra)"
             )
         if isinstance(self._guard, ReservedKeySentinel):
-            return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in listing.key_pages())
-        return listing.key_pages()
-
-    @property
-    def place(self) -> str:
-        """The name of the state in its sentinels, so that no other state takes its place."""
-        return self.name
-
-    @property
-    def fences(self) -> bool:
-        """Whether the store refuses a writer that was replaced."""
-        return self._offers.fence is not None
+            return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())
+        return self.backing.key_pages()
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel in the store: this partition's last commit."""
@@ -177,19 +160,18 @@ class CommittedMap(ABC):
 
     def reset(self) -> None:
         """Empty the partition, sentinel included; the backing map must be able to."""
-        if self._offers.resetting is None:
+        if not self.backing.offers("reset"):
             raise UnsupportedOperation(
                 f"empty state {self.name!r}: a {type(self.backing).__name__} has no reset(); empty the store by its "
                 "own means, or give the state a new key prefix"
             )
         self._forget()
         self._removals.forget()
-        self._offers.resetting.reset()
+        self.backing.reset()
 
     def close(self) -> None:
-        """Close the backing map, if it has something to close."""
-        if self._offers.closing is not None:
-            self._offers.closing.close()
+        """Close the backing map."""
+        self.backing.close()
 
     def _begun(self, txid: int) -> Txid:
         """Return the commit that began; refuse to end another one."""
@@ -203,10 +185,6 @@ class CommittedMap(ABC):
         own = commit.sentinel
         if own is not None:
             self._guard.move_sentinel(own._replace(place=self.name, sealed=sealed))
-
-    def _begin(self, commit: Txid) -> None:
-        if self._offers.lifecycle is not None:
-            self._offers.lifecycle.begin(commit)
 
     def _forget(self) -> None:
         """Forget the commit."""
@@ -222,7 +200,7 @@ class CommittedMap(ABC):
 
     def _given(self, values: list[Any]) -> list[Any]:
         """Return values that a reader may change in place, from what the backing map returned."""
-        return values if self._offers.gives_copies else owned(values)
+        return values if self.backing.facts.gives_copies else owned(values)
 
     def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
         # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trident.errors import ConfigError
-from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, state_type
+from trident.roles import facts_of
+from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.wrappers.cached import CachedMap
@@ -41,6 +42,11 @@ class MapStateFactory:
     kind: StateType = StateType.OPAQUE
     cache: int = 0
     snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
+
+    @property
+    def facts(self) -> StoreFacts:
+        """What the factory of the backing maps says."""
+        return facts_of(StoreFacts, self.backing_map_factory)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
         """Open one partition. It has no cache if it is read-only, or if other partitions write the same keys."""

@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
-from trident.state.columns import ColumnarMap
 from trident.state.copies import kept, owned
 from trident.state.encoding.equal_keys import told_apart
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
@@ -38,15 +37,12 @@ class OpaqueMap(CommittedMap):
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         super().__init__(backing, name, partition)
-        self._columnar = backing if isinstance(backing, ColumnarMap) else None
-        self.keeps_columns = self._columnar is not None  # can `multi_combine` be used?
         # What this commit wrote as columns, by the fields of its keys; not yet in `_written`.
         self._combined: tuple[Sequence[Sequence[Any]], NumberColumns] | None = None
 
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
-        attempts = self._offers.attempts
-        return attempts is None or bool(attempts.keeps_attempts())
+        return bool(self.backing.keeps_attempts())
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
@@ -66,17 +62,17 @@ class OpaqueMap(CommittedMap):
             The column of new values. None if this store, these values or an earlier update of the commit rule it out:
             nothing was written, use `multi_update`.
         """
-        commit, columnar = self._current(), self._columnar
-        if columnar is None or self._written or self._combined is not None:
+        commit = self._current()
+        if self._written or self._combined is not None:
             return None
-        found = columnar.multi_get_columns(parts)
+        found = self.backing.multi_get_columns(parts)
         if found is None:
             return None
         self._refuse_later(found, commit, lambda at: tuple(part[at] for part in map(_listed, parts)), behind=commit)
         new = found.combined(values, function, commit)
         if new is None:
             return None
-        columnar.multi_put_columns(found, new)
+        self.backing.multi_put_columns(found, new)
         count_keys(asked=len(new), written=len(new))
         self._combined = parts, new  # after the put, because a failed one must not look written (R10)
         return new.curr
@@ -108,15 +104,14 @@ class OpaqueMap(CommittedMap):
         if not keys:
             return []
         keys = told_apart(keys)
-        found = None if self._columnar is None else self._columnar.multi_find(keys)
+        found = self.backing.multi_find(keys)
         count_keys(asked=len(keys))
         if found is not None:
             self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
             return found.values_before(snapshot.txid + 1, snapshot.winners)
         # Past every memory, because a commit that crashed here is under way until the next begin_commit.
-        past = self._offers.past_memory
-        read = self.backing.multi_get if past is None else past.multi_get_stored
-        return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid))
+        stored = self.backing.multi_get_stored(keys)
+        return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid))
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.

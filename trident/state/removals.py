@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trident.state.interfaces import IBackingMap, Key, RemovableMap, StateType
+from trident.state.backing_map import BackingMap
+from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -24,23 +25,23 @@ REMOVAL_LAG = 16
 class Removals:
     """The keys that one instance removed and has not deleted yet; none if the store cannot delete."""
 
-    def __init__(self, backing: IBackingMap[Any], kind: StateType) -> None:
+    def __init__(self, backing: BackingMap, kind: StateType) -> None:
         self._backing, self._kind = backing, kind
-        self._removable = backing if isinstance(backing, RemovableMap) else None
+        self._deletes = backing.offers("multi_delete")
         self._removing: dict[Key, None] = {}
         self._removed: dict[Key, Txid] = {}
 
     def begin(self, txid: Txid) -> None:
         """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
         self._removing = {}
-        if not self._removed or self._removable is None:
+        if not self._removed or not self._deletes:
             return
         for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
             del self._removed[key]  # an attempt that lost; its replay decides again
         due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
         if due:
             stored = self._backing.multi_get(list(due))
-            self._removable.multi_delete(
+            self._backing.multi_delete(
                 [k for (k, by), found in zip(due.items(), stored, strict=True) if self._left(found, by)]
             )
             for key in due:
@@ -48,11 +49,11 @@ class Removals:
 
     def keep_all(self) -> None:
         """Delete nothing from now on: another partition may write a key while this one deletes it."""
-        self._removable = None
+        self._deletes = False
 
     def note(self, keys: Sequence[Key]) -> None:
         """The current commit removed these keys."""
-        if self._removable is not None:
+        if self._deletes:
             self._removing.update(dict.fromkeys(keys))
 
     def end(self, txid: Txid) -> None:

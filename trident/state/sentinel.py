@@ -19,7 +19,8 @@ from trident.errors import (
     StateMismatchError,
     StatePlaceError,
 )
-from trident.state.interfaces import AtomicMap, FencedMap, IBackingMap, Key
+from trident.state.backing_map import BackingMap, backing_map
+from trident.state.interfaces import IBackingMap, Key
 from trident.state.txid import Sentinel, Txid, epoch_of
 
 __all__ = [
@@ -187,7 +188,7 @@ class ReservedKeySentinel:
 
     One holds the last commit that is complete, the other the commit that has begun. The first is written only at the end:
     then it must still be what it was at the begin, or the store was emptied or rolled back meanwhile. It cannot fence a
-    writer that sleeps between two puts: for that a map implements `FencedMap`.
+    writer that sleeps between two puts: for that a store has `move_sentinel`.
     """
 
     def __init__(self, backing: IBackingMap[Any], partition: int) -> None:
@@ -244,14 +245,15 @@ class ReservedKeySentinel:
         )
 
 
-def fenced(backing: IBackingMap[Any], partition: int) -> FencedMap:
+def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKeySentinel:
     """Return the map itself if it keeps its own sentinel, else one kept under reserved keys."""
-    return backing if isinstance(backing, FencedMap) else ReservedKeySentinel(backing, partition)
+    store = backing_map(backing)
+    return store if store.offers("move_sentinel") else ReservedKeySentinel(store, partition)
 
 
 def is_atomic(backing: IBackingMap[Any]) -> bool:
     """Whether the map writes a commit whole or not at all."""
-    return isinstance(backing, AtomicMap) and backing.commits_atomically
+    return backing_map(backing).facts.commits_atomically
 
 
 def is_sentinel_key(keys: Sequence[Key]) -> bool:

@@ -5,36 +5,23 @@ It lets one store serve grouped and ungrouped `persistent_aggregate` alike.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from trident.errors import UnsupportedOperation
-from trident.state.abilities import (
-    Closable,
-    ColumnarState,
-    FreelyWritten,
-    ITupleCollection,
-    KeepsAttempts,
-    OnceUpdatable,
-    Resettable,
-    SnapshotListable,
-    SnapshotReadable,
-)
-from trident.state.interfaces import Key, MapState, RemovableMapState, State, StateType, ValueUpdater, kind_of
-from trident.state.map_abilities import FencedMap, ListableMap
+from trident.state.interfaces import Key, MapState, State, ValueUpdater, kind_of, state_of
 from trident.state.txid import Snapshot
-from trident.state.wrappers.forwarding import IfOffered, passed_on
+from trident.state.wrappers.forwarding import passed_on
 
 __all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
+
+_OF_A_VALUE = {"get", "get_at", "update"}
 
 DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"
 """The one part of the key that the single value is kept under, unless a store says otherwise."""
 
 
-class SnapshottableMap:
-    """`MapState` and `Snapshottable` over one map state.
-
-    Everything else that the map can do (`multi_get_at`, `read_sentinel`, `move_sentinel`, `reset`, `close`,
-    `multi_remove`, `get_tuples`) is a method of this object too; what the map cannot do, this object does not have.
+class SnapshottableMap(State):
+    """`MapState` and `Snapshottable` over one map state; everything else is what the map does.
 
     Parameters
     ----------
@@ -47,36 +34,33 @@ class SnapshottableMap:
     def __init__(self, map_state: MapState[Any], snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY) -> None:
         self.map_state = map_state
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
-        self.inner: Any = map_state
+        self.inner = inner = state_of(map_state)
+        self.facts, self.kind, self.place = inner.facts, kind_of(inner), inner.place
 
     begin_commit = passed_on(State.begin_commit)
     commit = passed_on(State.commit)
-    multi_get = passed_on(MapState.multi_get)
-    multi_update = passed_on(MapState.multi_update)
-    multi_update_once = passed_on(OnceUpdatable.multi_update_once)
-    multi_put = passed_on(MapState.multi_put)
-    multi_get_at = passed_on(SnapshotReadable.multi_get_at)
-    share_keys = passed_on(FreelyWritten.share_keys)
-    written_keys = passed_on(FreelyWritten.written_keys)
-    multi_combine = passed_on(ColumnarState.multi_combine)
-    multi_remove = passed_on(RemovableMapState.multi_remove)
-    get_tuples = passed_on(ITupleCollection.get_tuples)
-    get_tuples_at = passed_on(SnapshotListable.get_tuples_at)
-    key_pages = passed_on(ListableMap.key_pages)
-    read_sentinel = passed_on(FencedMap.read_sentinel)
-    move_sentinel = passed_on(FencedMap.move_sentinel)
-    keeps_attempts = passed_on(KeepsAttempts.keeps_attempts)
-    reset = passed_on(Resettable.reset)
-    close = passed_on(Closable.close)
-    keeps_columns: bool = cast("bool", IfOffered("keeps_columns"))
-    place: str = cast("str", IfOffered("place"))
-    fences: bool = cast("bool", IfOffered("fences"))
-    shares_keys: bool = cast("bool", IfOffered("shares_keys"))
+    close = passed_on(State.close)
+    multi_get = passed_on(State.multi_get)
+    multi_update = passed_on(State.multi_update)
+    multi_update_once = passed_on(State.multi_update_once)
+    multi_combine = passed_on(State.multi_combine)
+    multi_put = passed_on(State.multi_put)
+    multi_remove = passed_on(State.multi_remove)
+    get_tuples = passed_on(State.get_tuples)
+    key_pages = passed_on(State.key_pages)
+    share_keys = passed_on(State.share_keys)
+    written_keys = passed_on(State.written_keys)
+    multi_get_at = passed_on(State.multi_get_at)
+    get_tuples_at = passed_on(State.get_tuples_at)
+    keeps_attempts = passed_on(State.keeps_attempts)
+    read_sentinel = passed_on(State.read_sentinel)
+    move_sentinel = passed_on(State.move_sentinel)
+    reset = passed_on(State.reset)
 
-    @property
-    def kind(self) -> StateType | None:
-        """How the map undoes a failed attempt; None for a map that does not say."""
-        return kind_of(self.map_state)
+    def offers(self, method: str) -> bool:
+        """Whether the map, or this class besides, has a method of its own in place of the default."""
+        is_passed_on = getattr(type(self), method) is getattr(SnapshottableMap, method) and method not in _OF_A_VALUE
+        return self.inner.offers(method) if is_passed_on else super().offers(method)
 
     def get(self) -> Any:
         """Return the single value, None if never written."""
@@ -93,12 +77,12 @@ class SnapshottableMap:
         UnsupportedOperation
             The map keeps no earlier values (only an opaque one does).
         """
-        if not isinstance(self.map_state, SnapshotReadable):
+        if not self.inner.offers("multi_get_at"):
             raise UnsupportedOperation(
                 f"read as of batch {snapshot.txid}: a {type(self.map_state).__name__} keeps the latest value only; "
                 "use an opaque state, or get() for the latest write"
             )
-        (value,) = self.map_state.multi_get_at([self.snapshot_key], snapshot)
+        (value,) = self.inner.multi_get_at([self.snapshot_key], snapshot)
         return value
 
     def update(self, updater: ValueUpdater[Any]) -> Any:

@@ -36,7 +36,7 @@ class Register(ABC):
 
 
 class RecordFence(Generic[N]):
-    """The sentinel of one partition: read, moved and compared; implements `FencedMap` with a `Register`.
+    """The sentinel of one partition: read, moved and compared; for a `BackingMap` that fences, with a `Register`.
 
     Parameters
     ----------

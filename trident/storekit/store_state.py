@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from trident.extras import needs_package
 from trident.state.encoding.serializers import keeps_attempts, serializer_for
-from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
+from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
 from trident.state.wrappers.serialized_map import SerializedMap
 from trident.storekit.store_options import Expiring, MapOptions
@@ -74,14 +74,12 @@ class StoreMapFactory:
         return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
 
     @property
-    def keeps_attempts(self) -> bool:
-        """Whether stored values say which attempt wrote them."""
-        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
-
-    @property
-    def expires_after_s(self) -> float | None:
-        """The option `ttl_s`, if the store has it."""
-        return self.options.ttl_s if isinstance(self.options, Expiring) else None
+    def facts(self) -> StoreFacts:
+        """Whether the serializer keeps attempts, and when values expire."""
+        ttl_s = self.options.ttl_s if isinstance(self.options, Expiring) else None
+        return StoreFacts(
+            expires_after_s=ttl_s, keeps_attempts=keeps_attempts(serializer_for(self.options.serializer, self.kind))
+        )
 
 
 class StoreState(Kinds[T]):

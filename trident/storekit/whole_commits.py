@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from trident.errors import BackendError, CommitOrderError
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
@@ -81,7 +82,7 @@ class _SentinelRow(Register):
         return new if self._rows.write(self.puts, self._key, found, new) else self.read()
 
 
-class WholeCommitMap:
+class WholeCommitMap(BackingMap):
     """One partition's view of a map of bytes, with its sentinel. Used by one thread at a time.
 
     Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside, each
@@ -95,8 +96,7 @@ class WholeCommitMap:
         The state, its partition and the server, for messages.
     """
 
-    commits_atomically = True  # no seal: rows and sentinel are one transaction
-    shares_keys = True
+    facts = MapFacts(commits_atomically=True, shares_keys=True)  # no seal: rows and sentinel are one transaction
 
     def __init__(self, rows: Rows, conf: StateConf, partition: int, what: str) -> None:
         self._rows, self._read_only, self._what = rows, conf.read_only, what

@@ -28,7 +28,6 @@ class FaultyMap(MapWrapper):
         super().__init__(inner)
         self._fault, self._state = fault, state
         self._txid = self._puts = 0
-        self.multi_get = inner.multi_get
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         self._txid, self._puts = sentinel.txid, 0

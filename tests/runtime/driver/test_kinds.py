@@ -19,6 +19,7 @@ from trident.planner import make_plan
 from trident.runtime.driver.capabilities import lasting_states
 from trident.spout import SpoutType
 from trident.state import MapStateFactory, SnapshottableMap, StateSpec, StateType, TransactionalMap
+from trident.state.interfaces import state_of
 
 
 class KindOfRows(RowsState):
@@ -85,7 +86,7 @@ def test_a_state_of_ones_own_needs_durable_definitions_unless_it_keeps_the_attem
     if keeps is not None:
         factory.state.keeps_attempts = lambda: keeps  # type: ignore[attr-defined]
     topology = keeping(factory, SpoutType.TRANSACTIONAL)
-    assert bool(lasting_states(make_plan(topology.graph()), {"kept": [factory.state]})) is (keeps is not True)
+    assert bool(lasting_states(make_plan(topology.graph()), {"kept": [state_of(factory.state)]})) is (keeps is not True)
     if keeps is False:
         with pytest.raises(InexactPairingError, match="feeds state 'kept', which is opaque without attempts"):
             start(keeping(factory), "in_process")

@@ -39,7 +39,7 @@ from trident.runtime.reading.data_source import TridentDataSource
 from trident.runtime.reading.state_frames import table_of_state
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView
-from trident.state import Key, OpaqueMap, OpaqueValue, Snapshot, Winners
+from trident.state import Key, OpaqueMap, OpaqueValue, Snapshot, State, Winners
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +120,7 @@ def test_a_state_without_keys_has_one_row_or_none(topology: TridentTopology, tmp
 
 
 def test_a_store_that_cannot_list_says_so() -> None:
-    class Unlisted:
+    class Unlisted(State):
         def multi_get(self, keys: Sequence[Key]) -> list[Any]:
             raise AssertionError
 

@@ -43,7 +43,17 @@ from trident.operations import BaseQueryFunction, Count, Sum
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.views import StateView
-from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, StateSpec, Txid, Winners, map_state
+from trident.state import (
+    OpaqueMap,
+    OpaqueValue,
+    Snapshot,
+    SnapshottableMap,
+    State,
+    StateSpec,
+    Txid,
+    Winners,
+    map_state,
+)
 
 KEYS = [(f"k{n}",) for n in range(30)]
 
@@ -439,7 +449,7 @@ def test_a_view_closes_what_it_opened(topology: TridentTopology, tmp_path: Path)
     assert len(set(closed)) == 4  # two writers, two readers
 
 
-class OneReaderMap:
+class OneReaderMap(State):
     """A store that must not be read by two threads at once; tells whether it was."""
 
     def __init__(self) -> None:

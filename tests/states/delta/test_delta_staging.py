@@ -19,7 +19,6 @@ from states.delta.staged_files import STAGED, StagingTable
 from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
 from tests.states.delta.stage_child import POINTS
 from trident.errors import BackendError, FencedError, SecondRunError
-from trident.state.abilities import StagedCommits
 from trident.state.interfaces import StateType
 from trident.state.txid import Snapshot, Txid
 
@@ -61,8 +60,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Path) -> None:
     task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
-    assert isinstance(task, StagedCommits)
-    assert DeltaState.opaque(tmp_path / "another").stages_commits
+    assert task.offers("stage")
+    assert DeltaState.opaque(tmp_path / "another").facts.stages_commits
     step(task, driver, log, 1, 1, {"man": 1})
     txid, before = log.txid(2, 1), version_of(tmp_path)
     staged = stage(task, txid, {"man": 10, "dog": 5})

@@ -18,7 +18,6 @@ from tests.harness.crashing_stores import DictMap
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
-from trident.state.columns import ColumnarMap
 from trident.state.columns.number_table import NumberTable
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerUpdates
 
@@ -275,11 +274,11 @@ def test_only_opaque_states_without_a_bound_take_columns() -> None:
         return factory.make_state(StateConf(state="s"), 0, 1).map_state.backing
 
     kinds = [StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL]
-    takes = [isinstance(backing(MemoryMapState(kind=kind)), ColumnarMap) for kind in kinds]
-    assert (takes, isinstance(backing(LRUMemoryMapState(2)), ColumnarMap)) == ([True, False, False], False)
-    assert OpaqueMap(DictMap())._columnar is None
-    assert hasattr(MemoryMap(StateType.OPAQUE, MemoryData()), "multi_combine")
-    assert not hasattr(MemoryMap(StateType.TRANSACTIONAL, MemoryData()), "multi_combine")
+    takes = [backing(MemoryMapState(kind=kind)).facts.keeps_columns for kind in kinds]
+    assert (takes, backing(LRUMemoryMapState(2)).facts.keeps_columns) == ([True, False, False], False)
+    assert not OpaqueMap(DictMap()).facts.keeps_columns
+    assert MemoryMap(StateType.OPAQUE, MemoryData()).facts.keeps_columns
+    assert not MemoryMap(StateType.TRANSACTIONAL, MemoryData()).facts.keeps_columns
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

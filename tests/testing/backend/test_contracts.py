@@ -226,5 +226,5 @@ def test_the_report_is_a_table_with_seed_and_first_failure() -> None:
     assert out.getvalue() == str(report)
     assert "listing         violated" in str(report)
     assert "durable         not claimed" in str(report)
-    assert "Limits(lists=True), but the map is no ListableMap" in str(report)
+    assert "Limits(lists=True), but the map has no key_pages" in str(report)
     assert "seed 3" in str(report)

@@ -13,7 +13,10 @@ import pytest
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap
 from trident.errors import BackendError
-from trident.state import FencedMap, Key, ListableMap, RemovableMap, Resettable, Sentinel
+from trident.state import (
+    Key,
+    Sentinel,
+)
 from trident.state.sentinel import is_atomic
 from trident.testing import Faults, FaultyMap, InjectedFault
 
@@ -44,12 +47,12 @@ def test_a_put_fails_in_each_way(how: Any, written: list[int | None]) -> None:
 def test_every_call_of_every_map_counts() -> None:
     faults = Faults()
     fenced, plain = FaultyMap(MemoryBackingMap[int](), faults), FaultyMap(DictMap(), faults)
-    assert isinstance(fenced, FencedMap)
+    assert fenced.offers("move_sentinel")
     fenced.move_sentinel(Sentinel("log", 1, 1))
     fenced.multi_put(KEYS, [1, 2, 3, 4])
     faults.fail(at=2, how="middle")
     plain.multi_get(KEYS)
-    assert isinstance(fenced, RemovableMap)
+    assert fenced.offers("multi_delete")
     with pytest.raises(InjectedFault):
         fenced.multi_delete(KEYS)
     assert list(fenced.multi_get(KEYS)) == [None, None, 3, 4]
@@ -57,9 +60,9 @@ def test_every_call_of_every_map_counts() -> None:
 
 
 def test_it_offers_what_the_store_offers() -> None:
-    able = (FencedMap, RemovableMap, ListableMap, Resettable)
-    assert [isinstance(FaultyMap(MemoryBackingMap[int](), Faults()), one) for one in able] == [True] * 4
-    assert [isinstance(FaultyMap(DictMap(), Faults()), one) for one in able] == [False] * 4
+    able = ("move_sentinel", "multi_delete", "key_pages", "reset")
+    assert list(map(FaultyMap(MemoryBackingMap[int](), Faults()).offers, able)) == [True] * 4
+    assert list(map(FaultyMap(DictMap(), Faults()).offers, able)) == [False] * 4
 
 
 def test_what_is_not_said_is_drawn_from_the_seed() -> None:
@@ -116,4 +119,4 @@ def test_a_wrapped_map_says_of_its_commits_what_the_map_says() -> None:
     assert [is_atomic(FaultyMap(store, Faults())) for store in (MemoryBackingMap[int](), Torn(), DictMap())] == [
         True, False, False,
     ]  # fmt: skip
-    assert FaultyMap(Torn(), Faults()).commits_atomically is False
+    assert FaultyMap(Torn(), Faults()).facts.commits_atomically is False

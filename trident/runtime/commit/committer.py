@@ -40,7 +40,6 @@ from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.over_time import update_over_time
 from trident.runtime.windows.shares import Moment, Now, Place, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
-from trident.state.abilities import OnceUpdatable
 from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
@@ -417,8 +416,9 @@ def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bound
             return entries.with_values(values) if wanted else None
         entries = entries.rows()
     if isinstance(entries, PiecedEntries):
-        once = state.multi_update_once if isinstance(state, OnceUpdatable) else state.multi_update
-        tables = [_new_values(node, _update_keys(node, once, piece), wanted) for piece in entries.pieces()]
+        tables = [
+            _new_values(node, _update_keys(node, state.multi_update_once, piece), wanted) for piece in entries.pieces()
+        ]
         return pa.concat_tables(tables) if wanted else None
     return _new_values(node, _update_rows(node, state, entries, bounds), wanted)
 
@@ -432,7 +432,7 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
     aggregation = node.aggregation
     if aggregation is None:
         out = Emitted(node.id, node.fields, bounds, len(entries))
-        node.updater.update_state(state, entries.keys, out)
+        node.updater.update_state(state.given, entries.keys, out)
         return out.rows
     if not aggregation.grouped:
         return [(state.update(_updaters(aggregation, entries)[0]),)]

@@ -17,7 +17,6 @@ from trident.runtime.steps.key_columns import keys_of
 from trident.runtime.steps.partitions import partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
 from trident.runtime.steps.user_calls import calls_user_code
-from trident.state.abilities import ColumnarState
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 from trident.state.values import Combine
@@ -109,7 +108,7 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
         return False
     number = schema_of(aggregation.output).types[0]
     fit = all(map(is_plain_key, aggregation.group.types)) and number in (pa.int64(), pa.float64())
-    return fit and len(states) == 1 and isinstance(states[0], ColumnarState) and states[0].keeps_columns
+    return fit and len(states) == 1 and states[0].facts.keeps_columns
 
 
 def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:

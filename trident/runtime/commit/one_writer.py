@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
 from trident.errors import KeyConflictError, StateError
 from trident.runtime.steps.failures import shown
-from trident.state.abilities import FreelyWritten
 from trident.state.encoding.codec import decode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_keys
+from trident.state.interfaces import State
 
 __all__ = ["check_one_writer", "marks_of"]
 
@@ -22,10 +21,8 @@ _MOST_BYTES = 64  # of a mark; a longer key is told by its hash
 _HASH_BYTES = 16
 
 
-def marks_of(state: Any) -> list[bytes]:
+def marks_of(state: State) -> list[bytes]:
     """Return what tells the keys apart that the commit under way writes; nothing of a state that is no map."""
-    if not isinstance(state, FreelyWritten):
-        return []
     return [
         key
         if len(key) <= _MOST_BYTES

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from trident.ability import missing
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
 from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.state.abilities import (
-    KeepsAttempts,
-    MultiPuttable,
-    MultiUpdatable,
-    SnapshotGettable,
-    SnapshotReadable,
-    Updatable,
-)
-from trident.state.interfaces import ReadOnlyMapState, ReadOnlySnapshottable, State, StateType, kind_of
+from trident.state.interfaces import State, StateType, kind_of
 
 __all__ = [
     "check_capabilities",
@@ -30,7 +20,7 @@ __all__ = [
     "lasting_states",
 ]
 
-States = Mapping[str, Sequence[Any]]
+States = Mapping[str, Sequence[State]]
 
 
 def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) -> None:
@@ -45,13 +35,13 @@ def check_capabilities(plan: Plan, states: States) -> None:
     """Refuse a state that lacks what the topology does with it, before anything runs."""
     kinds = kinds_of(plan, states)
     for node in _persists(plan):
-        needed: list[type] = [State]
+        needed = ["begin_commit", "commit"]
         if isinstance(node, (WindowNode, JoinWithinNode)):
             _check_window(node, states[node.state][0], kinds[node.state])
-            needed += [ReadOnlyMapState, MultiPuttable]
+            needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
-            needed.append(MultiUpdatable if node.aggregation.grouped else Updatable)
-        for name in (name for ability in needed for name in missing(states[node.state][0], ability)):
+            needed.append("multi_update" if node.aggregation.grouped else "update")
+        for name in (name for name in needed if not states[node.state][0].offers(name)):
             raise TopologyError(
                 f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
                 + _lack(node, name)
@@ -78,7 +68,7 @@ def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
     return kinds
 
 
-def _check_window(node: WindowNode | JoinWithinNode, state: Any, kind: StateType | None) -> None:
+def _check_window(node: WindowNode | JoinWithinNode, state: State, kind: StateType | None) -> None:
     if kind is not StateType.OPAQUE:
         found = kind.value if kind is not None else "of a kind that it does not say"
         raise TopologyError(
@@ -105,7 +95,7 @@ def check_pairings(plan: Plan, graph: Graph, states: States) -> None:
     """Refuse a spout and a state that are not exact together; see the guarantee matrix."""
     kinds = kinds_of(plan, states)
     for node in _persists(plan):
-        kind, keeps = kinds[node.state], _keeps_attempts(states[node.state][0])
+        kind, keeps = kinds[node.state], states[node.state][0].keeps_attempts()
         if kind is None:
             continue  # a user's own state: what it does with a replay is up to the state
         for spout in graph.sources_of(node.id):
@@ -136,25 +126,18 @@ def lasting_states(plan: Plan, states: States) -> set[str]:
     return {
         node.state
         for node in _persists(plan)
-        if kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
+        if kinds[node.state] is not StateType.OPAQUE or not states[node.state][0].keeps_attempts()
     }
 
 
 def is_all_in_memory(plan: Plan) -> bool:
     """Whether every state that a plan updates is in this process's memory."""
-    return all(plan.states[node.state].spec.in_memory for node in _persists(plan))
+    return all(plan.states[node.state].spec.facts.in_memory for node in _persists(plan))
 
 
-def _reads_the_past(state: Any) -> bool:
+def _reads_the_past(state: State) -> bool:
     """Whether a view reads the state as of a batch, by whatever method a query uses."""
-    return isinstance(state, SnapshotReadable) and (
-        isinstance(state, SnapshotGettable) or not isinstance(state, ReadOnlySnapshottable)
-    )
-
-
-def _keeps_attempts(state: Any) -> bool | None:
-    """What a state says of its layout; None if nothing."""
-    return bool(state.keeps_attempts()) if isinstance(state, KeepsAttempts) else None
+    return state.offers("multi_get_at") and (state.offers("get_at") or not state.offers("get"))
 
 
 def _persists(plan: Plan) -> Iterator[PersistNode]:

@@ -13,7 +13,6 @@ from trident.graph import PersistNode
 from trident.planner import Fragment, Plan
 from trident.runtime.driver.batch import Batch
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
-from trident.state.abilities import SentinelReadable
 
 __all__ = ["Capturing"]
 
@@ -64,7 +63,7 @@ class Capturing:
         return frozenset(found | (self._in_tasks if self._cut_off == txid else set()))
 
     def _has_begun(self, name: str, partitions: Sequence[Any], txid: int) -> bool:
-        if not isinstance(partitions[0], SentinelReadable):
+        if not partitions[0].offers("read_sentinel"):
             return self._began == txid
         with failing_at(name):
             sentinels = [partition.read_sentinel() for partition in partitions]

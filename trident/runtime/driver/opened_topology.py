@@ -30,7 +30,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import make_state, view_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.bounds import Bounds
-from trident.state.abilities import Closable, Publishing
+from trident.state.interfaces import State
 
 __all__ = ["OpenedTopology", "open_topology"]
 
@@ -74,7 +74,7 @@ class OpenedTopology:
     letters: DeadLetters
     commit_threads: Callable[[], Sequence[int]]
     placements: Mapping[str, PlacedState]
-    publishing: Sequence[tuple[str, Publishing]] = ()
+    publishing: Sequence[tuple[str, State]] = ()
     gate: CommitGate = field(default_factory=CommitGate)
     _views: dict[str, StateView] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ def open_topology(
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         letters = dead_letters_of(config, plan.topology)
         idents = list if threads is None else threads.idents
-        publishing = [(name, one) for name, each in states.items() for one in each if isinstance(one, Publishing)]
+        publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
         opened = OpenedTopology(
             plan,
             config,
@@ -160,14 +160,13 @@ def open_topology(
 
 def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
     """Open the writers of all states that the topology updates."""
-    states: dict[str, list[Any]] = {}
+    states: dict[str, list[State]] = {}
     for name, count in plan.partitions.items():
         states[name] = []
         for partition in range(count):
             state = make_state(plan, config, name, partition, count)
             states[name].append(state)
-            if isinstance(state, Closable):
-                closers.add("states", state.close)
+            closers.add("states", state.close)
     return states
 
 

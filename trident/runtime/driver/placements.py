@@ -13,7 +13,6 @@ from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
 from trident.runtime.engine.environment import master_of
-from trident.state.abilities import Fencing, StagedCommits
 from trident.state.interfaces import StateType, kind_of
 
 __all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of", "roaming_states"]
@@ -41,7 +40,7 @@ def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], placements: 
     return [
         name
         for name in executors_of(placements)
-        if plan.states[name].free_keys and len(states[name]) > 1 and not isinstance(states[name][0], StagedCommits)
+        if plan.states[name].free_keys and len(states[name]) > 1 and not states[name][0].offers("stage")
     ]
 
 
@@ -80,7 +79,7 @@ def _wanted(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> Pla
         return PlacedState(EXECUTORS, "as asked")
     if not cluster:
         return PlacedState(DRIVER, "auto, on one machine")
-    if state.spec.on_one_machine:
+    if state.spec.facts.on_one_machine:
         return PlacedState(DRIVER, "auto: its place is on this machine, and executors of another one may not see it")
     return PlacedState(EXECUTORS, "auto, on a cluster")
 
@@ -89,10 +88,10 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> 
     """Say why a state cannot be committed in executors; empty if it can."""
     if config.engine == "in_process":
         return 'engine "in_process" has no executors'
-    if plan.states[name].spec.in_memory:
+    if plan.states[name].spec.facts.in_memory:
         return "its values are in the memory of this process"
     state = partitions[0]
-    if not isinstance(state, StagedCommits) and not (isinstance(state, Fencing) and state.fences):
+    if not state.offers("stage") and not state.facts.fences:
         return (
             f"its store ({type(state).__name__}) cannot refuse a task that was replaced and writes late (it has no "
             "read_sentinel and move_sentinel), and such a write would stay"
@@ -104,7 +103,7 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> 
             f"before a state that is {kind.value} is written; tasks know their own keys only (an opaque state can take back "
             "what was written, and with one partition there is nothing to compare)"
         )
-    if isinstance(state, StagedCommits) and _sees_its_batch(plan, name):
+    if state.offers("stage") and _sees_its_batch(plan, name):
         return (
             "a query of it sees its own batch, and the store shows a batch only when the driver has published what all "
             "tasks staged"

@@ -18,7 +18,6 @@ from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord,
 from trident.errors import BackendError, FencedError, StateMismatchError, StatePlaceError
 from trident.planner import Plan
 from trident.runtime.driver.capabilities import kinds_of
-from trident.state.abilities import Closable, SentinelReadable, place_of
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
@@ -88,7 +87,7 @@ def reconcile(
         founds = [
             _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
             for name, partitions in states.items()
-            if isinstance(partitions[0], SentinelReadable)
+            if partitions[0].offers("read_sentinel")
         ]
         _recover(log, founds, policy)
         log.append(StartRecord(log.epoch, executors))
@@ -106,8 +105,7 @@ def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Ma
     instances = []
     for partition in range(count):
         instances.append(make(name, partition, count))
-        if isinstance(instances[-1], Closable):
-            opened.callback(instances[-1].close)
+        opened.callback(instances[-1].close)
     return instances
 
 
@@ -119,7 +117,7 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
         try:
-            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), place_of(instance))
+            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), instance.place)
         except StateMismatchError as mismatch:
             # Another state's place must not be emptied, whatever else is wrong.
             if found.mismatch is None or isinstance(mismatch, StatePlaceError):
@@ -221,7 +219,7 @@ def _lay_out(
 
 def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
     """Write this driver's sentinel; a replaced driver that wakes up may still move its own a few times meanwhile."""
-    place = place_of(instance)
+    place = instance.place
     what = f"claim the place of {place or 'a state'}"
     for left in reversed(range(_TRIES)):
         found = instance.read_sentinel()

@@ -52,7 +52,7 @@ class TaskOutput:
     written
         By state and partition, the marks of the keys that tasks have written, where any partition may write any key.
     staged
-        By state and partition, what the driver has yet to publish; see `StagedCommits`.
+        By state and partition, what the driver has yet to publish; see `State.stage`.
     fenced
         The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     kept

@@ -42,7 +42,6 @@ from trident.runtime.steps.partitions import partition_of_total
 from trident.runtime.steps.rows import Run
 from trident.runtime.windows.shares import Now, Place, running_partitions
 from trident.runtime.windows.time_frames import MOMENT, moment_told
-from trident.state.abilities import StagedCommits
 from trident.state.key_counts import counting_keys
 from trident.state.risks_told import suppress_warnings
 from trident.state.txid import Txid
@@ -179,7 +178,7 @@ class CommittingProgram(WorkerProgram):
         Without it, what that run has committed, or still commits, would stand, and the batch would be recorded without it.
         What a task has staged counts only if the driver is told of it, so there a run without rows has nothing to do.
         """
-        if isinstance(state, StagedCommits):
+        if state.offers("stage"):
             return
         with failing_at(node.id):
             state.begin_commit(txid)
@@ -241,7 +240,7 @@ def _staging(
     state: Any, staged: dict[str, dict[int, bytes]], name: str, partition: int
 ) -> Callable[[Txid], None] | None:
     """Return what ends the commit of a state whose driver publishes what tasks stage; None: the state itself ends it."""
-    if not isinstance(state, StagedCommits):
+    if not state.offers("stage"):
         return None
 
     def end(txid: Txid) -> None:

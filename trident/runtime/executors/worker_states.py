@@ -16,7 +16,6 @@ from typing import Any
 
 from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import open_state
-from trident.state.abilities import Closable
 
 __all__ = ["MOST_KEPT", "WorkerStates"]
 
@@ -81,7 +80,6 @@ class WorkerStates:
     def _close(self, place: _Place) -> None:
         state, _ = self._open.pop(place)
         try:
-            if isinstance(state, Closable):
-                state.close()
+            state.close()
         except Exception:
             logger.exception("closing partition %d of state %r failed", place[1], place[0])

@@ -24,7 +24,6 @@ from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView
 from trident.servers.zookeeper_address import is_zookeeper
-from trident.state.abilities import TimeTravelling
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
 
@@ -155,7 +154,7 @@ class _Reader(DataSourceReader):
         state = open_state(
             self._place.topology, self._place.node, self._place.config.as_mapping(), 0, 1, read_only=True
         )
-        if self._txid < now.txid and not isinstance(state, TimeTravelling):
+        if self._txid < now.txid and not state.offers("at"):
             raise StateError(
                 f"read state {name!r} as of batch {self._txid}: its store is no Delta table, so only the last batch "
                 f"({now.txid}) can be read"

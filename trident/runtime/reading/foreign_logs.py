@@ -64,7 +64,7 @@ def log_place(topology: str, config: Config) -> str:
 
 def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> TransactionLogReader:
     for state in states:
-        if state.spec.in_memory:
+        if state.spec.facts.in_memory:
             raise UnsupportedOperation(
                 f"state {state.name!r} is in the memory of the process that runs {topology!r}; no other process can read "
                 f"it. {instead}, or keep it in a store"

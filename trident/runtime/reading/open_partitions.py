@@ -13,14 +13,15 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
-from trident.state.abilities import FreelyWritten
-from trident.state.interfaces import StateConf
+from trident.state.interfaces import State, StateConf, state_of
 from trident.state.txid import Snapshot
 
 __all__ = ["make_state", "open_state", "open_view", "view_of"]
 
 
-def make_state(plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
+def make_state(
+    plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False
+) -> State:
     """Open one partition of a state of a plan."""
     return open_state(plan.topology, plan.states[name], config.as_mapping(), partition, partitions, read_only)
 
@@ -32,15 +33,15 @@ def open_state(
     partition: int,
     partitions: int,
     read_only: bool = False,
-) -> Any:
+) -> State:
     """Open one partition of a declared state."""
     keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
     value = node.value.types[0] if len(node.value) else None
     named = node.value.names[0] if len(node.value) else None
     free = node.free_keys and partitions > 1
     conf = StateConf(topology, node.name, keys, value, settings, read_only, named, free)
-    state = node.spec.factory.make_state(conf, partition, partitions)
-    if free and isinstance(state, FreelyWritten):
+    state = state_of(node.spec.factory.make_state(conf, partition, partitions))
+    if free:
         state.share_keys()
     return state
 

@@ -8,10 +8,8 @@ from typing import Any
 from trident.errors import UnsupportedOperation
 from trident.runtime.reading.state_partitions import StatePartitions
 from trident.runtime.steps.partitions import partition_of_total
-from trident.state.abilities import ITupleCollection, TimeTravelling
 from trident.state.encoding.equal_keys import told_apart
-from trident.state.interfaces import Key
-from trident.state.map_abilities import ListableMap
+from trident.state.interfaces import Key, State
 from trident.state.txid import Snapshot
 
 __all__ = ["Listing", "Row", "begins", "with_values"]
@@ -36,7 +34,7 @@ class Listing:
 
     def __init__(
         self,
-        partitions: Sequence[Any],
+        partitions: Sequence[State],
         all_of_them: StatePartitions,
         name: str,
         has_keys: bool,
@@ -49,7 +47,7 @@ class Listing:
     def has_pages(self) -> bool:
         """Whether the keys come in pages."""
         # Asked here, because a view is made for each query of a batch, and most of them list nothing.
-        return isinstance(self._partitions[0], ListableMap)
+        return self._partitions[0].offers("key_pages")
 
     def at(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
         """Return all rows, or those of one partition; of a state without keys its value, if there is one."""
@@ -58,7 +56,7 @@ class Listing:
         if not self.has_keys:
             holds = partition_of_total(len(self._partitions)) in chosen
             return with_values([()], [self._all.total(snapshot)]) if holds else []
-        if isinstance(state, TimeTravelling):
+        if state.offers("at"):
             return [row for index in chosen for row in self._partitions[index].at(snapshot).get_tuples()]
         if not self.has_pages:
             return self.of_user(chosen)
@@ -87,7 +85,7 @@ class Listing:
 
     def of_user(self, chosen: Sequence[int] | None = None) -> list[Row]:
         """Return the rows of a state that is not one of our maps."""
-        if not isinstance(self._partitions[0], ITupleCollection):
+        if not self._partitions[0].offers("get_tuples"):
             raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
         partitions = self._partitions if chosen is None else [self._partitions[index] for index in chosen]
         return [row for state in partitions for row in state.get_tuples()]

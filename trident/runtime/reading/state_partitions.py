@@ -7,10 +7,8 @@ from typing import Any
 
 from trident.errors import KeyConflictError, UnsupportedOperation
 from trident.runtime.steps.partitions import partition_of_total, partitions_of
-from trident.state.abilities import SnapshotGettable, SnapshotReadable
 from trident.state.encoding.equal_keys import OneForm
-from trident.state.interfaces import Key, ReadOnlySnapshottable
-from trident.state.map_abilities import SharedKeys
+from trident.state.interfaces import Key, State
 from trident.state.txid import Snapshot
 
 __all__ = ["StatePartitions", "state_for_query"]
@@ -30,10 +28,10 @@ class StatePartitions:
         Whether an updater chooses the keys.
     """
 
-    def __init__(self, instances: Sequence[Any], name: str, free_keys: bool) -> None:
+    def __init__(self, instances: Sequence[State], name: str, free_keys: bool) -> None:
         self._instances, self._name = instances, name
-        self.is_past = isinstance(instances[0], SnapshotReadable)
-        self._asks_all = free_keys and len(instances) > 1 and not _shares_keys(instances[0])
+        self.is_past = instances[0].offers("multi_get_at")
+        self._asks_all = free_keys and len(instances) > 1 and not instances[0].facts.shares_keys
 
     def multi_get(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         """Read keys: a value per key, None where absent."""
@@ -76,14 +74,14 @@ class StatePartitions:
 
     def _read_total(self, partition: int, snapshot: Snapshot) -> Any:
         state = self._instances[partition]
-        if self.is_past and isinstance(state, SnapshotGettable):
+        if self.is_past and state.offers("get_at"):
             return state.get_at(snapshot)
-        if not isinstance(state, ReadOnlySnapshottable):
+        if not state.offers("get"):
             raise UnsupportedOperation(f"state {self._name!r} is not snapshottable; read it with multi_get(keys)")
         return state.get()
 
 
-def state_for_query(instances: Sequence[Any], name: str, free_keys: bool) -> Any:
+def state_for_query(instances: Sequence[State], name: str, free_keys: bool) -> Any:
     """Return the instance of a state that is no map which a query function gets: it sees what all partitions hold.
 
     Raises
@@ -92,18 +90,14 @@ def state_for_query(instances: Sequence[Any], name: str, free_keys: bool) -> Any
         An updater writes several partitions, and they do not say that each sees what all hold.
     """
     if not free_keys:
-        return instances[partition_of_total(len(instances))]
-    if len(instances) > 1 and not _shares_keys(instances[0]):
+        return instances[partition_of_total(len(instances))].given
+    if len(instances) > 1 and not instances[0].facts.shares_keys:
         raise UnsupportedOperation(
             f"state {name!r} has {len(instances)} partitions, and a query function gets one of them: if each of them sees what "
             f"all hold, say so with shares_keys = True in {type(instances[0]).__name__}; else give the state one partition, or "
             "make it a map (multi_get), whose partitions are all asked"
         )
-    return instances[0]
-
-
-def _shares_keys(state: object) -> bool:
-    return isinstance(state, SharedKeys) and bool(state.shares_keys)
+    return instances[0].given
 
 
 def _only(answers: Sequence[Any], name: str, key: str) -> tuple[Any, int]:

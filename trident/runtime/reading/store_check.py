@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from trident.coordination.log_state import LogState
 from trident.errors import StateReadError
-from trident.state.abilities import SentinelReadable, place_of
+from trident.state.interfaces import State
 from trident.state.reader_check import check_reading
 from trident.state.txid import Txid
 
@@ -36,7 +35,7 @@ class StoreCheck:
     def __init__(
         self,
         name: str,
-        partitions: Sequence[Any],
+        partitions: Sequence[State],
         log: Callable[[], LogState],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,7 +76,7 @@ class StoreCheck:
         return [Txid(txid + 1, 0, winners, log.incarnation, sentinel, epochs) for sentinel in expected]
 
 
-def check_partitions(name: str, partitions: Sequence[Any], commits: Callable[[], Sequence[Txid]]) -> None:
+def check_partitions(name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]]) -> None:
     """Compare each partition's sentinel with the log; on a mismatch the log is read again.
 
     Parameters
@@ -90,11 +89,11 @@ def check_partitions(name: str, partitions: Sequence[Any], commits: Callable[[],
         check_partition(name, partition, state, before[partition], lambda at=partition: commits()[at])  # type: ignore[misc]
 
 
-def check_partition(name: str, partition: int, state: Any, before: Txid, again: Callable[[], Txid]) -> None:
+def check_partition(name: str, partition: int, state: State, before: Txid, again: Callable[[], Txid]) -> None:
     """Compare one partition's sentinel with the log; `before` and `again`: its next commit by the log, then and now."""
-    if before.incarnation is None or not isinstance(state, SentinelReadable):
+    if before.incarnation is None or not state.offers("read_sentinel"):
         return
-    found, place = state.read_sentinel(), place_of(state)
+    found, place = state.read_sentinel(), state.place
     try:
         check_reading(name, partition, found, before, before, place)
     except StateReadError:

@@ -22,15 +22,9 @@ from trident.runtime.reading.row_listing import Listing, Row, begins, with_value
 from trident.runtime.reading.state_frames import columns_of_rows, frame_of
 from trident.runtime.reading.state_partitions import StatePartitions, state_for_query
 from trident.runtime.reading.store_check import StoreCheck
-from trident.state.abilities import (
-    Closable,
-    SnapshotReadable,
-    TableState,
-    TimeTravelling,
-)
 from trident.state.encoding.declared_keys import declared_keys, declared_prefix, keys_of_list
 from trident.state.encoding.equal_keys import OneForm
-from trident.state.interfaces import Key, ReadOnlyMapState
+from trident.state.interfaces import Key, State, state_of
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
@@ -74,7 +68,7 @@ class StateView:
 
     def __init__(
         self,
-        partitions: Sequence[Any],
+        partitions: Sequence[State],
         snapshot: Callable[[], Snapshot],
         name: str = "state",
         now: Callable[[], Snapshot] | None = None,
@@ -100,7 +94,7 @@ class StateView:
 
     @staticmethod
     def for_query(
-        partitions: Sequence[Any],
+        partitions: Sequence[State],
         snapshot: Callable[[], Snapshot],
         name: str = "state",
         now: Callable[[], Snapshot] | None = None,
@@ -109,7 +103,7 @@ class StateView:
         columns: Fields = Fields(),
     ) -> Any:
         """Return what a query function gets: a view, or a state of the user's itself."""
-        if isinstance(partitions[0], (SnapshotReadable, ReadOnlyMapState)):
+        if partitions[0].offers("multi_get") or partitions[0].offers("multi_get_at"):
             return StateView(partitions, snapshot, name, now, check=check, free_keys=free_keys, columns=columns)
         return state_for_query(partitions, name, free_keys)
 
@@ -202,7 +196,7 @@ class StateView:
     def pages_of(self, partition: int) -> Iterator[list[Row]]:
         """Iterate over the rows of one partition, in pages of a size that suits the store."""
         state = self._partitions[partition]
-        if not (self._listing.has_keys and self._listing.has_pages) or isinstance(state, TimeTravelling):
+        if not (self._listing.has_keys and self._listing.has_pages) or state.offers("at"):
             yield self._retried(lambda snapshot: self._listing.at(snapshot, partition))
             return
         for page in self._locked(state.key_pages()):
@@ -225,7 +219,7 @@ class StateView:
         then = Snapshot(txid, snapshot.winners)
         with self._lock:
             self.compare()
-            partitions = [self._time_travelling(state).at(then) for state in self._partitions]
+            partitions = [state_of(self._time_travelling(state).at(then)) for state in self._partitions]
         return StateView(partitions, lambda: then, self._name, columns=self._columns, free_keys=self._free_keys)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
@@ -245,7 +239,7 @@ class StateView:
         UnsupportedOperation
             The store cannot list its keys (Memcached).
         """
-        if isinstance(self._partitions[0], TableState):
+        if self._partitions[0].offers("to_dataframe"):
             with suppress(EnvironmentProblem):
                 return self._frame_of_table(spark, self._partitions[0])
         rows = self.rows_at_once()
@@ -253,7 +247,7 @@ class StateView:
             spark, self._name, columns_of_rows(self._name, rows) if self._free_keys else self._columns, rows
         )
 
-    def _frame_of_table(self, spark: SparkSession, table: TableState) -> DataFrame:
+    def _frame_of_table(self, spark: SparkSession, table: State) -> DataFrame:
         with self._lock:
             self.compare()
             snapshot = self._snapshot()
@@ -273,8 +267,8 @@ class StateView:
             ) from error
         return rows
 
-    def _time_travelling(self, state: Any) -> TimeTravelling:
-        if not isinstance(state, TimeTravelling):
+    def _time_travelling(self, state: State) -> State:
+        if not state.offers("at"):
             raise UnsupportedOperation(
                 f"state {self._name!r} cannot be read as of an earlier batch: its store is no Delta table"
             )
@@ -283,8 +277,7 @@ class StateView:
     def close(self) -> None:
         """Close the instances."""
         for state in self._partitions:
-            if isinstance(state, Closable):
-                state.close()
+            state.close()
 
     def _retried(self, read: Callable[[Snapshot], Any], rounds: int = ROUNDS) -> Any:
         def once() -> Any:

@@ -27,7 +27,7 @@ from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.runtime.windows.directory import DIRECTORY, Directory, Run
 from trident.runtime.windows.shares import ONE, Place, rows_of
-from trident.state.interfaces import Key, RemovableMapState
+from trident.state.interfaces import Key
 
 __all__ = ["MAX_CHUNK_BYTES", "WindowStore", "mergeable", "remove"]
 
@@ -214,10 +214,7 @@ def remove(state: Any, keys: Sequence[Key]) -> None:
     """Remove keys from a map state, or make their values None if it cannot."""
     if not keys:
         return
-    if isinstance(state, RemovableMapState):
-        state.multi_remove(keys)
-    else:
-        state.multi_put(keys, [None] * len(keys))
+    state.multi_remove(keys)
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:

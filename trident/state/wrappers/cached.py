@@ -13,7 +13,6 @@ from typing import Any
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.key_counts import count_keys
 from trident.state.wrappers.commit_memory import CommitMemory
-from trident.state.wrappers.forwarding import if_offered
 
 __all__ = ["CachedBatchReadsMap", "CachedMap"]
 
@@ -90,14 +89,12 @@ class CachedMap(CommitMemory):
             for key in keys:
                 cache.pop(key, None)
 
-    @if_offered
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Forget the keys and delete them."""
         for key in keys:
             self._cache.pop(key, None)
         super().multi_delete(keys)
 
-    @if_offered
     def reset(self) -> None:
         """Forget everything and empty the store."""
         self._cache.clear()

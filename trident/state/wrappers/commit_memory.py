@@ -8,11 +8,11 @@ case (another process committed meanwhile, a commit failed or never ended) it st
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key
+from trident.state.interfaces import IBackingMap, Key
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 from trident.state.wrappers.forwarding import MapWrapper
@@ -20,7 +20,7 @@ from trident.state.wrappers.forwarding import MapWrapper
 __all__ = ["CommitMemory", "follows"]
 
 
-class CommitMemory(MapWrapper, ABC):
+class CommitMemory(MapWrapper):
     """A memory that is used by the thread that is inside a commit, and forgets unless commits follow directly.
 
     A commit that crashed counts as under way until the next one begins.
@@ -28,7 +28,6 @@ class CommitMemory(MapWrapper, ABC):
 
     def __init__(self, store: IBackingMap[Any]) -> None:
         super().__init__(store)
-        self._lifecycle = store if isinstance(store, BackingMapLifecycle) else None
         self._committing: int | None = None  # the thread that is inside a commit
         self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
 
@@ -37,15 +36,13 @@ class CommitMemory(MapWrapper, ABC):
         ended, self._ended, self._committing = self._ended, None, None
         if ended is None or not follows(txid, ended):
             self._forget()
-        if self._lifecycle is not None:
-            self._lifecycle.begin(txid)
+        self.inner.begin(txid)
         self._committing = threading.get_ident()
 
     def end(self, txid: Txid) -> None:
         """End the commit; if the store cannot, nothing that it wrote is remembered."""
         self._committing = None
-        if self._lifecycle is not None:
-            self._lifecycle.end(txid)
+        self.inner.end(txid)
         self._ended = txid  # after the store: puts that did not become durable must not be remembered
 
     @abstractmethod

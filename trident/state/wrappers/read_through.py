@@ -21,17 +21,16 @@ from __future__ import annotations
 
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from trident.errors import StateError
-from trident.state.abilities import Closable
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.key_counts import count_keys
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 from trident.state.wrappers.commit_memory import CommitMemory
-from trident.state.wrappers.forwarding import if_offered
 
 __all__ = ["ReadThroughMap", "SpacedCache"]
 
@@ -39,14 +38,19 @@ _LOGGER = logging.getLogger(__name__)
 V = TypeVar("V")
 
 
-class SpacedCache(Protocol[V]):
+class SpacedCache(ABC, Generic[V]):
     """A cache that keeps entries apart by space. It may lose any of them; a `StateError` from it does no harm."""
 
+    @abstractmethod
     def get(self, space: str, keys: Sequence[Key]) -> Sequence[tuple[V | None] | None]:
         """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
 
+    @abstractmethod
     def put(self, space: str, keys: Sequence[Key], values: Sequence[V | None]) -> None:
         """Keep entries; None: the key is known to be absent. Raise if an older entry of a key may still be there."""
+
+    def close(self) -> None:
+        """Release connections."""
 
 
 class ReadThroughMap(CommitMemory):
@@ -108,7 +112,6 @@ class ReadThroughMap(CommitMemory):
         elif not is_sentinel_key(keys):
             self._space = None
 
-    @if_offered
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete from the durable map, then note in the cache that the keys are absent."""
         if not self._in_use(keys):
@@ -121,7 +124,6 @@ class ReadThroughMap(CommitMemory):
         if keys:
             self._fill(keys, [None] * len(keys))
 
-    @if_offered
     def reset(self) -> None:
         """Empty the durable map and leave the space."""
         self._space, self._ended = None, None
@@ -129,9 +131,8 @@ class ReadThroughMap(CommitMemory):
 
     def close(self) -> None:
         """Close both."""
-        for one in (self.cache, self.durable):
-            if isinstance(one, Closable):
-                one.close()
+        self.cache.close()
+        super().close()
 
     def _in_use(self, keys: Sequence[Key]) -> bool:
         return self._space is not None and self._remembers(keys)

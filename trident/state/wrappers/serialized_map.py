@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from trident.state.encoding.serializers import Serializer
@@ -19,12 +20,11 @@ class SerializedMap(MapWrapper):
     It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
     """
 
-    gives_copies = True  # what is read was decoded for this very call
-
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
         super().__init__(backing)
         self.backing, self.serializer = backing, serializer
         self._values = StoredValues(serializer)
+        self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
@@ -34,13 +34,10 @@ class SerializedMap(MapWrapper):
         """Whether the serializer gives an opaque value back with its attempt."""
         return self._values.keeps_attempts()
 
-    @property
-    def multi_get_current(self) -> Callable[[Sequence[Key]], list[Any]]:
-        """What reads only the value that each key was last written with; there only if the serializer can tell it apart."""
+    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
+        """Read only the value that each key was last written with, if the serializer can tell it apart."""
         current = self._values.decode_current
-        if current is None:
-            raise AttributeError(f"a {type(self.serializer).__name__} has no deserialize_current")
-        return lambda keys: current(keys, self.backing.multi_get(keys))
+        return None if current is None else current(keys, self.backing.multi_get(keys))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; nothing is written if a value cannot be serialized: `CorruptValueError` has its key."""

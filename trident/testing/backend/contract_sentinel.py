@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trident.errors import BackendError, FencedError, SecondRunError, StateLossDetected
-from trident.state.interfaces import FencedMap, IBackingMap, Resettable
-from trident.state.sentinel import fenced, is_atomic
+from trident.state.backing_map import BackingMap
+from trident.state.sentinel import fenced
 from trident.testing.backend.contract_map import MapContract, rows
 from trident.testing.backend.promises import Promise
 from trident.testing.backend.store_under_test import Writer, sentinel_of
@@ -29,7 +29,7 @@ class SentinelContract(MapContract):
     @promise(Promise.SENTINEL)
     def test_a_sentinel_tells_whether_its_commit_is_complete(self) -> None:
         """It is written unsealed, and sealed afterwards; in between no other instance must take it as complete."""
-        if is_atomic(self.store.map()):
+        if self.store.map().facts.commits_atomically:
             return
         self.store.writer().commit(rows(1), 1)
         mover = self._lay("contract/counts", sealed=False)
@@ -74,7 +74,6 @@ class SentinelContract(MapContract):
             return
         self.store.writer().commit(rows(1), 1)
         late, other = self._read(), self.store.map()
-        assert isinstance(other, Resettable)
         other.reset()
         with expect_error(*_REFUSED, what="move a sentinel from batch 1 to 2 in a store that was emptied meanwhile"):
             self._move(late, 2)
@@ -98,14 +97,12 @@ class SentinelContract(MapContract):
         guard.move_sentinel(sentinel_of(2)._replace(place=place, sealed=sealed), force=sealed)
         return writer
 
-    def _read(self) -> IBackingMap[object]:
+    def _read(self) -> BackingMap:
         late = self.store.map()
-        assert isinstance(late, FencedMap)
         late.read_sentinel()
         return late
 
-    def _move(self, late: IBackingMap[object], txid: int, attempt: int = 0, run: str = "") -> None:
-        assert isinstance(late, FencedMap)
+    def _move(self, late: BackingMap, txid: int, attempt: int = 0, run: str = "") -> None:
         late.move_sentinel(sentinel_of(txid, attempt)._replace(run=run))
         if self.claims.moves_at_commit:
             writer = Writer(late, self.store.kind)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from trident.errors import BackendError
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.txid import Sentinel, Txid
-from trident.state.wrappers.forwarding import MapWrapper, if_offered
+from trident.state.wrappers.forwarding import MapWrapper
 
 __all__ = ["Faults", "FaultyMap", "How", "InjectedFault"]
 
@@ -95,51 +95,43 @@ class FaultyMap(MapWrapper):
         put = self.delegate.multi_put
         self._call("multi_put", put, _half_of(put), keys, values)
 
-    @if_offered
     def begin(self, txid: Txid) -> None:
         """Begin a commit, or fail."""
         self._call("begin", super().begin, None, txid)
 
-    @if_offered
     def end(self, txid: Txid) -> None:
         """End a commit, or fail."""
         self._call("end", super().end, None, txid)
 
-    @if_offered
     def read_sentinel(self) -> Sentinel | None:
         """Read the sentinel, or fail."""
         sentinel: Sentinel | None = self._call("read_sentinel", super().read_sentinel, None)
         return sentinel
 
-    @if_offered
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Move the sentinel, or fail."""
         self._call("move_sentinel", super().move_sentinel, None, sentinel, force)
 
-    @if_offered
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """List the keys, or fail."""
         pages: Iterator[Sequence[Key]] = self._call("key_pages", super().key_pages, None)
         return pages
 
-    @if_offered
     def reset(self) -> None:
         """Empty the map, or fail."""
         self._call("reset", super().reset, None)
 
-    @if_offered
     def keeps_attempts(self) -> bool:
         """Ask the map, or fail."""
         return bool(self._call("keeps_attempts", super().keeps_attempts, None))
 
-    @if_offered
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete, or fail; in the middle means the first half of the keys."""
         delete = super().multi_delete
         self._call("multi_delete", delete, _half_of(delete), keys)
 
     def _call(self, name: str, method: Callable[..., Any], half: Callable[..., None] | None, *args: Any) -> Any:
-        how = self.faults.next_call(name)
+        how = self.faults.next_call(name) if self.offers(name) else None
         if how is None:
             return method(*args)
         if how == "middle" and half is not None:

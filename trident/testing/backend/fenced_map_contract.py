@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from trident.errors import FencedError, StateLossDetected
-from trident.state.interfaces import FencedMap, IBackingMap, Key, RemovableMap, Resettable
+from trident.state.backing_map import BackingMap
+from trident.state.interfaces import Key
 from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
 from trident.testing.backend.contract_map import keys_of, rows, values_of
@@ -107,7 +108,6 @@ class FencedMapContract(SentinelContract):
         writer = self.store.writer()
         writer.commit(rows(3), 5, 5)
         emptied = self.store.map()
-        assert isinstance(emptied, Resettable)
         emptied.reset()
         self._expect_sentinel(None, "the sentinel after a reset", emptied)
         self.store.writer().commit(rows(1), 1)
@@ -121,7 +121,6 @@ class FencedMapContract(SentinelContract):
         self.store.writer().commit(rows(3), 5, 5)
         for txid, attempt in ((5, 4), (4, 5), (4, 4), (1, 0)):
             late = self.store.map()
-            assert isinstance(late, FencedMap)
             with expect_error(
                 FencedError, what=f"move the sentinel from batch 5 attempt 5 to {txid} attempt {attempt}"
             ):
@@ -162,7 +161,6 @@ class FencedMapContract(SentinelContract):
         zombie = self.store.writer()
         zombie.begin(5, 5)
         guard = self.store.map()
-        assert isinstance(guard, FencedMap)
         guard.move_sentinel(sentinel_of(1), True)
         # Whoever laid it: to the writer an older sentinel is a store that was rolled back.
         with expect_error(FencedError, StateLossDetected, what="put after the sentinel was laid by force"):
@@ -179,7 +177,6 @@ class FencedMapContract(SentinelContract):
         zombie.commit(pairs, 1)
         zombie.begin(2)
         successor.commit(pairs, 2, 1)
-        assert isinstance(zombie.backing, RemovableMap)
         with expect_error(FencedError, what="delete after another writer has taken over"):
             zombie.backing.multi_delete(keys_of(pairs))
             zombie.end(2)
@@ -259,15 +256,15 @@ class FencedMapContract(SentinelContract):
         some = wanted if self.claims.fences == "all" else wanted[:written]
         self.expect_rows(some, "read after a put that was refused")
 
-    def _expect_sentinel(self, wanted: Sentinel | None, what: str, *maps: IBackingMap[Any]) -> None:
+    def _expect_sentinel(self, wanted: Sentinel | None, what: str, *maps: BackingMap) -> None:
         for each in (*maps, self.store.map(), self.store.map(reads=True)):
             expect(fenced(each, 0).read_sentinel(), wanted, what)
 
-    def _end_as(self, backing: IBackingMap[Any], txid: int, attempt: int) -> None:
+    def _end_as(self, backing: BackingMap, txid: int, attempt: int) -> None:
         if self.claims.moves_at_commit:
             Writer(backing, self.store.kind).commit([], txid, attempt)
 
     def _fences(self) -> bool:
-        if self.claims.fences != "no" and not isinstance(self.store.map(), FencedMap):
+        if self.claims.fences != "no" and not self.store.map().offers("move_sentinel"):
             broken(f"Limits(fences={self.claims.fences!r}), but the map has no read_sentinel and move_sentinel")
         return self.claims.fences != "no"

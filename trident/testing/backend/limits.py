@@ -6,9 +6,9 @@ A claim is checked; what is not claimed is checked to be refused where a refusal
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from trident.state.interfaces import FencedMap, ListableMap, RemovableMap, Resettable
+from trident.state.backing_map import BackingMap
 
 __all__ = ["Fencing", "Limits"]
 
@@ -79,12 +79,12 @@ class Limits:
             if size is not None and size < 1:
                 raise ValueError(f"{name}={size}: give at least 1{'' if name == 'chunk' else ', or None for no limit'}")
 
-    def with_abilities_of(self, backing: Any) -> Limits:
+    def with_abilities_of(self, backing: BackingMap) -> Limits:
         """Return these limits with the claims that the methods of a map make."""
         return replace(
             self,
-            fences=("all" if self.fences == "no" else self.fences) if isinstance(backing, FencedMap) else "no",
-            lists=isinstance(backing, ListableMap),
-            removes=isinstance(backing, RemovableMap),
-            resets=isinstance(backing, Resettable),
+            fences=("all" if self.fences == "no" else self.fences) if backing.offers("move_sentinel") else "no",
+            lists=backing.offers("key_pages"),
+            removes=backing.offers("multi_delete"),
+            resets=backing.offers("reset"),
         )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from trident.ability import Ability
 from trident.errors import ConfigError, FencedError
+from trident.state.backing_map import BackingMap, backing_map
 from trident.state.interfaces import (
     StateConf,
-    StateFactory,
     StateSpec,
+    is_factory,
 )
+from trident.state.map_commits import CommittedMap
 from trident.state.map_state import MapStateFactory
+from trident.state.snapshottable import SnapshottableMap
 
 __all__ = [
     "backing_of",
@@ -25,26 +27,12 @@ __all__ = [
 ]
 
 
-@runtime_checkable
-class _OverMapState(Ability, Protocol):
-    """A state around a map state, as `SnapshottableMap` is."""
-
-    map_state: Any
-
-
-@runtime_checkable
-class _OverBackingMap(Ability, Protocol):
-    """A map state over a backing map, as `map_for` makes it."""
-
-    backing: Any
-
-
-def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> Any:
+def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> BackingMap:
     """Open the backing map that a factory of any form stands for."""
     if isinstance(factory, MapStateFactory):
-        return factory.backing_map_factory(conf, partition, partitions)
-    if not isinstance(factory, StateFactory):
-        return factory(conf, partition, partitions)
+        return backing_map(factory.backing_map_factory(conf, partition, partitions))
+    if not is_factory(factory):
+        return backing_map(factory(conf, partition, partitions))
     state = factory.make_state(conf, partition, partitions)
     backing = backing_of(state)
     if backing is None:
@@ -55,10 +43,10 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
     return backing
 
 
-def backing_of(state: Any) -> Any:
+def backing_of(state: Any) -> BackingMap | None:
     """Return the backing map under a state, None if it is no map over one."""
-    found = state.map_state if isinstance(state, _OverMapState) else state
-    return found.backing if isinstance(found, _OverBackingMap) else None
+    found = state.map_state if isinstance(state, SnapshottableMap) else state
+    return found.backing if isinstance(found, CommittedMap) else None
 
 
 def opened_factory(factory: Any) -> Any:
@@ -66,7 +54,7 @@ def opened_factory(factory: Any) -> Any:
     if supplies(factory):
         factory = factory()
     found = factory.factory if isinstance(factory, StateSpec) else factory
-    if not isinstance(found, StateFactory) and not callable(found):
+    if not is_factory(found) and not callable(found):
         raise ConfigError(
             f"a {type(found).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
             "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
@@ -76,7 +64,7 @@ def opened_factory(factory: Any) -> Any:
 
 def supplies(factory: Any) -> bool:
     """Whether the factory is a function without arguments that returns the store."""
-    is_instance = not isinstance(factory, type) and isinstance(factory, (StateFactory, StateSpec))
+    is_instance = isinstance(factory, StateSpec) or is_factory(factory)
     return not is_instance and _needs_nothing(factory)
 
 

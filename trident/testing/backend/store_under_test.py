@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from trident.state.abilities import Closable
+from trident.state.backing_map import BackingMap
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import (
-    BackingMapLifecycle,
-    IBackingMap,
     Key,
     StateConf,
-    StateFactory,
     StateSpec,
     StateType,
+    is_factory,
     kind_of,
+    state_of,
 )
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
@@ -112,11 +111,11 @@ class Store:
         *,
         topology: str | None = None,
         reads: bool = False,
-    ) -> IBackingMap[Any]:
+    ) -> BackingMap:
         """Open a new instance of a backing map; `reads`: one that only answers reads."""
         return self.open(self.conf(state, topology, reads), partition, partitions)
 
-    def open(self, conf: StateConf, partition: int, partitions: int) -> IBackingMap[Any]:
+    def open(self, conf: StateConf, partition: int, partitions: int) -> BackingMap:
         """Open a new instance of the backing map of a partition."""
         self._run.check_time()
         self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
@@ -129,9 +128,9 @@ class Store:
     def state(self, state: str = "state", partition: int = 0, partitions: int = 1, *, reads: bool = False) -> Any:
         """Open a new instance of a state: `begin_commit`, `multi_update`, `commit`, and `get`, `update`, `set`."""
         conf = self.conf(state, read_only=reads)
-        if isinstance(self.factory, StateFactory):
+        if is_factory(self.factory):
             self._run.check_time()
-            made = self.factory_of(conf).make_state(conf, partition, partitions)
+            made = state_of(self.factory_of(conf).make_state(conf, partition, partitions))
             self._note(conf, backing_of(made))
             self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
             self._opened.append(made)
@@ -154,8 +153,7 @@ class Store:
                 self._run.empty(conf, opened)
         for opened in self._opened:
             with forgiving():
-                if isinstance(opened, Closable):
-                    opened.close()
+                opened.close()
         self._opened, self._confs = [], {}
 
     def _note(self, conf: StateConf, backing: Any) -> None:
@@ -167,7 +165,7 @@ class Store:
 class Writer:
     """Commits to a backing map as the maps of `trident.state` do: sentinel, begin, puts, end."""
 
-    backing: IBackingMap[Any]
+    backing: BackingMap
     kind: StateType = StateType.OPAQUE
     partition: int = 0
 
@@ -184,8 +182,7 @@ class Writer:
 
     def start(self, txid: int, attempt: int = 0) -> None:
         """Begin a commit whose sentinel was moved."""
-        if isinstance(self.backing, BackingMapLifecycle):
-            self.backing.begin(commit_of(txid, attempt))
+        self.backing.begin(commit_of(txid, attempt))
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
         """Put keys and values, as the kind stores them."""
@@ -195,8 +192,7 @@ class Writer:
 
     def end(self, txid: int, attempt: int = 0) -> None:
         """End the commit."""
-        if isinstance(self.backing, BackingMapLifecycle):
-            self.backing.end(commit_of(txid, attempt))
+        self.backing.end(commit_of(txid, attempt))
 
     def commit(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
         """Run a whole commit of one put."""
@@ -207,7 +203,7 @@ class Writer:
     def delete(self, keys: Sequence[Key], txid: int, attempt: int = 0) -> None:
         """Run a whole commit of one deletion."""
         self.begin(txid, attempt)
-        self.backing.multi_delete(keys)  # type: ignore[attr-defined]  # asked only of a RemovableMap
+        self.backing.multi_delete(keys)
         self.end(txid, attempt)
 
     def read(self, keys: Sequence[Key]) -> list[Any]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable, StateConf
+from trident.state.backing_map import BackingMap
+from trident.state.interfaces import Key, StateConf
 
 __all__ = ["RUN_PREFIX", "OutOfTime", "Run"]
 
@@ -53,9 +54,9 @@ class Run:
         if self.is_over:
             raise OutOfTime
 
-    def note(self, conf: StateConf, backing: IBackingMap[Any]) -> None:
+    def note(self, conf: StateConf, backing: BackingMap) -> None:
         """Remember what is put into a map that cannot empty itself."""
-        if self.clean is not None or isinstance(backing, Resettable):
+        if self.clean is not None or backing.offers("reset"):
             return
         written, put = self._written.setdefault(conf.prefix, set()), backing.multi_put
 
@@ -67,16 +68,16 @@ class Run:
         with suppress(AttributeError):  # a class with __slots__: what it leaves is not known
             backing.multi_put = noted  # type: ignore[method-assign]
 
-    def empty(self, conf: StateConf, backing: IBackingMap[Any]) -> None:
+    def empty(self, conf: StateConf, backing: BackingMap) -> None:
         """Remove what was written to a state."""
         keys = list(self._written.pop(conf.prefix, ()))
         if keys:
             self.left[conf.prefix] = len(keys)  # until they are removed
         if self.clean is not None:
             self.clean(conf)
-        elif isinstance(backing, Resettable):
+        elif backing.offers("reset"):
             backing.reset()
-        elif isinstance(backing, RemovableMap):
+        elif backing.offers("multi_delete"):
             for start in range(0, len(keys), _AT_ONCE):
                 backing.multi_delete(keys[start : start + _AT_ONCE])
         else:

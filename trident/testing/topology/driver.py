@@ -23,7 +23,6 @@ from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.running import new_memory_log
 from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
-from trident.state.abilities import Resettable
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.topology.driver_capture import Captures, Row
@@ -222,9 +221,9 @@ class TopologyTestDriver:
     def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
         """Empty the states in memory, because an earlier driver of this process may have filled them."""
         for name, partitions in states.items():
-            if self._plan.states[name].spec.in_memory:
+            if self._plan.states[name].spec.facts.in_memory:
                 for partition in partitions:
-                    if isinstance(partition, Resettable):
+                    if partition.offers("reset"):
                         partition.reset()
 
     def _observe(self, point: str, attempt: TransactionAttempt) -> None:

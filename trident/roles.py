@@ -1,0 +1,53 @@
+"""Roles: base classes of what users write, whose optional methods have defaults.
+
+A class of a user need not inherit from the base class: where an object comes in, `adapted` makes it one of the role, once. So
+the rest of the framework calls methods and reads facts, and asks nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
+
+__all__ = ["Role", "adapted", "facts_of"]
+
+F = TypeVar("F")
+
+
+class Role:
+    """Base of the roles. Each has its optional methods, with what they do in a class that does not write them."""
+
+    @property
+    def given(self) -> Any:
+        """What the user wrote: this object, or the one that was adapted."""
+        return self
+
+    def offers(self, method: str) -> bool:
+        """Whether this object has a method of its own in place of the default."""
+        found = getattr(type(self), method)
+        return not any(vars(base).get(method) is found for base in type(self).__mro__ if Role in base.__bases__)
+
+
+def adapted(role: type, given: Any) -> Any:
+    """Return an object as one of a role: itself if it inherits from the base class, else one that does.
+
+    It has what the object has of the role's methods and facts, and the defaults for the rest. What is None is not there.
+    """
+    if isinstance(given, role):
+        return given
+    own = {
+        name: getattr(given, name, None) for name in dir(role) if not name.startswith("_") and name not in vars(Role)
+    }
+    made = {name: staticmethod(value) if callable(value) else value for name, value in own.items() if value is not None}
+    if hasattr(role, "facts"):
+        made["facts"] = facts_of(type(role.facts), given)
+    return type(type(given).__name__, (role,), {**made, "given": given})()
+
+
+def facts_of(record: type[F], given: Any) -> F:
+    """Return the facts that an object declares: as `facts`, or each as an attribute of its own; else the defaults."""
+    declared = getattr(given, "facts", None)
+    if isinstance(declared, record):
+        return declared
+    found = {each.name: getattr(given, each.name, None) for each in fields(record)}  # type: ignore[arg-type]
+    return record(**{name: value for name, value in found.items() if value is not None})

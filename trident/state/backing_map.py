@@ -1,0 +1,159 @@
+"""BackingMap: the base class of stores. Two methods, and what else a store may do; the defaults are those of a plain store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import UnsupportedOperation
+from trident.roles import Role, adapted
+
+if TYPE_CHECKING:
+    from trident.state.columns.number_columns import NumberColumns
+    from trident.state.kinds import Key
+    from trident.state.txid import Sentinel, Txid
+
+__all__ = ["BackingMap", "MapFacts", "backing_map"]
+
+
+@dataclass(frozen=True)
+class MapFacts:
+    """What is known of a backing map.
+
+    Attributes
+    ----------
+    commits_atomically
+        A commit is written whole, with its sentinel, or not at all. The sentinel of any other map is written a second time
+        when the whole commit is acknowledged, sealed, so that a store that lost the end of a commit is found.
+    gives_copies
+        What is read was decoded for this call, so readers may change it. Anything else is copied for them.
+    shares_keys
+        Each partition sees the keys of all. Of any other map, the partitions that an updater of the user's writes are all
+        asked for a key.
+    keeps_columns
+        `multi_get_columns` may return columns.
+    """
+
+    commits_atomically: bool = False
+    gives_copies: bool = False
+    shares_keys: bool = False
+    keeps_columns: bool = False
+
+
+class BackingMap(Role, ABC):
+    """A key-value store under a map of `trident.state`: one partition, used by one thread at a time.
+
+    `multi_get` and `multi_put` are all that a store must have. A store that writes `move_sentinel` (with `read_sentinel`)
+    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied.
+    """
+
+    facts: MapFacts = MapFacts()
+
+    @abstractmethod
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read many keys: one entry per key, in the order asked, None where never written."""
+
+    @abstractmethod
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may be."""
+
+    def begin(self, txid: Txid) -> None:
+        """A commit begins; drop the unfinished puts of an earlier one.
+
+        A put outside of `begin` and `end` is written when it returns; the claim at a start and the seal of a commit are such.
+        """
+
+    def end(self, txid: Txid) -> None:
+        """The commit's puts are complete; return once they are durable."""
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel of this partition, None if there is none."""
+        raise self._lacks("read_sentinel")
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Replace the sentinel that this instance read or wrote last; from now on puts succeed only while it is there (R9).
+
+        A store that has this keeps all fields of a `Sentinel`; of any other it is kept under reserved keys. It is written
+        unsealed when a commit begins and again, sealed, when all puts are acknowledged (see `MapFacts`).
+
+        It is a compare-and-set, "none" included: a store that was emptied, rolled back or taken over since the read is
+        not written to. Without a read before it, the move reads by itself. A move that is sent again, because no answer
+        came, finds the record that was read or its own.
+
+        Parameters
+        ----------
+        force
+            Also move it back, or to another incarnation; the comparison with what was read still holds.
+
+        Raises
+        ------
+        FencedError, StateLossDetected, StatePlaceError
+            The store has another sentinel; see `trident.state.sentinel.displaced`. Nothing was written.
+        """
+        raise self._lacks("move_sentinel")
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete keys; absent ones are ignored. Fenced as `multi_put` is. Without it a removed key stays as a stored None."""
+        raise self._lacks("multi_delete")
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys, in pages of a size that suits the store.
+
+        A key that exists from the first page to the last is listed exactly once; the sentinel's key is not listed.
+        Partitions that share a store may each list the keys of all.
+        """
+        raise self._lacks("key_pages")
+
+    def reset(self) -> None:
+        """Forget every key and the sentinel of this partition, for `state_recovery="restart"`."""
+        raise self._lacks("reset")
+
+    def close(self) -> None:
+        """Release connections."""
+
+    def keeps_attempts(self) -> bool:
+        """Whether opaque values say which attempt wrote them."""
+        return True
+
+    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read past a memory in front of the store: a snapshot read must not see what a crashed commit remembered."""
+        return self.multi_get(keys)
+
+    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
+        """Read the bare values of the latest writes, which the reader may change; None: that is no cheaper than `multi_get`."""
+        return None
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read distinct keys of opaque numbers as columns, for `OpaqueMap.multi_combine`.
+
+        Parameters
+        ----------
+        parts
+            The keys: for each grouping field its values, a list or an Arrow array.
+
+        Returns
+        -------
+        NumberColumns | None
+            One entry per key, in the order asked. None if the map holds other values than numbers of one type, or if
+            rows are faster now; then `multi_get` and `multi_put` are used.
+        """
+        return None
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys for a snapshot; None if the map does not keep columns now: then `multi_get` is used."""
+        return None
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write `new` for the keys of `found`, which `multi_get_columns` gave in this commit; as `multi_put` otherwise."""
+        raise self._lacks("multi_put_columns")
+
+    def _lacks(self, method: str) -> UnsupportedOperation:
+        return UnsupportedOperation(f"a {type(self).__name__} has no {method}")
+
+
+def backing_map(given: Any) -> BackingMap:
+    """Return the backing map that an object with at least `multi_get` and `multi_put` is."""
+    found: BackingMap = adapted(BackingMap, given)
+    return found
