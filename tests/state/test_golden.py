@@ -223,7 +223,7 @@ def test_the_transaction_log(tmp_path: Path) -> None:
 
 
 LETTER = DeadLetter(
-    3, A, 0, Failure("Price", "('ž',)", "KeyError: 'ž'", details="at", left_out=LeftOut({"n": 1}, 2, 0, 1, 4))
+    3, A, 0, Failure("Price", "('ž',)", "KeyError: 'ž'", details="at", left_out=LeftOut({"n": 1}, "s-1", 0, 1, 4))
 )
 
 
