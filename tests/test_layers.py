@@ -113,7 +113,7 @@ LAYERS = (
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
-    Layer(("trident.storekit",), ("trident.state", *VALUES)),
+    Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
     # no state is kept in memory.

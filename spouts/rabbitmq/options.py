@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.extras import needs_package
-from trident.redaction import SECRET, Redacted
+from trident.servers.account import ServerAccount
 
 __all__ = ["RabbitMQOptions", "driver"]
 
@@ -18,7 +18,7 @@ _SCHEMES = ("amqp", "amqps")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class RabbitMQOptions(Redacted):
+class RabbitMQOptions(ServerAccount):
     """A RabbitMQ and an account on it.
 
     Attributes
@@ -26,10 +26,6 @@ class RabbitMQOptions(Redacted):
     url
         `amqp://[user:password@]host:port/virtual-host`, or `amqps://` (TLS). The virtual host `/` is written `%2F`, or left
         out. A query is passed to pika.
-    user, password
-        Used instead of those in the URL.
-    tls_ca_file, tls_cert_file, tls_key_file
-        PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
     tls_verify
         False accepts any certificate and any host name.
     connect_timeout_s
@@ -42,11 +38,6 @@ class RabbitMQOptions(Redacted):
     """
 
     url: str = field(kw_only=False)
-    user: str | None = None
-    password: str | None = field(default=None, metadata=SECRET)
-    tls_ca_file: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
     tls_verify: bool = True
     connect_timeout_s: float = 5.0
     timeout_s: float = 10.0
@@ -60,8 +51,7 @@ class RabbitMQOptions(Redacted):
                 f"the URL of a RabbitMQ starts with {scheme or 'no scheme'!r}; write amqp://user:password@host:5672/%2F or "
                 "amqps:// (TLS)"
             )
-        if scheme == "amqp" and (self.tls_ca_file or self.tls_cert_file or self.tls_key_file or not self.tls_verify):
-            raise ConfigError("a RabbitMQ has TLS options and no TLS: nothing would be encrypted; write amqps://")
+        self.check_tls("RabbitMQ", "write amqps:// or tls=True", self.tls_verify)
         if not min(self.connect_timeout_s, self.timeout_s) > 0:
             raise ConfigError(
                 f"connect_timeout_s={self.connect_timeout_s!r}, timeout_s={self.timeout_s!r}: give numbers of seconds above 0"
@@ -70,6 +60,11 @@ class RabbitMQOptions(Redacted):
             raise ConfigError(f"heartbeat_s={self.heartbeat_s!r}: give a whole number of seconds (0: no heartbeats)")
         with contextlib.suppress(EnvironmentProblem):  # pika may be where the spout runs, and not here
             self._parameters()
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.tls or urlsplit(self.url).scheme.lower() == "amqps"
 
     @property
     def place(self) -> str:
@@ -81,14 +76,17 @@ class RabbitMQOptions(Redacted):
     def parameters(self) -> Any:
         """Return pika's parameters of a connection."""
         found = self._parameters()
-        if urlsplit(self.url).scheme.lower() == "amqps":
-            found.ssl_options = driver().SSLOptions(self._tls(), found.host)
+        context = self.tls_context(self.tls_verify)
+        if context is not None:
+            if not self.tls_verify:
+                context.verify_mode = ssl.CERT_NONE
+            found.ssl_options = driver().SSLOptions(context, found.host)
         return found
 
     def _parameters(self) -> Any:
-        pika, scheme = driver(), urlsplit(self.url).scheme
+        pika, scheme = driver(), "amqps" if self.encrypts else "amqp"
         try:
-            found = pika.URLParameters(scheme.lower() + self.url[len(scheme) :])
+            found = pika.URLParameters(scheme + self.url[self.url.index("://") :])
         except (TypeError, ValueError) as error:
             # Its text may have a part of the URL; the query's names are no secret.
             known = f": {error}" if "URL parameter" in str(error) else ""
@@ -104,14 +102,6 @@ class RabbitMQOptions(Redacted):
         if "heartbeat=" not in urlsplit(self.url).query:
             found.heartbeat = self.heartbeat_s
         return found
-
-    def _tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.tls_ca_file)
-        if self.tls_cert_file is not None:
-            context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
-        if not self.tls_verify:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context
 
 
 def driver() -> Any:

@@ -55,7 +55,7 @@ class RabbitMQSpout(MessageSpout):
     dead_letters
         The queue that gets messages that are given up, and why; it must be there. None: the log gets them.
     **server
-        `user`, `password`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`, `connect_timeout_s` (5),
+        `user`, `password`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`, `connect_timeout_s` (5),
         `timeout_s` (10), `heartbeat_s` (60).
     """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import ssl
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,7 @@ from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPoli
 from cassandra.query import tuple_factory
 
 from states.cassandra.options import CassandraOptions
-from trident.errors import BackendError, ConfigError, StoreAwayError
+from trident.errors import BackendError, StoreAwayError
 
 __all__ = ["Connection", "UnknownOutcome", "borrow", "give_back"]
 
@@ -155,7 +154,7 @@ def _cluster(options: CassandraOptions) -> Any:
         contact_points=list(options.contact_points),
         port=options.port,
         auth_provider=account,
-        ssl_context=_tls(options),
+        ssl_context=options.tls_context(options.tls_check_hostname),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         protocol_version=options.protocol_version,
         reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, max_attempts=None),
@@ -164,20 +163,6 @@ def _cluster(options: CassandraOptions) -> Any:
         monitor_reporting_enabled=False,
         application_name="trident-spark",
     )
-
-
-def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
-    if not options.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=options.tls_ca_file)
-        context.check_hostname = options.tls_check_hostname
-        if options.tls_cert_file is not None:
-            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
-    except (OSError, ssl.SSLError) as error:
-        files = f"{options.tls_ca_file}, {options.tls_cert_file}, {options.tls_key_file}"
-        raise ConfigError(f"read the TLS files {files}: {error}; give PEM files") from error
-    return context
 
 
 # ---- sharing ---------------------------------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ class RedisOptions(Calls, Account, Expiring, RedisServer):
     forms: ClassVar[str] = (
         "redis://host:port/database, rediss:// (TLS), unix://path, redis+cluster://host:port,host:port or rediss+cluster://"
     )
-    encrypts = RedisServer.encrypts
 
     cluster: bool = False
     cluster_buckets: int = whole(64, 1)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
-from trident.redaction import SECRET, Redacted
+from trident.servers.account import ServerAccount
 
 __all__ = ["DEFAULT_PORT", "RedisServer", "code_of", "driver", "error_text", "is_transient", "name_of"]
 
@@ -49,7 +49,7 @@ def driver() -> Any:
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class RedisServer(Redacted):
+class RedisServer(ServerAccount):
     """A Redis server and an account on it.
 
     Attributes
@@ -59,12 +59,8 @@ class RedisServer(Redacted):
     url
         `redis://[user:password@]host:port/database`, `rediss://` (TLS) or `unix://path`. A query
         (`?health_check_interval=30`) is passed to redis-py.
-    user, password, database
-        Used instead of those in the URL.
-    tls
-        True: as `rediss://`.
-    tls_ca_file, tls_cert_file, tls_key_file
-        PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
+    database
+        Used instead of that in the URL, as user and password are.
     tls_verify
         False accepts any certificate and any host name.
     connect_timeout_s, timeout_s
@@ -76,13 +72,7 @@ class RedisServer(Redacted):
     forms: ClassVar[str]
 
     url: str = field(kw_only=False)
-    user: str | None = None
-    password: str | None = field(default=None, metadata=SECRET)
     database: int | None = None
-    tls: bool = False
-    tls_ca_file: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
     tls_verify: bool = True
     connect_timeout_s: float = 5.0
     timeout_s: float = 10.0
@@ -95,11 +85,7 @@ class RedisServer(Redacted):
             )
         if self.tls and self.scheme == "unix":
             raise ConfigError("tls=True with a unix:// URL: a Unix socket has no TLS")
-        files = self.tls_ca_file or self.tls_cert_file or self.tls_key_file
-        if not self.encrypts and (files or not self.tls_verify):
-            raise ConfigError(
-                f"a {self.what} has TLS options and no TLS: nothing would be encrypted; write rediss:// or tls=True"
-            )
+        self.check_tls(self.what, "write rediss:// or tls=True", self.tls_verify)
 
     @property
     def scheme(self) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from trident.errors import ConfigError
-from trident.redaction import SECRET, Redacted
+from trident.redaction import Redacted
+from trident.servers.account import ServerAccount
 from trident.setting_types import close_to
 from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key
@@ -141,38 +142,13 @@ class Calls(MapOptions):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Account(MapOptions):
-    """An account on a server, and TLS.
-
-    Attributes
-    ----------
-    user, password
-        The account; None if the server asks for none.
-    tls
-        True encrypts connections.
-    tls_ca_file, tls_cert_file, tls_key_file
-        PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
-    """
-
-    user: str | None = None
-    password: str | None = field(default=None, metadata=SECRET)
-    tls: bool = False
-    tls_ca_file: str | None = None
-    tls_cert_file: str | None = None
-    tls_key_file: str | None = None
-
-    @property
-    def encrypts(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.tls
+class Account(MapOptions, ServerAccount):
+    """An account on a server, and TLS: see `ServerAccount`."""
 
     def __post_init__(self) -> None:
         """Check that there is TLS if there are options of it."""
         super().__post_init__()
-        if (self.tls_ca_file or self.tls_cert_file or self.tls_key_file) and not self.encrypts:
-            raise ConfigError(
-                f"a {self.store} state has TLS options and no TLS: nothing would be encrypted; give tls=True"
-            )
+        self.check_tls(f"{self.store} state")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -265,6 +265,15 @@ def test_options_reach_the_connection() -> None:
     assert RabbitMQOptions("amqp://u:p@h:5/v%2Fw").place == "h:5/v%2Fw"
 
 
+def test_tls_is_that_of_another_url() -> None:
+    encrypted = RabbitMQOptions("amqp://h/v", tls=True)
+    found, same = encrypted.parameters(), RabbitMQOptions("amqps://h/v").parameters()
+    assert found.ssl_options is not None
+    assert (found.port, encrypted.place) == (same.port, "h/v")
+    with pytest.raises(ConfigError, match=r"read the TLS files .*none\.pem"):
+        RabbitMQOptions("amqp://h", tls=True, tls_ca_file="none.pem").parameters()
+
+
 def test_a_closed_spout_leaves_no_connection(classic: RabbitPlace) -> None:
     port = int(classic.url.partition("@")[2].partition("/")[0].partition(":")[2])
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from states.cassandra import CassandraOptions, CassandraState
-from states.cassandra.cluster_session import _tls
 from states.cassandra.options import table_name
 from states.cassandra.schema import _create_keyspace, check_consistency
 from trident.errors import ConfigError
@@ -147,14 +146,14 @@ def test_a_keyspace_is_made_with_the_copies_asked_for() -> None:
 
 
 def test_tls_checks_certificates_and_names_files_that_cannot_be_read(tmp_path: Path) -> None:
-    assert _tls(CassandraOptions()) is None
-    context = _tls(CassandraOptions(tls=True))
+    assert CassandraOptions().tls_context() is None
+    context = CassandraOptions(tls=True).tls_context()
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
-    relaxed = _tls(CassandraOptions(tls=True, tls_check_hostname=False))
+    relaxed = CassandraOptions(tls=True).tls_context(check_hostname=False)
     assert relaxed is not None
     assert (relaxed.check_hostname, relaxed.verify_mode) == (False, ssl.CERT_REQUIRED)
     none = str(tmp_path / "none.pem")
     for options in (CassandraOptions(tls=True, tls_ca_file=none), CassandraOptions(tls=True, tls_cert_file=none)):
         with pytest.raises(ConfigError, match=r"read the TLS files .*none\.pem.*No such file"):
-            _tls(options)
+            options.tls_context()
