@@ -133,7 +133,7 @@ def _beats(state: ClusterState, address: str, options: argparse.Namespace) -> di
         def as_nimbus_does() -> None:
             nonlocal found
             end = time.monotonic() + options.seconds
-            cluster.assignments(lambda: None)  # something is watched
+            cluster.assignments(watch=True)
             while time.monotonic() < end:
                 begin = time.process_time()
                 found = len(cluster.heartbeats_at(slots))

@@ -120,8 +120,8 @@ def test_a_topology_without_a_driver_offers_what_can_be_done_and_shows_its_setti
 
 
 def test_the_nimbus_that_leads_is_named(cluster: StormClusterState) -> None:
-    first = Leadership(cluster.state, "http://one", "1.0", lambda: None)
-    second = Leadership(cluster.state, "http://two", "1.0", lambda: None)
+    first = Leadership(cluster.state, "http://one", "1.0")
+    second = Leadership(cluster.state, "http://two", "1.0")
     assert (first.campaign(), second.campaign(), first.campaign()) == (True, False, True)
     told = {each["url"]: each["status"] for each in ClusterOverview(cluster, TOKEN).nimbus_summary()["nimbuses"]}
     assert told == {"http://one": "Leader", "http://two": "Not a Leader"}
@@ -158,7 +158,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
 def test_a_topology_without_a_driver_says_why(
     cluster: StormClusterState, status: Status, assigned_to: str, why: str
 ) -> None:
-    Leadership(cluster.state, "http://one", "1.0", lambda: None).campaign()
+    Leadership(cluster.state, "http://one", "1.0").campaign()
     storm_id = submitted(cluster, status=status)
     if assigned_to:
         assigned(cluster, storm_id, assigned_to)
@@ -215,7 +215,7 @@ def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_pat
         with pytest.raises(NoLeader):
             pages.of_topology(storm_id).act("deactivate", {})
         with UIServer(ClusterOverview(cluster, TOKEN, act), port=0, token=TOKEN) as nimbus:
-            Leadership(cluster.state, nimbus.url, "1.0", lambda: None).campaign()
+            Leadership(cluster.state, nimbus.url, "1.0").campaign()
             pages.of_topology("counting").act("kill", {"wait_s": 1.0})
     assert done == [(storm_id, "kill", {"wait_s": 1.0})]
 

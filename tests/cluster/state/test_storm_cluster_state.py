@@ -14,6 +14,7 @@ from tests.harness.cluster_states import Opened, Opening
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 BASE = StormBase(
@@ -42,13 +43,14 @@ ODD = ["a/b", "größe", "大小", "🙂", ".", "..", "a%2Fb", "a b", "'; --", "
 
 
 class Told:
-    """A callback that counts."""
+    """Counts what a cluster tells of what is watched."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: StormClusterState) -> None:
         self.calls = 0
         self._more = threading.Condition()
+        cluster.state.register(self._tell)
 
-    def __call__(self) -> None:
+    def _tell(self, _event: ClusterEvent) -> None:
         with self._more:
             self.calls += 1
             self._more.notify_all()
@@ -74,8 +76,8 @@ def raw(opening: Opening) -> Opened:
 
 
 def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told()
-    assert cluster.assignments(told) == []
+    told = Told(cluster)
+    assert cluster.assignments(watch=True) == []
     StormClusterState(raw.state).set_assignment("b", ASSIGNMENT)
     told.wait(1)
     cluster.set_assignment("a", ASSIGNMENT)
@@ -85,11 +87,11 @@ def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
 
 
 def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told()
-    assert cluster.assignment_info("a", told) is None
+    told = Told(cluster)
+    assert cluster.assignment_info("a", watch=True) is None
     StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
     told.wait(1)
-    assert cluster.assignment_info("a", told) == ASSIGNMENT
+    assert cluster.assignment_info("a", watch=True) == ASSIGNMENT
     raw.state.delete_node("/assignments/a")
     told.wait(2)
     assert cluster.assignment_info("a") is None
@@ -117,20 +119,20 @@ def test_active_storms(cluster: StormClusterState) -> None:
 
 
 def test_storm_base(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told()
-    assert cluster.storm_base("a", told) is None
+    told = Told(cluster)
+    assert cluster.storm_base("a", watch=True) is None
     StormClusterState(raw.state).activate_storm("a", BASE)
     told.wait(1)
-    assert cluster.storm_base("a", told) == BASE
+    assert cluster.storm_base("a", watch=True) == BASE
     StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
     told.wait(2)
     assert cluster.storm_base("a") == replace(BASE, generation=4)
 
 
 def test_all_bases(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told()
+    told = Told(cluster)
     cluster.activate_storm("a", BASE)
-    assert cluster.all_bases(told) == {"a": BASE}
+    assert cluster.all_bases(watch=True) == {"a": BASE}
     StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
     StormClusterState(raw.state).activate_storm("b", BASE)
     told.wait(1)
@@ -186,15 +188,15 @@ def test_remove_storm(cluster: StormClusterState) -> None:
 
 
 def test_supervisors(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told()
-    assert cluster.supervisors(told) == []
+    told = Told(cluster)
+    assert cluster.supervisors(watch=True) == []
     StormClusterState(raw.state).supervisor_heartbeat("node-a", SUPERVISOR)
     told.wait(1)
-    assert cluster.supervisors(told) == ["node-a"]
+    assert cluster.supervisors(watch=True) == ["node-a"]
     StormClusterState(raw.state).supervisor_heartbeat("node-a", replace(SUPERVISOR, uptime_secs=61.0))
     cluster.supervisor_heartbeat("node-b", SUPERVISOR)
     told.wait(2)
-    assert cluster.supervisors(told) == ["node-a", "node-b"]
+    assert cluster.supervisors(watch=True) == ["node-a", "node-b"]
     raw.state.close()
     told.wait(3)
     assert cluster.supervisors() == ["node-b"]
@@ -346,12 +348,12 @@ def test_teardown_topology_errors(cluster: StormClusterState) -> None:
     assert cluster.errors("a", "split") == []
 
 
-# ---- the session, callbacks, names ---------------------------------------------------------------------------------------
+# ---- the session, watches, names ---------------------------------------------------------------------------------------
 
 
 def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
-    told = Told()
-    cluster.assignments(told)
+    told = Told(cluster)
+    cluster.assignments(watch=True)
     cluster.disconnect()
     cluster.disconnect()
     StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
@@ -361,34 +363,16 @@ def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
         cluster.active_storms()
 
 
-def test_a_callback_is_called_once_however_often_it_waits(
+def test_a_change_is_told_once_however_often_it_is_watched(
     cluster: StormClusterState, opened: Opened, raw: Opened
 ) -> None:
-    told, other = Told(), Told()
     for _ in range(3):
-        cluster.assignment_info("a", told)
-    cluster.assignment_info("a", other)
+        cluster.assignment_info("a", watch=True)
     writer = StormClusterState(raw.state)
     for _ in range(3):
         writer.set_assignment("a", ASSIGNMENT)
-    told.wait(1)
-    other.wait(1)
-    opened.settled()
-    assert (told.calls, other.calls) == (1, 1)
-
-
-def test_a_callback_that_fails_keeps_no_other_from_its_call(
-    cluster: StormClusterState, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> None:
-        raise RuntimeError("no use")
-
-    told = Told()
-    cluster.assignments(fail)
-    cluster.assignments(told)
-    cluster.set_assignment("a", ASSIGNMENT)
-    told.wait(1)
-    assert "no use" in caplog.text
+    opened.until(lambda told: len(told) > 0)
+    assert opened.settled() == [("created", "/assignments/a")]
 
 
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:

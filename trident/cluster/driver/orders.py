@@ -37,6 +37,7 @@ class Orders:
         self._told = threading.Event()
         self._active: bool | None = None
         self._proved = True
+        cluster.state.register(lambda _event: self._news.set())
 
     def end(self) -> None:
         """Let `follow` return `told`; may be called by a signal handler."""
@@ -45,8 +46,8 @@ class Orders:
 
     def base(self) -> StormBase | None:
         """Return the topology's record if it belongs to this driver, else None."""
-        base = self._cluster.storm_base(self._order.storm_id, self._news.set)
-        assignment = self._cluster.assignment_info(self._order.storm_id, self._news.set)
+        base = self._cluster.storm_base(self._order.storm_id, watch=True)
+        assignment = self._cluster.assignment_info(self._order.storm_id, watch=True)
         return base if base is not None and self._is_mine(assignment) else None
 
     def note_proof(self, base: StormBase, log_dir: str | None) -> StormBase:

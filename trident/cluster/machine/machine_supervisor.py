@@ -150,8 +150,8 @@ class MachineSupervisor:
 
     def _read(self, now: float) -> None:
         self._news.clear()
-        self.cluster.assignments(self._news.set)
-        bases = self.cluster.all_bases(self._news.set)
+        self.cluster.assignments(watch=True)
+        bases = self.cluster.all_bases(watch=True)
         mine = {
             assignment.slot.port: Wanted(storm_id, assignment)
             for storm_id, assignment in self.cluster.all_assignments().items()
@@ -164,7 +164,7 @@ class MachineSupervisor:
             if bases[wanted.storm_id].status.kind != "killed" or self._runs(port, wanted)
         }
         for wanted in mine.values():
-            self.cluster.assignment_info(wanted.storm_id, self._news.set)
+            self.cluster.assignment_info(wanted.storm_id, watch=True)
         self._read_at = now
 
     def _runs(self, port: int, wanted: Wanted) -> bool:

@@ -7,11 +7,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 
 from trident.cluster.cluster_errors import ClusterUnreachable
-from trident.cluster.state.cluster_state import ClusterEvent, ClusterState
+from trident.cluster.state.cluster_state import ClusterState
 
 __all__ = ["Leadership", "hosts_of", "leader_of"]
 
@@ -28,21 +27,18 @@ class Leadership:
     ----------
     url
         Where this Nimbus answers.
-    wake
-        Called when there may be another leader.
     """
 
-    def __init__(self, state: ClusterState, url: str, version: str, wake: Callable[[], None]) -> None:
+    def __init__(self, state: ClusterState, url: str, version: str) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._state, self._wake = state, wake
+        self._state = state
         self._about = {
             "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
             "version": version,
         }  # fmt: skip
-        self._registered = state.register(self._told)
 
     def campaign(self) -> bool:
-        """Return whether this Nimbus leads now; it does from here on if there was no leader."""
+        """Return whether this Nimbus leads now; it does from here on if there was no leader. Who leads is watched."""
         data = json.dumps(self._about).encode()
         host = f"{_HOSTS}/{self.id}"
         if self._state.get_data(host) is None:
@@ -55,17 +51,12 @@ class Leadership:
 
     def resign(self) -> None:
         """Let another one lead, and be no candidate any more."""
-        self._state.unregister(self._registered)
         try:
             if (leader := leader_of(self._state)) is not None and leader["id"] == self.id:
                 self._state.delete_node(_LEADER)
             self._state.delete_node(f"{_HOSTS}/{self.id}")
         except ClusterUnreachable:
             pass  # the session ends with the process, and the nodes with the session
-
-    def _told(self, event: ClusterEvent) -> None:
-        if event.path in ("", _LEADER):
-            self._wake()
 
 
 def leader_of(state: ClusterState) -> dict[str, Any] | None:

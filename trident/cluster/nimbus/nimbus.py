@@ -76,7 +76,8 @@ class Nimbus:
         self._names = TopologyNames(cluster)
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._leadership = Leadership(cluster.state, url, version, self._wake.set)
+        self._leadership = Leadership(cluster.state, url, version)
+        self._registered = cluster.state.register(lambda _event: self._wake.set())
         self._health = DriverHealth(self.settings.driver_timeout_s, self.settings.launch_timeout_s)
         self.leads = False
         self._problem = ""
@@ -93,6 +94,7 @@ class Nimbus:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+        self.cluster.state.unregister(self._registered)
         self._leadership.resign()
         self.leads = False
 
@@ -145,7 +147,7 @@ class Nimbus:
 
     def _look(self) -> Picture:
         cluster = self.cluster
-        bases, assignments = cluster.all_bases(self._wake.set), cluster.all_assignments()
+        bases, assignments = cluster.all_bases(watch=True), cluster.all_assignments()
         assignments = {name: each for name, each in assignments.items() if name in bases}
         found = cluster.heartbeats_at({name: each.slot for name, each in assignments.items()})
         beats: dict[str, WorkerHeartbeat | None] = {name: found.get(name) for name in assignments}
@@ -153,7 +155,7 @@ class Nimbus:
             name: (beat := beats[name]) is not None and beat.start_time_secs == each.start_time_secs
             for name, each in assignments.items()
         }
-        cluster.supervisors(self._wake.set)
+        cluster.supervisors(watch=True)
         return Picture(
             time.time(),
             bases,

@@ -15,7 +15,6 @@ from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.once_callbacks import OnceCallbacks, Told
 
 __all__ = ["StormClusterState"]
 
@@ -34,8 +33,8 @@ class _Kind(Protocol[_Record]):
 class StormClusterState:
     """Typed records over a `ClusterState`.
 
-    A `callback` is called once, in the thread of the cluster state's events, when what was returned may have changed, or when
-    the session was over and another has begun.
+    `watch`: what is registered at the state is told once when what was returned may have changed, or when the session was over
+    and another has begun.
 
     Raises
     ------
@@ -45,20 +44,18 @@ class StormClusterState:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self._once = OnceCallbacks()
-        self._registered = state.register(self._once.tell)
         for each in (_ASSIGNMENTS, _STORMS, _SUPERVISORS, _WORKERBEATS, _ERRORS):
             state.mkdirs(each)
 
     # ---- assignments -------------------------------------------------------------------------------------------------
 
-    def assignments(self, callback: Told | None = None) -> list[str]:
+    def assignments(self, watch: bool = False) -> list[str]:
         """Return the ids of the topologies that are assigned."""
-        return self._children(_ASSIGNMENTS, callback)
+        return self._children(_ASSIGNMENTS, watch)
 
-    def assignment_info(self, storm_id: str, callback: Told | None = None) -> Assignment | None:
+    def assignment_info(self, storm_id: str, watch: bool = False) -> Assignment | None:
         """Return where a topology runs, None if it is not assigned."""
-        return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), callback)
+        return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), watch)
 
     def all_assignments(self) -> dict[str, Assignment]:
         """Return all assignments by topology."""
@@ -82,14 +79,14 @@ class StormClusterState:
         """Return the ids of all topologies that were submitted and not removed."""
         return self._children(_STORMS)
 
-    def storm_base(self, storm_id: str, callback: Told | None = None) -> StormBase | None:
+    def storm_base(self, storm_id: str, watch: bool = False) -> StormBase | None:
         """Return a topology's record, None if there is none."""
-        return self._record(StormBase, node_at(_STORMS, storm_id), callback)
+        return self._record(StormBase, node_at(_STORMS, storm_id), watch)
 
-    def all_bases(self, callback: Told | None = None) -> dict[str, StormBase]:
-        """Return all topologies by id; the callback is told of new and removed ones."""
-        if callback is not None:
-            self._children(_STORMS, callback)
+    def all_bases(self, watch: bool = False) -> dict[str, StormBase]:
+        """Return all topologies by id; new and removed ones are watched."""
+        if watch:
+            self._children(_STORMS, watch)
         return self._records(StormBase, _STORMS)
 
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
@@ -116,9 +113,9 @@ class StormClusterState:
 
     # ---- supervisors --------------------------------------------------------------------------------------------------
 
-    def supervisors(self, callback: Told | None = None) -> list[str]:
+    def supervisors(self, watch: bool = False) -> list[str]:
         """Return the ids of the supervisors that are there."""
-        return self._children(_SUPERVISORS, callback)
+        return self._children(_SUPERVISORS, watch)
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
         """Return what a supervisor says of itself, None if it is not there."""
@@ -222,16 +219,13 @@ class StormClusterState:
 
     def disconnect(self) -> None:
         """End the session."""
-        self.state.unregister(self._registered)
         self.state.close()
 
-    def _children(self, path: str, callback: Told | None = None) -> list[str]:
-        self._once.add(path, callback)
-        return [text_of(name) for name in self.state.get_children(path, watch=callback is not None)]
+    def _children(self, path: str, watch: bool = False) -> list[str]:
+        return [text_of(name) for name in self.state.get_children(path, watch)]
 
-    def _record(self, kind: _Kind[_Record], path: str, callback: Told | None = None) -> _Record | None:
-        self._once.add(path, callback)
-        data = self.state.get_data(path, watch=callback is not None)
+    def _record(self, kind: _Kind[_Record], path: str, watch: bool = False) -> _Record | None:
+        data = self.state.get_data(path, watch)
         return None if data is None else _read(kind.of_bytes, path, data)
 
     def _records(self, kind: _Kind[_Record], path: str) -> dict[str, _Record]:
