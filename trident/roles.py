@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
-__all__ = ["Role", "adapted", "facts_of"]
+__all__ = ["Role", "adapted", "facts_of", "lacking"]
 
 F = TypeVar("F")
 
@@ -42,6 +42,11 @@ def adapted(role: type, given: Any) -> Any:
     if hasattr(role, "facts"):
         made["facts"] = facts_of(type(role.facts), given)
     return type(type(given).__name__, (role,), {**made, "given": given})()
+
+
+def lacking(role: Any, given: object) -> list[str]:
+    """Return the methods that one of a role must have and an object does not."""
+    return [name for name in sorted(role.__abstractmethods__) if getattr(given, name, None) is None]
 
 
 def facts_of(record: type[F], given: Any) -> F:

@@ -27,7 +27,7 @@ from spouts.delta.table_log import DataFile, LogEntry, Metadata, TableLog
 from spouts.delta.version_rows import FilePiece
 from spouts.files.ranges import Range, cut
 from trident.errors import SpoutError
-from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 __all__ = ["BatchLimits", "DeltaCoordinator"]
 
@@ -63,7 +63,7 @@ class _Version:
     files: list[DataFile]
 
 
-class DeltaCoordinator:
+class DeltaCoordinator(BatchCoordinator):
     """Says which files make up a batch, one version after the other."""
 
     def __init__(self, log: TableLog, rules: ChangeRules, limits: BatchLimits, starting_version: int | str) -> None:

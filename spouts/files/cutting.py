@@ -19,7 +19,7 @@ from spouts.files.file_format import FileFormat, Rest
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.positions import Position, Positions
 from spouts.files.ranges import Piece, Range, cut, open_error, plain
-from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 __all__ = ["Clock", "FileCoordinator"]
 
@@ -38,7 +38,7 @@ class Clock:
     pause: Callable[[float], None] = time.sleep
 
 
-class FileCoordinator:
+class FileCoordinator(BatchCoordinator):
     """Says which byte ranges make up a batch.
 
     The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:

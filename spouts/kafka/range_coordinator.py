@@ -16,7 +16,7 @@ from spouts.kafka.record_tables import READERS, KafkaEmitter
 from spouts.kafka.topic_watch import TopicWatch
 from spouts.kafka.truncations import Place
 from trident.errors import SourceAwayError, SpoutError
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["KafkaCoordinator"]
 
@@ -25,7 +25,7 @@ _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a 
 _COMPLAIN_EVERY_S = 30.0
 
 
-class KafkaCoordinator:
+class KafkaCoordinator(BatchCoordinator):
     """Says which offset ranges make up a batch.
 
     Nothing here is kept over a restart but what the definition before says.

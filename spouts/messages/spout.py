@@ -113,7 +113,7 @@ class MessageSpout(BaseRichSpout, ABC):
         self._deliveries.fail(msg_id)
 
     def look_now(self) -> None:
-        """Note that someone waits for all that the queue has at this moment; as of `Preparing`."""
+        """Note that someone waits for all that the queue has at this moment; as of `BatchCoordinator`."""
         self._deliveries.look_now()
 
     def is_preparing(self) -> bool:
@@ -121,7 +121,7 @@ class MessageSpout(BaseRichSpout, ABC):
         return self._deliveries.may_have_more
 
     def away(self) -> Away | None:
-        """Return the server while it does not answer; as of `KnowsAway`."""
+        """Return the server while it does not answer; as of `BatchCoordinator`."""
         return self._deliveries.away
 
     @property

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from spouts.redis.consumer_group import ConsumerGroup
 from spouts.redis.stream_server import NOTHING, Away, Entry, order_of
 from trident.errors import SpoutError
-from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 __all__ = ["EntriesPart", "GroupCoordinator", "GroupLimits"]
 
@@ -45,7 +45,7 @@ class GroupLimits:
     claim_idle_s: float
 
 
-class GroupCoordinator:
+class GroupCoordinator(BatchCoordinator):
     """The driver's side of `RedisStreamSpout`: reads entries, and acknowledges them once their batch is committed."""
 
     def __init__(self, group: ConsumerGroup, limits: GroupLimits) -> None:

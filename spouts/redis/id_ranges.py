@@ -36,7 +36,7 @@ from spouts.redis.stream_server import (
 )
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.servers.redis_server import driver, is_transient
-from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 __all__ = ["IdRange", "RangeCoordinator", "RangeEmitter", "RangeSettings"]
 
@@ -111,7 +111,7 @@ class _Look(NamedTuple):
         return not digest or digest == (self.of_after or (digest if info.may_lack(at) else ""))
 
 
-class RangeCoordinator:
+class RangeCoordinator(BatchCoordinator):
     """The driver's side of `TransactionalRedisStreamSpout`."""
 
     def __init__(self, server: StreamServer, streams: Sequence[str], settings: RangeSettings) -> None:

@@ -15,7 +15,7 @@ from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, fitted, t
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["FeederBatchSpout"]
 
@@ -154,7 +154,7 @@ class _Channel:
                 self._changed.wait(left)
 
 
-class _FeederCoordinator:
+class _FeederCoordinator(BatchCoordinator):
     """Definitions are `{"feeder": id, "feed": number}`."""
 
     def __init__(self, channel: _Channel) -> None:

@@ -26,7 +26,7 @@ from spouts.rows.driver_rows import (
 from trident.arrow import ipc_of, table_of_ipc
 from trident.errors import ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["FixedBatchSpout"]
 
@@ -109,7 +109,7 @@ class FixedBatchSpout:
         self.__dict__.update(state, _tables=[table_of_ipc(data) for data in state["_tables"]])
 
 
-class _FixedBatchCoordinator:
+class _FixedBatchCoordinator(BatchCoordinator):
     """Turns numbers of rows into slices of the tables. A batch is within one table."""
 
     def __init__(self, tables: list[pa.Table], starts: list[int], size: int | None, cycle: bool) -> None:

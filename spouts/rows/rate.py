@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["RateSpout", "Schedule"]
 
@@ -157,7 +157,7 @@ class RateSpout:
         return _RateEmitter()
 
 
-class _RateCoordinator:
+class _RateCoordinator(BatchCoordinator):
     """Says which rows make up a batch, by the clock."""
 
     def __init__(self, rate: float, ramp_up_s: float, limits: _Limits, now: Callable[[], float]) -> None:

@@ -26,7 +26,7 @@ from spouts.spark.manifests import (
 from spouts.spark.spark_errors import said_by_spark
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 _BEGIN_AGAIN = "begin again with a new folder, a new log_dir and empty states"
 
 
-class DataFrameCoordinator:
+class DataFrameCoordinator(BatchCoordinator):
     """Cuts the rows of a DataFrame into batches.
 
     Parameters

@@ -21,7 +21,7 @@ from spouts.spark.manifests import check_owner, fields_as_text, new_rows_folder,
 from spouts.spark.stream_query import StreamQuery
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import Definition, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, TransactionAttempt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,7 +44,7 @@ class QuerySettings:
         self.trigger, self.adopts = dict(trigger), adopts
 
 
-class QueryCoordinator:
+class QueryCoordinator(BatchCoordinator):
     """Runs the query, and defines a batch for each of its batches.
 
     Parameters

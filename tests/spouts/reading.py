@@ -14,12 +14,10 @@ from trident.spout import (
     BatchCoordinator,
     Definition,
     ITridentSpout,
-    KnowsLag,
-    KnowsSize,
     SpoutType,
-    Throttled,
     TransactionAttempt,
 )
+from trident.spout.interfaces import coordinator_of
 
 Row = tuple[Any, ...]
 
@@ -55,9 +53,7 @@ def opened(spout: ITridentSpout, fields: str) -> Any:
     assert spout.spout_type is SpoutType.TRANSACTIONAL
     assert str(spout.get_output_fields()) == fields
     coordinator = spout.get_coordinator({})
-    assert isinstance(coordinator, KnowsSize)
-    assert isinstance(coordinator, KnowsLag)
-    assert isinstance(coordinator, Throttled)
+    assert all(map(coordinator_of(coordinator).offers, ("size", "lag", "throttle")))
     return coordinator
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from tests.harness.commands import until
 from tests.spouts.reading import rows_of
 from trident.errors import SpoutError
-from trident.spout import Definition, Preparing, SpoutType
+from trident.spout import Definition, SpoutType
+from trident.spout.interfaces import coordinator_of
 
 __all__ = ["Life"]
 
@@ -32,7 +33,7 @@ class Life:
             if self.defined is None:
                 self.defined = self.coordinator.initialize_transaction(txid, pickle.loads(pickle.dumps(previous)))
             if self.defined is None:
-                return isinstance(self.coordinator, Preparing) and self.coordinator.is_preparing()
+                return coordinator_of(self.coordinator).is_preparing()
             read = rows_of(self.spout, self.coordinator, self.defined, 1, txid)
         except SpoutError as error:
             self.errors.append(error)

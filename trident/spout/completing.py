@@ -8,12 +8,9 @@ spout is transactional, logged. So an attempt that fails earlier is simply read 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
-from trident.ability import Ability
-
-__all__ = ["CompletedByProcessing", "PartitionRead"]
+__all__ = ["PartitionRead"]
 
 
 class PartitionRead(NamedTuple):
@@ -36,20 +33,3 @@ class PartitionRead(NamedTuple):
     rows: int = 0
     size: int = 0
     crc: int | None = None
-
-
-@runtime_checkable
-class CompletedByProcessing(Ability, Protocol):
-    """A coordinator whose definitions are completed by processing.
-
-    The next batch of such a spout is defined when the one before is complete, which may still be committing then.
-    """
-
-    def is_complete(self, definition: Any) -> bool:
-        """Whether the definition says all; only such a definition is logged."""
-
-    def complete(self, definition: Any, read: Mapping[str, PartitionRead]) -> Any | None:
-        """Return the complete definition, given what its emitters returned, by partition.
-
-        None means that nothing was read and nothing has changed: no batch is made, and the spout is asked again later.
-        """

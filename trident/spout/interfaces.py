@@ -8,12 +8,15 @@ is any picklable object and may carry rows when the source is in the driver.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trident.ability import Ability
+from trident.errors import TopologyError
 from trident.fields import Fields
+from trident.roles import Role, adapted, lacking
 from trident.spout.completing import PartitionRead
 from trident.tuples import TridentCollector
 
@@ -23,24 +26,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Away",
     "BatchCoordinator",
-    "ChoosesPositions",
-    "CommitterCoordinator",
     "DeclaresSpoutType",
     "Definition",
     "Emitter",
     "IBatchSpout",
     "ICommitterTridentSpout",
     "ITridentSpout",
-    "KnowsAway",
-    "KnowsLag",
-    "KnowsSize",
     "Lag",
-    "Preparing",
     "Quick",
-    "SizedCoordinator",
     "SpoutType",
-    "Throttled",
     "TransactionAttempt",
+    "coordinator_of",
 ]
 
 Definition = Any
@@ -70,36 +66,6 @@ class TransactionAttempt(NamedTuple):
         return f"{self.txid} ({self.told})"
 
 
-class BatchCoordinator(Protocol):
-    """The driver's side of a spout. Called from one thread."""
-
-    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Fix what batch `txid` contains, given the definition of the batch before (None: the first batch ever).
-
-        Returns None if there is nothing (more) to emit now; it is asked again later, for the same batch unless another
-        spout has something for it. A definition without parts is an empty batch, and the next one is asked for then.
-        Of a transactional spout the definition is logged before anything reads the source, and a replay uses the logged
-        one; an opaque spout is asked again for every attempt.
-        """
-
-    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Cut a definition into picklable parts for about `parallelism` tasks. The same definition, the same rows."""
-
-    def success(self, txid: int, definition: Definition) -> None:
-        """Batch `txid` is committed; nothing before it is ever asked for again."""
-
-    def close(self) -> None:
-        """Release what the coordinator holds."""
-
-
-@runtime_checkable
-class KnowsSize(Ability, Protocol):
-    """A coordinator that knows how large its batches are, so that `engine="auto"` can run small ones without Spark."""
-
-    def size(self, definition: Definition) -> int | None:
-        """Say about how many bytes the batch has, from its definition alone; None if that cannot be known."""
-
-
 class Lag(NamedTuple):
     """How much of a source is still to be read.
 
@@ -115,43 +81,6 @@ class Lag(NamedTuple):
     unit: str
 
 
-@runtime_checkable
-class KnowsLag(Ability, Protocol):
-    """A coordinator that knows how far it is behind its source, for progress."""
-
-    def lag(self, definition: Definition) -> Lag | None:
-        """Say how much was there beyond the batch with this definition when the source was last asked; None: not known.
-
-        Called for each committed batch in the thread that leads the batches, so it asks no server.
-        """
-
-
-@runtime_checkable
-class Throttled(Ability, Protocol):
-    """A coordinator whose batches can be made smaller, for states that cannot keep up."""
-
-    def throttle(self, share: float) -> None:
-        """Let the batches that are defined from now on hold at most `share` of the limits of the spout, 0 < share <= 1.
-
-        A batch that could hold anything still holds something, so that the source never stands still.
-        """
-
-
-@runtime_checkable
-class Preparing(Ability, Protocol):
-    """A coordinator that may have nothing yet, and more to come: what its source has is not known, or not ready.
-
-    It makes batches ready in a thread of its own, or its source did not answer. `initialize_transaction` then returns None
-    at once, and does not hold up the other streams. Without this ability None says that the source is at its end.
-    """
-
-    def look_now(self) -> None:
-        """Note that someone waits for all that the source has at this moment. For any thread."""
-
-    def is_preparing(self) -> bool:
-        """Whether a batch of what the source had at the last `look_now` may still come."""
-
-
 class Away(NamedTuple):
     """A source that does not answer: its kind and address, and since when, in milliseconds since 1970."""
 
@@ -159,28 +88,113 @@ class Away(NamedTuple):
     since_ms: int
 
 
-@runtime_checkable
-class KnowsAway(Ability, Protocol):
-    """A coordinator that has nothing while its source is away, asks it again by itself, and says so."""
+class BatchCoordinator(Role, ABC):
+    """The driver's side of a spout. Called from one thread, but for `look_now` and `away`.
+
+    Two methods say what a batch is; the others are optional.
+    """
+
+    @abstractmethod
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Fix what batch `txid` contains, given the definition of the batch before (None: the first batch ever).
+
+        Returns None if there is nothing (more) to emit now; it is asked again later, for the same batch unless another
+        spout has something for it. A definition without parts is an empty batch, and the next one is asked for then.
+        Of a transactional spout the definition is logged before anything reads the source, and a replay uses the logged
+        one; an opaque spout is asked again for every attempt.
+        """
+
+    @abstractmethod
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
+        """Cut a definition into picklable parts for about `parallelism` tasks. The same definition, the same rows."""
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Batch `txid` is committed; nothing before it is ever asked for again."""
+
+    def close(self) -> None:
+        """Release what the coordinator holds."""
+
+    def size(self, definition: Definition) -> int | None:
+        """Say about how many bytes the batch has, from its definition alone; None if that cannot be known.
+
+        With it `engine="auto"` can run small batches without Spark.
+        """
+        return None
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how much was there beyond the batch with this definition when the source was last asked; None: not known.
+
+        Called for each committed batch in the thread that leads the batches, so it asks no server.
+        """
+        return None
+
+    def throttle(self, share: float) -> None:
+        """Let the batches that are defined from now on hold at most `share` of the limits of the spout, 0 < share <= 1.
+
+        A batch that could hold anything still holds something, so that the source never stands still.
+        """
+
+    def look_now(self) -> None:
+        """Note that someone waits for all that the source has at this moment. For any thread."""
+
+    def is_preparing(self) -> bool:
+        """Whether a batch of what the source had at the last `look_now` may still come.
+
+        For a coordinator that makes batches ready in a thread of its own, or whose source did not answer:
+        `initialize_transaction` returns None at once, and does not hold up the other streams. Without it None says that the
+        source is at its end.
+        """
+        return False
 
     def away(self) -> Away | None:
-        """Return what does not answer at the moment; None if it answers. For any thread."""
-
-
-@runtime_checkable
-class ChoosesPositions(Ability, Protocol):
-    """A coordinator that chooses where reading begins, and would choose otherwise if it was asked again later."""
+        """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
+        return None
 
     def is_choice(self, definition: Definition) -> bool:
-        """Whether a definition, which has no rows then, says where reading begins.
+        """Whether a definition, which has no rows then, says where reading begins, and would say otherwise later.
 
         It is durable in the log before anything else happens, and it is the definition of every later attempt, whatever
         the spout promises about replays.
         """
+        return False
+
+    def is_complete(self, definition: Definition) -> bool:
+        """Whether the definition says all; only such a definition is logged. See `trident/spout/completing.py`.
+
+        The next batch of a spout whose definitions are completed by processing is defined when the one before is complete,
+        which may still be committing then.
+        """
+        return True
+
+    def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition | None:
+        """Return the complete definition, given what its emitters returned, by partition.
+
+        None means that nothing was read and nothing has changed: no batch is made, and the spout is asked again later.
+        """
+        return definition
+
+    def commit(self, attempt: TransactionAttempt, definition: Definition) -> None:
+        """Commit an attempt in the source: the states have committed it, and its record is written next.
+
+        If it raises, the attempt fails and the batch is tried again. After a crash before the record it is called for the
+        same batch again, with another attempt: so it must have no further effect the second time.
+        """
+
+    def activate(self) -> None:
+        """From now on batches are asked for."""
+
+    def deactivate(self) -> None:
+        """None is asked for any more."""
 
 
-class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):
-    """A coordinator that knows how large its batches are."""
+def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
+    """Return the coordinator that an object is; a class of a user need not inherit from `BatchCoordinator`."""
+    if lacks := ", ".join(lacking(BatchCoordinator, given)):
+        raise TopologyError(
+            f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
+        )
+    found: BatchCoordinator = adapted(BatchCoordinator, given)
+    return found
 
 
 class Emitter(Protocol):
@@ -189,7 +203,7 @@ class Emitter(Protocol):
     def emit(self, part: Any) -> Iterable[pa.RecordBatch | pa.Table | PartitionRead]:
         """Read one part: Arrow data whose columns are the output fields, in order.
 
-        Where processing completes the definitions (`CompletedByProcessing`), it also gives what the reading returned.
+        Where processing completes the definitions (`BatchCoordinator.complete`), it also gives what the reading returned.
         Raise `SpoutError` (what was tried, what was found) if the source cannot be read, and `ReplayMismatchError` if
         it can be read but is no longer what the definition says.
         """
@@ -206,27 +220,18 @@ class ITridentSpout(Protocol):
     def get_output_fields(self) -> Fields:
         """Return the fields with their types."""
 
-    def get_coordinator(self, conf: Mapping[str, Any]) -> BatchCoordinator:
-        """Open the driver's side. `conf` holds the settings of the topology, and the names of `topology` and `stream`."""
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
+        """Open the driver's side, a `BatchCoordinator` or an object with its methods.
+
+        `conf` holds the settings of the topology, and the names of `topology` and `stream`.
+        """
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
         """Return the worker's side."""
 
 
-@runtime_checkable
-class CommitterCoordinator(Ability, Protocol):
-    """What the coordinator of an `ICommitterTridentSpout` has besides."""
-
-    def commit(self, attempt: TransactionAttempt, definition: Definition) -> None:
-        """Commit an attempt in the source: the states have committed it, and its record is written next.
-
-        If it raises, the attempt fails and the batch is tried again. After a crash before the record it is called for the
-        same batch again, with another attempt: so it must have no further effect the second time.
-        """
-
-
 class ICommitterTridentSpout(ITridentSpout, Protocol):
-    """A spout that takes part in the commit of its batches: its coordinator is a `CommitterCoordinator` too.
+    """A spout that takes part in the commit of its batches: its coordinator has `commit`.
 
     Different from Storm: there an emitter's task commits beside the states of the batch, and any of them may be first;
     here the coordinator commits in the driver when all states have.

@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
 from trident.fields import Fields
-from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.roles import Role
+from trident.spout.interfaces import Lag, SpoutType, TransactionAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "ClosesWithTopology",
-    "GatesBatches",
-    "HearsSuccess",
     "IOpaquePartitionedTridentSpout",
     "IPartitionedTridentSpout",
     "OpaquePartitionedEmitter",
@@ -51,12 +49,26 @@ class PartitionCollector(Protocol):
         """Emit many rows at once: columns named as the fields, in order."""
 
 
-@runtime_checkable
-class PartitionedCoordinator(Ability, Protocol):
-    """The driver's side of a partitioned spout. Called from one thread."""
+class PartitionedCoordinator(Role, ABC):
+    """The driver's side of a partitioned spout. Called from one thread. One method is needed, the others are optional."""
 
+    @abstractmethod
     def get_partitions_for_batch(self) -> Sequence[str]:
         """Return the names of the partitions that are there now, in any fixed order. Asked for each batch."""
+
+    def is_ready(self, txid: int) -> bool:
+        """Whether batch `txid` may be read now; False says that there is nothing, so that nothing is read."""
+        return True
+
+    def success(self, txid: int, metadata: Mapping[str, Any]) -> None:
+        """Batch `txid` is committed, and with it everything up to these metadata, by partition."""
+
+    def lag(self, metadata: Mapping[str, Any]) -> Lag | None:
+        """Say how much was there beyond these metadata, by partition, when the source was last asked; None: not known."""
+        return None
+
+    def close(self) -> None:
+        """Release everything."""
 
 
 @runtime_checkable
@@ -107,8 +119,11 @@ class IPartitionedTridentSpout(ABC):
         """Return the fields with their types."""
 
     @abstractmethod
-    def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionedCoordinator:
-        """Open the driver's side. `conf` holds the settings of the topology."""
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
+        """Open the driver's side, a `PartitionedCoordinator` or an object with its methods.
+
+        `conf` holds the settings of the topology.
+        """
 
     @abstractmethod
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionedEmitter:
@@ -128,36 +143,12 @@ class IOpaquePartitionedTridentSpout(ABC):
         """Return the fields with their types."""
 
     @abstractmethod
-    def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionedCoordinator:
-        """Open the driver's side. `conf` holds the settings of the topology."""
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
+        """Open the driver's side, a `PartitionedCoordinator` or an object with its methods.
+
+        `conf` holds the settings of the topology.
+        """
 
     @abstractmethod
     def get_emitter(self, conf: Mapping[str, Any]) -> OpaquePartitionedEmitter:
         """Return the worker's side."""
-
-
-# ---- what a coordinator may offer besides ---------------------------------------------------------------------------------
-
-
-@runtime_checkable
-class GatesBatches(Ability, Protocol):
-    """A coordinator of a partitioned spout that says when there is nothing, so that nothing is read."""
-
-    def is_ready(self, txid: int) -> bool:
-        """Whether batch `txid` may be read now."""
-
-
-@runtime_checkable
-class HearsSuccess(Ability, Protocol):
-    """A coordinator of a partitioned spout that is told what is committed."""
-
-    def success(self, txid: int, metadata: Mapping[str, Any]) -> None:
-        """Batch `txid` is committed, and with it everything up to these metadata, by partition."""
-
-
-@runtime_checkable
-class ClosesWithTopology(Ability, Protocol):
-    """A coordinator of a partitioned spout that holds something."""
-
-    def close(self) -> None:
-        """Release everything."""

@@ -13,13 +13,15 @@ from typing import Any, Protocol, runtime_checkable
 from trident.ability import Ability
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.roles import Role
+from trident.spout.interfaces import Away
 
 __all__ = [
     "Activated",
     "DeclaresOutputFields",
     "IRichSpout",
-    "LimitsBatches",
     "OutputFieldsDeclarer",
+    "RichSpoutDefaults",
     "SpoutOutputCollector",
     "TopologyContext",
     "fields_of_rich_spout",
@@ -115,13 +117,33 @@ class Activated(Ability, Protocol):
         """It is not called any more."""
 
 
-@runtime_checkable
-class LimitsBatches(Ability, Protocol):
-    """A spout that says how many tuples of it a batch has at most; otherwise that is 1,000, as in Storm."""
+class RichSpoutDefaults(Role):
+    """What an `IRichSpout` may have besides in a Trident topology. All calls come from one thread, but for `look_now`, `away`.
 
-    @property
-    def max_batch_size(self) -> int:
-        """At least 1."""
+    Attributes
+    ----------
+    max_batch_size
+        How many tuples of it a batch has at most, at least 1; as in Storm.
+    """
+
+    max_batch_size = 1000
+
+    def activate(self) -> None:
+        """From now on `next_tuple` is called."""
+
+    def deactivate(self) -> None:
+        """It is not called any more."""
+
+    def look_now(self) -> None:
+        """As of a `BatchCoordinator`."""
+
+    def is_preparing(self) -> bool:
+        """As of a `BatchCoordinator`: a call that emitted nothing need not mean that its queue is empty."""
+        return False
+
+    def away(self) -> Away | None:
+        """As of a `BatchCoordinator`."""
+        return None
 
 
 def fields_of_rich_spout(spout: Any) -> Fields:

@@ -36,7 +36,7 @@ from tests.harness.topology_runs import (
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
 from trident.coordination.memory_log import MemoryLog
-from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TridentError
+from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
 from trident.runtime.driver.batch import Lane
@@ -526,7 +526,7 @@ def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: Triden
     assert running.status["lastFailure"] == "SpoutError: cannot list the parts"
 
 
-def test_a_coordinator_without_parts_fails_the_batch_at_its_stream(topology: TridentTopology) -> None:
+def test_a_coordinator_without_parts_is_refused_at_the_start(topology: TridentTopology) -> None:
     class Spout(UncutSpout):
         def get_coordinator(self, conf: Any) -> Any:
             coordinator = super().get_coordinator(conf)
@@ -534,7 +534,7 @@ def test_a_coordinator_without_parts_fails_the_batch_at_its_stream(topology: Tri
             return coordinator
 
     keep(topology.new_stream("s", Spout(0)))
-    with pytest.raises(BatchFailedError, match="in step 's': AttributeError: 'Coordinator' object has no attribute"):
+    with pytest.raises(TopologyError, match="stream 's': its spout's coordinator, a Coordinator, lacks parts"):
         run_all(topology, "in_process")
 
 

@@ -29,7 +29,7 @@ from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
 from trident.runtime.executors.committing import Committing
-from trident.spout.interfaces import SizedCoordinator, TransactionAttempt
+from trident.spout.interfaces import TransactionAttempt
 
 ATTEMPT = TransactionAttempt(1, 1 << 20)
 BATCHES = [["a"] * 3, ["b"] * 3000 + ["x"], ["a", "c"], ["c"] * 4000, ["a"]]
@@ -133,8 +133,6 @@ def test_the_spouts_know_how_large_their_batches_are(tmp_path: Path) -> None:
     assert texts.size(found) == 8
     packed = {**found, "ranges": [["a.txt.gz", 0, 8, 0]]}
     assert texts.size(packed) is None
-    sized: list[SizedCoordinator] = [fixed, fed, texts]
-    assert all(callable(one.size) for one in sized)
 
 
 def test_a_size_that_cannot_be_told_fails_the_batch(topology: TridentTopology, monkeypatch: pytest.MonkeyPatch) -> None:

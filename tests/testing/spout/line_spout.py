@@ -19,14 +19,14 @@ import pyarrow as pa
 
 from trident import Fields
 from trident.errors import ReplayMismatchError, SpoutError
-from trident.spout import Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 from trident.testing import SpoutSource
 
 LIMIT = 6
 FIELDS = Fields("n: bigint, name: string")
 
 
-class LineCoordinator:
+class LineCoordinator(BatchCoordinator):
     """Definitions are `{"ranges": [[file, start, end, checksum of the last line]], "at": {file: end}, "bytes": …}`."""
 
     def __init__(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trident.coordination.coordinator import MasterBatchCoordinator
-from trident.spout.rich import Activated
+from trident.spout.interfaces import BatchCoordinator
 
 __all__ = ["Activation"]
 
@@ -39,7 +39,11 @@ class Activation:
     """
 
     def __init__(
-        self, topology: str, coordinator: MasterBatchCoordinator, spouts: Sequence[Activated], active: bool = True
+        self,
+        topology: str,
+        coordinator: MasterBatchCoordinator,
+        spouts: Sequence[BatchCoordinator],
+        active: bool = True,
     ) -> None:
         self._topology, self._coordinator, self._spouts = topology, coordinator, spouts
         self._order = _Order(active, threading.Event())

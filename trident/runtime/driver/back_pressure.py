@@ -15,7 +15,6 @@ from collections.abc import Mapping
 
 from trident.runtime.driver.batch_spouts import SpoutHandle
 from trident.runtime.steps.failures import failing_at
-from trident.spout.interfaces import Throttled
 
 __all__ = ["BackPressure", "Throttle"]
 
@@ -103,7 +102,7 @@ class Throttle:
 
     def __init__(self, spouts: Mapping[str, SpoutHandle], target_s: float) -> None:
         throttled = {name: spout.coordinator for name, spout in spouts.items()} if target_s else {}
-        self._spouts = {name: one for name, one in throttled.items() if isinstance(one, Throttled)}
+        self._spouts = {name: one for name, one in throttled.items() if one.offers("throttle")}
         self._pressure = BackPressure(target_s)
         self._told = 1.0
 

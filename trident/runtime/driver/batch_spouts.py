@@ -25,6 +25,7 @@ from trident.spout.interfaces import (
     ITridentSpout,
     SpoutType,
     TransactionAttempt,
+    coordinator_of,
 )
 from trident.spout.spout_kinds import is_partitioned
 
@@ -48,7 +49,9 @@ def open_spouts(plan: Plan, config: Config, closers: Closers) -> tuple[dict[str,
     for node in plan.spouts:
         settings = {**config.as_mapping(), "topology": plan.topology, "stream": node.id}
         spout = as_trident_spout(node.spout, node.id)
-        handle = handles[node.id] = SpoutHandle(node.id, spout.get_coordinator(settings), spout_type_of(spout))
+        handle = handles[node.id] = SpoutHandle(
+            node.id, coordinator_of(spout.get_coordinator(settings), node.id), spout_type_of(spout)
+        )
         closers.add("spouts", handle.coordinator.close)
         emitters[node.id] = spout.get_emitter(settings)
     return handles, emitters
@@ -73,7 +76,7 @@ class _Rows:
         self.rows.append(tuple(values))  # a copy, because the spout may reuse its list
 
 
-class BatchSpoutExecutor:
+class BatchSpoutExecutor(BatchCoordinator):
     """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job.
 
     Different from Storm: a batch without rows is one only if `emit_batch` returns True, so an idle spout costs no empty

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trident.errors import describe
 from trident.runtime.driver.batch_spouts import SpoutHandle
-from trident.spout.interfaces import Definition, KnowsLag, Lag
+from trident.spout.interfaces import Definition, Lag
 
 __all__ = ["Lags"]
 
@@ -26,7 +26,7 @@ class Lags:
     def __init__(self, spouts: Mapping[str, SpoutHandle]) -> None:
         self.known: dict[str, Lag | None] = dict.fromkeys(spouts)
         coordinators = {name: spout.coordinator for name, spout in spouts.items()}
-        self._lag_of = {name: each.lag for name, each in coordinators.items() if isinstance(each, KnowsLag)}
+        self._lag_of = {name: each.lag for name, each in coordinators.items() if each.offers("lag")}
 
     def ask(self, spout: str, definition: Definition) -> None:
         """Ask one spout, if it can say, for its lag behind a batch that was just committed."""

@@ -36,8 +36,7 @@ from trident.runtime.driver.sources import Sources
 from trident.runtime.driver.starting import StartGate
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
-from trident.spout.interfaces import SpoutType, TransactionAttempt
-from trident.spout.rich import Activated
+from trident.spout.interfaces import BatchCoordinator, SpoutType, TransactionAttempt
 from trident.state.txid import Txid
 
 __all__ = ["BatchLoop"]
@@ -405,5 +404,5 @@ class BatchLoop:
         self._polling.ask_at_once()
 
 
-def _told_of_activity(opened: OpenedTopology) -> list[Activated]:
-    return [each.coordinator for each in opened.spouts.values() if isinstance(each.coordinator, Activated)]
+def _told_of_activity(opened: OpenedTopology) -> list[BatchCoordinator]:
+    return [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]

@@ -16,7 +16,7 @@ reads all partitions, and what it finds is shipped as the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,13 +24,11 @@ import pyarrow as pa
 from trident.ability import missing
 from trident.errors import PartitionLostError, SpoutError, TopologyError
 from trident.fields import Fields
+from trident.roles import adapted, lacking
 from trident.runtime.engine.partition_reader import NewPart, PartitionReader, ReplayedPart, RowsPart
 from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import Definition, KnowsLag, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 from trident.spout.partitioned import (
-    ClosesWithTopology,
-    GatesBatches,
-    HearsSuccess,
     IOpaquePartitionedTridentSpout,
     IPartitionedTridentSpout,
     OpaquePartitionedEmitter,
@@ -65,22 +63,23 @@ class PartitionedTridentSpoutExecutor:
     def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionsCoordinator:
         """Open the driver's side."""
         coordinator = self._spout.get_coordinator(conf)
-        _check(self._name, "get_coordinator", coordinator, PartitionedCoordinator)
-        return PartitionsCoordinator(self._name, coordinator, self.get_emitter(conf), _looks(conf))
+        if lacks := ", ".join(lacking(PartitionedCoordinator, coordinator)):
+            raise self._lacks("get_coordinator", coordinator, PartitionedCoordinator, lacks)
+        own: PartitionedCoordinator = adapted(PartitionedCoordinator, coordinator)
+        return PartitionsCoordinator(self._name, own, self.get_emitter(conf), _looks(conf))
 
     def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
         """Return the worker's side."""
         identical = self.spout_type is SpoutType.TRANSACTIONAL
         emitter = self._spout.get_emitter(conf)
-        _check(self._name, "get_emitter", emitter, PartitionedEmitter if identical else OpaquePartitionedEmitter)
+        kind = PartitionedEmitter if identical else OpaquePartitionedEmitter
+        if lacks := ", ".join(missing(emitter, kind)):
+            raise self._lacks("get_emitter", emitter, kind, lacks)
         return PartitionReader(self._name, emitter, self.get_output_fields(), identical)
 
-
-def _check(name: str, method: str, given: object, kind: type) -> None:
-    lacking = ", ".join(missing(given, kind))
-    if lacking:
-        raise TopologyError(
-            f"{name}.{method}() returned a {type(given).__name__}, which lacks {lacking} ({kind.__name__})"
+    def _lacks(self, method: str, given: object, kind: type, lacks: str) -> TopologyError:
+        return TopologyError(
+            f"{self._name}.{method}() returned a {type(given).__name__}, which lacks {lacks} ({kind.__name__})"
         )
 
 
@@ -108,26 +107,28 @@ def _looks(conf: Mapping[str, Any]) -> _Looking:
     return _Looking(0 if conf.get("engine") == "spark" else -1, begins=False)
 
 
-class PartitionsCoordinator:
+class PartitionsCoordinator(BatchCoordinator):
     """The driver's side of any partitioned spout; runs that of the user. Completed by processing."""
 
     def __init__(
         self, name: str, coordinator: PartitionedCoordinator, reader: PartitionReader, looking: _Looking
     ) -> None:
         self._name, self._coordinator, self._reader, self._looking = name, coordinator, reader, looking
-        self._gate = coordinator if isinstance(coordinator, GatesBatches) else None
-        self._hears = coordinator if isinstance(coordinator, HearsSuccess) else None
         self._share = 1.0
         self._tables: dict[int, dict[str, pa.Table]] = {}  # what the driver has read, by batch and partition
-        if isinstance(coordinator, KnowsLag):
-            self.lag = lambda definition: _lag(coordinator, definition)
 
-    lag: Callable[[Definition], Lag | None] | None = None
+    def offers(self, method: str) -> bool:
+        """Whether there is a method in place of the default; the lag is that of the user's coordinator."""
+        return self._coordinator.offers(method) if method == "lag" else super().offers(method)
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Ask the user's coordinator."""
+        return self._coordinator.lag(last_metadata(definition))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Say where reading begins; what was read completes the definition."""
         self._tables.pop(txid, None)
-        if self._gate is not None and not self._gate.is_ready(txid):
+        if not self._coordinator.is_ready(txid):
             return None
         partitions = self._partitions()
         if not partitions:
@@ -184,13 +185,11 @@ class PartitionsCoordinator:
     def success(self, txid: int, definition: Definition) -> None:
         """Forget the batch and tell the user's coordinator."""
         self._tables.pop(txid, None)
-        if self._hears is not None:
-            self._hears.success(txid, last_metadata(definition))
+        self._coordinator.success(txid, last_metadata(definition))
 
     def close(self) -> None:
         """Close the user's coordinator."""
-        if isinstance(self._coordinator, ClosesWithTopology):
-            self._coordinator.close()
+        self._coordinator.close()
 
     def _partitions(self) -> list[str]:
         names = list(self._coordinator.get_partitions_for_batch())
@@ -238,7 +237,3 @@ def _listed(names: Sequence[str]) -> str:
 def _entry(read: PartitionRead) -> dict[str, Any]:
     entry = {"meta": read.metadata, "rows": read.rows}
     return entry if read.crc is None else {**entry, "crc": read.crc}
-
-
-def _lag(coordinator: KnowsLag, definition: Definition) -> Lag | None:
-    return coordinator.lag(last_metadata(definition))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
+from trident.roles import adapted
 from trident.runtime.driver.row_batches import TableEmitter, slices, table_of_emitted
-from trident.spout.interfaces import Away, Definition, KnowsAway, Preparing, SpoutType, TransactionAttempt
-from trident.spout.rich import Activated, IRichSpout, LimitsBatches, TopologyContext, fields_of_rich_spout
+from trident.spout.interfaces import Away, BatchCoordinator, Definition, SpoutType, TransactionAttempt
+from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
 
 __all__ = ["RichSpoutBatchExecutor"]
-
-_MAX_BATCH_SIZE = 1000
 
 
 class _Emitted(NamedTuple):
@@ -29,7 +28,7 @@ class _Batch(NamedTuple):
     ids: list[Any]
 
 
-class RichSpoutBatchExecutor:
+class RichSpoutBatchExecutor(BatchCoordinator):
     """Runs an `IRichSpout` in the driver. At-least-once: a tuple of a batch that failed is emitted again and counted again.
 
     Message ids are acknowledged after the record of their batch, and failed when an attempt at it has ended: before the next
@@ -44,20 +43,13 @@ class RichSpoutBatchExecutor:
     def __init__(self, spout: IRichSpout, stream: str) -> None:
         self._spout, self._stream, self._name = spout, stream, type(spout).__name__
         self._fields = fields_of_rich_spout(spout)
-        self._most = spout.max_batch_size if isinstance(spout, LimitsBatches) else _MAX_BATCH_SIZE
+        self._besides: RichSpoutDefaults = adapted(RichSpoutDefaults, spout)
+        self._most = self._besides.max_batch_size
         if self._most < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
-        if isinstance(spout, Preparing):
-            self.look_now, self.is_preparing = spout.look_now, spout.is_preparing
-        if isinstance(spout, KnowsAway):
-            self.away = spout.away
         self._share, self._active = 1.0, False
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
         self._batches: dict[int, _Batch] = {}
-
-    look_now: Callable[[], None] | None = None
-    is_preparing: Callable[[], bool] | None = None
-    away: Callable[[], Away | None] | None = None
 
     def get_output_fields(self) -> Fields:
         """Return the spout's fields."""
@@ -101,6 +93,18 @@ class RichSpoutBatchExecutor:
         size: int = definition["bytes"]
         return size
 
+    def look_now(self) -> None:
+        """Pass it on to the spout."""
+        self._besides.look_now()
+
+    def is_preparing(self) -> bool:
+        """Whether the spout is."""
+        return self._besides.is_preparing()
+
+    def away(self) -> Away | None:
+        """What the spout waits for."""
+        return self._besides.away()
+
     def throttle(self, share: float) -> None:
         """Make batches smaller."""
         self._share = share
@@ -123,13 +127,13 @@ class RichSpoutBatchExecutor:
         self._set_active(False)
 
     def _set_active(self, active: bool) -> None:
-        if active is self._active or not isinstance(self._spout, Activated):
+        if active is self._active:
             return
         self._active = active
         if active:
-            self._spout.activate()
+            self._besides.activate()
         else:
-            self._spout.deactivate()
+            self._besides.deactivate()
 
     def close(self) -> None:
         """Close the spout; what is not committed is failed first."""

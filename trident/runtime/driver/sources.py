@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from trident.coordination.letter_records import LETTERS
 from trident.coordination.records import DefineRecord
@@ -24,16 +23,7 @@ from trident.runtime.driver.retrying import Waiting
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.failures import failing_at
-from trident.spout.completing import CompletedByProcessing
-from trident.spout.interfaces import (
-    ChoosesPositions,
-    CommitterCoordinator,
-    Definition,
-    KnowsAway,
-    KnowsSize,
-    Preparing,
-    SpoutType,
-)
+from trident.spout.interfaces import Definition, SpoutType
 
 __all__ = ["Sources"]
 
@@ -56,50 +46,25 @@ class Sources:
         self._sync, self._topology, self._told_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
-        self._sizes = {
-            name: spout.coordinator.size if isinstance(spout.coordinator, KnowsSize) else None
-            for name, spout in opened.spouts.items()
-        }
         self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
-        self._preparing = [
-            spout.coordinator for spout in opened.spouts.values() if isinstance(spout.coordinator, Preparing)
-        ]
-        self._aways = {
-            name: spout.coordinator.away
-            for name, spout in opened.spouts.items()
-            if isinstance(spout.coordinator, KnowsAway)
-        }
-        self._completes = {
-            name: spout.coordinator.is_complete
-            for name, spout in opened.spouts.items()
-            if isinstance(spout.coordinator, CompletedByProcessing)
-        }
-        self._committers = {
-            name: spout.coordinator.commit
-            for name, spout in opened.spouts.items()
-            if isinstance(spout.coordinator, CommitterCoordinator)
-        }
-        self._chooses = {
-            name: spout.coordinator.is_choice
-            for name, spout in opened.spouts.items()
-            if isinstance(spout.coordinator, ChoosesPositions)
-        }
+        self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
+        self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
     def look_now(self) -> None:
         """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
         self._replays.look_now()
-        for coordinator in self._preparing:
+        for coordinator in self._coordinators.values():
             coordinator.look_now()
 
     def are_preparing(self) -> bool:
         """Whether a source that has nothing yet may have something soon."""
-        return any(coordinator.is_preparing() for coordinator in self._preparing)
+        return any(coordinator.is_preparing() for coordinator in self._coordinators.values())
 
     def waiting(self) -> Waiting | None:
         """Return a source that is away and holds up no batch. For any thread."""
-        found = ((name, away) for name, ask in self._aways.items() if (away := ask()) is not None)
+        found = ((name, away) for name, one in self._coordinators.items() if (away := one.away()) is not None)
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
@@ -117,7 +82,7 @@ class Sources:
         }
         next_letters = self._replays.next
         asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
-        undecided = tuple(name for name, is_complete in self._completes.items() if _is_open(asked[name], is_complete))
+        undecided = tuple(name for name, one in self._coordinators.items() if _is_open(asked[name], one.is_complete))
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
@@ -135,8 +100,8 @@ class Sources:
         read = {}
         for name in undecided.spouts:
             with failing_at(name):
-                coordinator: Any = self._spouts[name].coordinator
-                read[name] = coordinator.complete(batch.definitions[name], batch.output.metadata.get(name, {}))
+                complete = self._coordinators[name].complete
+                read[name] = complete(batch.definitions[name], batch.output.metadata.get(name, {}))
         logged = self._log.state.definitions.get(txid, {})
         time = undecided.time_if_read if _any(read) else undecided.time_if_not
         definitions = self._settle(txid, logged, {**undecided.asked, **read}, time)
@@ -157,7 +122,7 @@ class Sources:
 
     def _ask(self, spout: str, txid: int, earlier: Definition | None) -> Definition | None:
         with failing_at(spout):
-            return self._work.ask(txid, spout, self._spouts[spout].coordinator.initialize_transaction, txid, earlier)
+            return self._work.ask(txid, spout, self._coordinators[spout].initialize_transaction, txid, earlier)
 
     def _time_of(
         self, now: int, txid: int, in_flight: Mapping[int, Batch], asked: Mapping[str, Definition | None]
@@ -211,11 +176,10 @@ class Sources:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
 
     def _is_choice(self, name: str, definition: Definition | None) -> bool:
-        chooses = self._chooses.get(name)
-        if definition is None or chooses is None:
+        if definition is None or name not in self._coordinators:
             return False
         with failing_at(name):
-            return chooses(definition)
+            return self._coordinators[name].is_choice(definition)
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
@@ -231,9 +195,8 @@ class Sources:
         """Return about how many bytes a batch has; None if one of its spouts does not say."""
         total = 0
         for name, definition in of_spouts(definitions):
-            size_of = self._sizes[name]
             with failing_at(name):
-                size = None if size_of is None else size_of(definition)
+                size = self._coordinators[name].size(definition)
             if size is None:
                 return None
             total += size
@@ -248,7 +211,7 @@ class Sources:
         for name, definition in of_spouts(batch.definitions):
             with failing_at(name):
                 parallelism = self._hints[name] or batch.runner.parallelism
-                cut_into = self._spouts[name].coordinator.parts
+                cut_into = self._coordinators[name].parts
                 cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
             parts.extend((name, part, batch.capture) for part in cut)
         if LETTERS in batch.definitions:
@@ -274,7 +237,7 @@ class Sources:
         self.throttle.took(batch.share, batch.times.own_s, batch.output.bytes_spilled)
 
     def _tell(self, name: str, txid: int, definition: Definition) -> None:
-        self._spouts[name].coordinator.success(txid, definition)
+        self._coordinators[name].success(txid, definition)
         self.lags.ask(name, definition)
 
 

@@ -6,7 +6,6 @@ import math
 import time
 
 from trident.arrow import schema_of
-from trident.spout.interfaces import Throttled
 from trident.testing.checks.expecting import broken, expect, promise
 from trident.testing.spout.filled_source import Batch, rows_of
 from trident.testing.spout.source_under_test import Row
@@ -91,8 +90,7 @@ class BatchChecks(SpoutChecks):
         filled.fill(3 * filled.backlog)
         life = filled.live()
         throttled = life.coordinator
-        self.needs(isinstance(throttled, Throttled), "the coordinator has no throttle()")
-        assert isinstance(throttled, Throttled)
+        self.needs(throttled.offers("throttle"), "the coordinator has no throttle()")
         last, sizes = None, list[int]()
         for share in (0.5, 1e-9, 0.5, 1.0):
             throttled.throttle(share)

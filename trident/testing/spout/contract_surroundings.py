@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from trident.errors import SpoutError, describe
-from trident.spout.interfaces import ITridentSpout, KnowsLag, KnowsSize, TransactionAttempt
+from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.spout_kinds import is_partitioned
 from trident.testing.checks.expecting import Violation, broken, promise
 from trident.testing.spout.filled_source import Batch
@@ -61,9 +61,8 @@ class SurroundingChecks(SpoutChecks):
         filled = self.filled
         filled.fill(filled.backlog)
         life = filled.live()
-        self.needs(isinstance(life.coordinator, KnowsSize), "the coordinator has no size()")
+        self.needs(life.coordinator.offers("size"), "the coordinator has no size()")
         sized, told = life.coordinator, list[tuple[Batch, Any]]()
-        assert isinstance(sized, KnowsSize)
         for batch in filled.drain(life, each=lambda batch: told.append((batch, sized.size(batch.definition)))):
             rows_bytes = len(repr(batch.rows))
             size = told[batch.txid - 1][1]
@@ -88,9 +87,8 @@ class SurroundingChecks(SpoutChecks):
         filled = self.filled
         filled.fill(filled.backlog)
         life = filled.live()
-        self.needs(isinstance(life.coordinator, KnowsLag), "the coordinator has no lag()")
+        self.needs(life.coordinator.offers("lag"), "the coordinator has no lag()")
         lagging, lags = life.coordinator, list[Any]()
-        assert isinstance(lagging, KnowsLag)
         batches = filled.drain(life, after=lambda batch: lags.append(lagging.lag(batch.definition)))
         for batch, lag in zip(batches, lags, strict=True):
             if lag is None:

@@ -12,13 +12,12 @@ from trident.arrow import schema_of
 from trident.config import Config
 from trident.coordination.framing import decode, encode
 from trident.runtime.driver.batch_spouts import as_trident_spout
-from trident.spout.completing import CompletedByProcessing, PartitionRead
+from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
-    CommitterCoordinator,
     Definition,
-    Preparing,
     SpoutType,
     TransactionAttempt,
+    coordinator_of,
 )
 from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.spout.source_under_test import Row
@@ -38,18 +37,15 @@ class Life:
         settings = Config().as_mapping()
         self.spout = as_trident_spout(spout)
         self.fields = self.spout.get_output_fields()
-        self.coordinator = self.spout.get_coordinator(settings)
+        self.coordinator = coordinator_of(self.spout.get_coordinator(settings))
         self.emitter = through_pickle(self.spout.get_emitter(settings))
-        coordinator = self.coordinator
-        self._completing = coordinator if isinstance(coordinator, CompletedByProcessing) else None
-        self._committing = coordinator if isinstance(coordinator, CommitterCoordinator) else None
-        self._preparing = coordinator if isinstance(coordinator, Preparing) else None
+        self._is_completed_by_reading = self.coordinator.offers("is_complete")
         self._first: dict[tuple[int, str], list[pa.Table]] = {}
 
     @property
     def rereads(self) -> bool:
         """Whether a definition can be read again; one that reading has completed is read again only if a replay is the same."""
-        return self._completing is None or self.spout.spout_type is SpoutType.TRANSACTIONAL
+        return not self._is_completed_by_reading or self.spout.spout_type is SpoutType.TRANSACTIONAL
 
     def define(self, txid: int, previous: Definition | None) -> Definition | None:
         """Have a batch defined; both definitions go through the log."""
@@ -58,7 +54,7 @@ class Life:
     def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
         """Have a batch defined; where reading completes the definition, it is read."""
         definition = self.coordinator.initialize_transaction(txid, previous)
-        if definition is None or self._completing is None or self._completing.is_complete(definition):
+        if definition is None or self.coordinator.is_complete(definition):
             return definition
         tables, read = list[pa.Table](), dict[str, PartitionRead]()
         for one in self._emitted(txid, definition, 1, 0):
@@ -66,7 +62,7 @@ class Life:
                 read[one.partition] = one
             else:
                 tables.append(one)
-        complete = self._completing.complete(definition, read)
+        complete = self.coordinator.complete(definition, read)
         self._first[txid, repr(through_log(complete))] = tables
         return complete
 
@@ -88,8 +84,7 @@ class Life:
 
     def commit(self, txid: int, definition: Definition, attempt: int = 0) -> None:
         """Let a spout that takes part in commits commit."""
-        if self._committing is not None:
-            self._committing.commit(TransactionAttempt(txid, _ATTEMPT + attempt), through_log(definition))
+        self.coordinator.commit(TransactionAttempt(txid, _ATTEMPT + attempt), through_log(definition))
 
     def succeeded(self, txid: int, definition: Definition, attempt: int = 0) -> None:
         """Commit a batch, and say that it is committed."""
@@ -98,8 +93,7 @@ class Life:
 
     def look_now(self) -> None:
         """Say that someone waits for all that the source has now."""
-        if self._preparing is not None:
-            self._preparing.look_now()
+        self.coordinator.look_now()
 
     def close(self) -> None:
         """End."""

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from trident.errors import SpoutError
-from trident.spout.interfaces import Definition, SpoutType, Throttled
+from trident.spout.interfaces import Definition, SpoutType
 from trident.testing.checks.expecting import Violation, broken
 from trident.testing.spout.filled_source import FilledSource
 from trident.testing.spout.source_under_test import LosesPartitions, Row
@@ -152,7 +152,7 @@ class SpoutSchedule:
             self._filled.fill(self._random.randint(1, self._filled.backlog), *present)
 
     def _throttle(self) -> None:
-        if isinstance(self._life.coordinator, Throttled):
+        if self._life.coordinator.offers("throttle"):
             self._note("throttled")
             self._life.coordinator.throttle(self._random.choice((1.0, 0.5, 0.1)))
 
