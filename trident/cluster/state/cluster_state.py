@@ -11,8 +11,8 @@ EventKind = Literal["created", "changed", "deleted", "children", "suspended", "c
 """What a watch, or the session, tells.
 
 `suspended`: no server answers; what is read may be old. `connected`: it answers again, the session and its ephemeral nodes are
-still there, and what was missed of watched nodes is told next. `expired`: it answers again, but the session is over: its
-ephemeral nodes are gone, and watches with them; another session has begun.
+still there. `expired`: it answers again, but the session is over: its ephemeral nodes are gone, and another session has begun.
+Watches may be over after each of the three, and changes missed: whoever watches reads again.
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
 from queue import SimpleQueue
 
 from trident.cluster.state.cluster_state import Callback, ClusterEvent
@@ -22,7 +21,7 @@ class EventTeller:
     def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
         self._callbacks: dict[str, Callback] = {}
-        self._events: SimpleQueue[ClusterEvent | Callable[[], list[ClusterEvent]] | None] = SimpleQueue()
+        self._events: SimpleQueue[ClusterEvent | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"trident-{name}-events", daemon=True)
         self._thread.start()
 
@@ -42,10 +41,6 @@ class EventTeller:
         """Have an event told after those before it."""
         self._events.put(event)
 
-    def tell_found(self, find: Callable[[], list[ClusterEvent]]) -> None:
-        """Have `find` look in the thread, when all before are told, and tell what it returns before all that comes later."""
-        self._events.put(find)
-
     def close(self) -> None:
         """Tell what was queued, then end. In a callback, return at once."""
         self._events.put(None)
@@ -53,14 +48,8 @@ class EventTeller:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        while (item := self._events.get()) is not None:
-            try:
-                events = [item] if isinstance(item, ClusterEvent) else item()
-            except Exception:  # noqa: BLE001  or no event would ever be told again
-                _log.exception("what was missed could not be found out")
-                continue
-            for event in events:
-                self._tell_all(event)
+        while (event := self._events.get()) is not None:
+            self._tell_all(event)
 
     def _tell_all(self, event: ClusterEvent) -> None:
         with self._lock:

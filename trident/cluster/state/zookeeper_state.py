@@ -171,14 +171,13 @@ class ZooKeeperClusterState:
 
         at, fire = self._at(path), self._watches.fire if watch else None
         while True:
-            begun = self._watches.begin(path, children) if watch else 0
+            if watch:
+                self._watches.expect(path, children)
             found = self._session.call(lambda client: ask(client, at, fire), NoNodeError).value
-            if not watch:
+            if found is not None or not watch:
                 return found
-            if found is None and self._session.call(lambda client: client.exists_async(at, fire)).value is not None:
-                continue  # created in between
-            if self._watches.read(path, children, None if found is None else found[1], begun):
-                return found
+            if self._session.call(lambda client: client.exists_async(at, fire)).value is None:
+                return None  # else it was created in between
 
     def _at(self, path: str) -> str:
         return self._root if checked_path(path) == "/" else self._root + path
@@ -188,18 +187,8 @@ class ZooKeeperClusterState:
         return self._at(checked_way(path))
 
     def _changed(self, change: SessionChange) -> None:
-        if change == "connected":
-            self._teller.tell_found(self._reconnected)
-            return
         if change == "suspended":
-            self._watches.lose()
-        else:
             self._watches.forget()
-        _log.warning("the session at the ZooKeeper %s is %s", self._hosts, change)
+        if change != "connected":
+            _log.warning("the session at the ZooKeeper %s is %s", self._hosts, change)
         self._teller.tell(ClusterEvent(change, ""))
-
-    def _reconnected(self) -> list[ClusterEvent]:
-        try:
-            return [ClusterEvent("connected", ""), *self._watches.set_again(self._session)]
-        except ClusterError:  # lost again, which is told next; or closed
-            return []
