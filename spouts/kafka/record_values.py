@@ -6,12 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_functions import ByRecord, Record
-from spouts.kafka.value_formats import BadValue
-from spouts.messages.queue import plain
 from trident.errors import SpoutError
 
 if TYPE_CHECKING:
@@ -34,18 +30,11 @@ class RecordValues:
         columns: list[list[Any]] = []
         for name in self._options.fields:
             if name == "value":
-                columns += self._values(records)
+                columns += self._options.value.lists([each.value() for each in records])
             else:
                 read = self._key if name == "key" else _COLUMNS[name]
                 columns.append([read(each) for each in records])
         return list(zip(*columns, strict=True))
-
-    def _values(self, records: Sequence[Message]) -> list[list[Any]]:
-        raw = pa.array([each.value() for each in records], pa.binary())
-        try:
-            return [plain(array) for array in self._options.value.columns(raw, False)]
-        except BadValue as bad:
-            raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
 
     @staticmethod
     def _translated(by_record: ByRecord, record: Message) -> Sequence[Any]:

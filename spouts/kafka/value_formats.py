@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from spouts.messages.queue import plain
 from trident.arrow import schema_of
-from trident.errors import ConfigError, TridentError
+from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
 
@@ -71,6 +72,13 @@ class Format(ABC):
             raise BadValue(at, f'its value is no {self.name}: {why}; on_bad="null" would read it as None')
         mask = pa.array([at in bad for at in range(len(values))])
         return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
+
+    def lists(self, values: Sequence[bytes | None]) -> list[list[Any]]:
+        """Return the columns as lists of plain values; `SpoutError` for a value that cannot be read."""
+        try:
+            return [plain(array) for array in self.columns(pa.array(values, pa.binary()), False)]
+        except BadValue as bad:
+            raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
 
     def _bad(self, values: pa.Array, start: int) -> Iterable[tuple[int, str]]:
         try:

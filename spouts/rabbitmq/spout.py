@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import pyarrow as pa
-
 from spouts.kafka.record_functions import format_of
-from spouts.kafka.value_formats import BadValue, Format
-from spouts.messages.queue import plain
+from spouts.kafka.value_formats import Format
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from spouts.rabbitmq.broker import Broker, Delivery
 from spouts.rabbitmq.options import RabbitMQOptions
 from spouts.rabbitmq.queue_consumer import QueueConsumer, origin_of
-from trident.errors import ConfigError, SpoutError
+from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.servers.avro import Avro
 from trident.storm.context import TopologyContext
@@ -100,17 +97,10 @@ class RabbitMQSpout(MessageSpout):
         columns: list[list[Any]] = []
         for name in self._columns:
             if name == "value":
-                columns += self._values(deliveries)
+                columns += self._format.lists([each.body for each in deliveries])
             else:
                 columns.append([_COLUMNS[name](each) for each in deliveries])
         return list(zip(*columns, strict=True))
-
-    def _values(self, deliveries: Sequence[Delivery]) -> list[list[Any]]:
-        try:
-            arrays = self._format.columns(pa.array([each.body for each in deliveries], pa.binary()), False)
-        except BadValue as bad:
-            raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
-        return [plain(array) for array in arrays]
 
 
 def _queue_of(queue: str, dead_letters: str | None) -> str:
