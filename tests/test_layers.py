@@ -30,7 +30,6 @@ class Layer:
 
 
 VALUES = (
-    "trident.ability",
     "trident.roles",
     "trident.errors",
     "trident.extras",
@@ -96,7 +95,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 
 # The first layer that has a module decides.
 LAYERS = (
-    Layer(("trident.ability", "trident.roles", "trident.errors")),
+    Layer(("trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.extras",), ("trident.errors",)),
     Layer(

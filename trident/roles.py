@@ -1,15 +1,17 @@
 """Roles: base classes of what users write, whose optional methods have defaults.
 
 A class of a user need not inherit from the base class: where an object comes in, `adapted` makes it one of the role, once. So
-the rest of the framework calls methods and reads facts, and asks nothing.
+the rest of the framework calls methods and reads facts, and asks nothing. Where one of several kinds of objects may be given,
+as with operations, `has` tells them apart by their methods.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, TypeVar
+from inspect import get_annotations
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["Role", "adapted", "facts_of", "lacking"]
+__all__ = ["Role", "adapted", "facts_of", "has", "lacking", "missing"]
 
 F = TypeVar("F")
 
@@ -47,6 +49,18 @@ def adapted(role: type, given: Any) -> Any:
 def lacking(role: Any, given: object) -> list[str]:
     """Return the methods that one of a role must have and an object does not."""
     return [name for name in sorted(role.__abstractmethods__) if getattr(given, name, None) is None]
+
+
+def has(given: object, *names: str) -> bool:
+    """Whether an object has all of these methods, in any way, and none of them is None."""
+    return all(getattr(given, name, None) is not None for name in names)
+
+
+def missing(given: object, interface: type) -> list[str]:
+    """Return the members of a protocol that an object does not have, in the order in which they are declared."""
+    declaring = [base for base in reversed(interface.__mro__) if Protocol in base.__bases__]
+    names = dict.fromkeys(name for base in declaring for name in (*vars(base), *get_annotations(base)))
+    return [name for name in names if not name.startswith("_") and not has(given, name)]
 
 
 def facts_of(record: type[F], given: Any) -> F:

@@ -47,9 +47,9 @@ from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.names import step_label
-from trident.operations.operation_methods import Applies, Combines, Reduces, Retrieves, UpdatesState
 from trident.operations.struct_queries import spread
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
 
 __all__ = ["GroupedStream", "Stream", "TridentState"]
@@ -141,13 +141,13 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
 
     def apply_assembly(self, assembly: Any) -> Stream:
         """Apply an assembly, or a function of a stream, which declares its steps here; return its stream."""
-        if isinstance(assembly, type) or not (isinstance(assembly, Applies) or callable(assembly)):
+        if isinstance(assembly, type) or not (has(assembly, "apply") or callable(assembly)):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {assembly!r} is not an assembly: give an object with apply(stream) or a function"
             )
         with self._topology._inside_assembly() as nested:
             try:
-                stream = assembly.apply(self) if isinstance(assembly, Applies) else assembly(self)
+                stream = assembly.apply(self) if has(assembly, "apply") else assembly(self)
             except RecursionError as error:
                 if nested:  # the first of them knows the stream that the user knows
                     raise
@@ -180,7 +180,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         """
         refuse_state(self, "partition_persist")
         inputs, updater, out = self._operation_args(args)
-        if not isinstance(updater, UpdatesState) or isinstance(updater, type):
+        if not has(updater, "update_state") or isinstance(updater, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {updater!r} is not a StateUpdater: give an object with the method update_state"
             )
@@ -211,7 +211,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
             static states, nor for DRPC requests.
         """
         inputs, function, out = self._operation_args(args)
-        if out is None or not isinstance(function, Retrieves) or isinstance(function, type):
+        if out is None or not has(function, "batch_retrieve") or isinstance(function, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: state_query takes (state, [fields,] query function, output fields); "
                 f"got {function!r}, a query function is an object with batch_retrieve and execute"
@@ -286,7 +286,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         refuse_state(self, "persistent_aggregate")
         spec = spec_of(state)
         inputs, aggregator, out = self._operation_args(args)
-        combines, reduces = isinstance(aggregator, Combines), isinstance(aggregator, Reduces)
+        combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
         refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
         if out is None or not (combines or reduces) or isinstance(aggregator, type):
             raise TopologyError(

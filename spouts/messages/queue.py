@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from trident.ability import Ability
 from trident.errors import SpoutError
 
 __all__ = ["Message", "MessageQueue", "ReadsAhead", "decoded", "plain"]
@@ -89,7 +88,7 @@ class MessageQueue(Protocol):
 
 
 @runtime_checkable
-class ReadsAhead(Ability, Protocol):
+class ReadsAhead(Protocol):
     """A queue whose `fetch` gives what has come to this task already: nothing need not mean that nothing is there."""
 
     def look_now(self) -> None:

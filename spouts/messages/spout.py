@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from spouts.messages.deliveries import Deliveries
 from spouts.messages.queue import MessageQueue
 from spouts.messages.retry_policy import RetryPolicy
-from trident.ability import Ability
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.spout import Away
@@ -26,7 +25,7 @@ _START_S = 5.0  # how long a server may be away when the spout starts: it may ju
 
 
 @runtime_checkable
-class ReportsErrors(Ability, Protocol):
+class ReportsErrors(Protocol):
     """A collector that shows errors; that of a Trident topology does not."""
 
     def report_error(self, error: BaseException) -> None:

@@ -16,8 +16,8 @@ from trident.drpc.queried_states import CommittedLog, RequestStates
 from trident.drpc.requests import RequestSteps
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
 from trident.operations.interfaces import TridentOperationContext
-from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import RequestPlan
+from trident.roles import has
 from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors
@@ -44,7 +44,7 @@ class Executor:
         self._operations = _operations_of(plan)
         context = TridentOperationContext()
         for operation in self._operations:
-            if isinstance(operation, Prepares):
+            if has(operation, "prepare"):
                 operation.prepare(config.as_mapping(), context)
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
@@ -59,7 +59,7 @@ class Executor:
 
     def close(self) -> None:
         """End the operations and close the states; an error of one does not keep the others open."""
-        for end in [*(op.cleanup for op in self._operations if isinstance(op, CleansUp)), self._states.close]:
+        for end in [*(op.cleanup for op in self._operations if has(op, "cleanup")), self._states.close]:
             try:
                 end()
             except Exception:

@@ -14,7 +14,7 @@ from trident.operations.adapters import aggregate_type, output_fields, refuse_mi
 from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 from trident.operations.names import step_label
-from trident.operations.operation_methods import Combines, Completes, Reduces
+from trident.roles import has
 
 if TYPE_CHECKING:
     from typing import Self
@@ -124,10 +124,10 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
 def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
-    combines = isinstance(aggregator, Combines)
-    single = combines or isinstance(aggregator, Reduces)
+    combines = has(aggregator, "combine")
+    single = combines or has(aggregator, "reduce")
     refuse_missing_output(call, aggregator, out, stream.get_name())
-    if out is None or isinstance(aggregator, type) or not (single or isinstance(aggregator, Completes)):
+    if out is None or isinstance(aggregator, type) or not (single or has(aggregator, "complete")):
         raise TopologyError(
             f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "
             "an object with combine (CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"

@@ -10,7 +10,7 @@ from trident.fields import Fields, FieldsLike, is_nested
 from trident.fluent.declaration import Declaration
 from trident.graph import Node
 from trident.naming import TridentNames
-from trident.operations.operation_methods import UpdatesState
+from trident.roles import has
 
 if TYPE_CHECKING:
     from typing import Self
@@ -61,7 +61,7 @@ class StreamBase(TridentNames):
         out = Fields(rest[1]) if len(rest) == 2 else None
         if inputs is None:
             # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
-            inputs = self.fields if isinstance(rest[0], UpdatesState) else Fields()
+            inputs = self.fields if has(rest[0], "update_state") else Fields()
         return inputs, rest[0], out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.fluent.base import StreamBase, is_fields
@@ -14,13 +13,13 @@ from trident.fluent.drpc_rules import check_apart
 from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
-from trident.operations.operation_methods import ReducesStreams
+from trident.roles import has
 
 __all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]
 
 
 @runtime_checkable
-class _Grouped(Ability, Protocol):
+class _Grouped(Protocol):
     """A grouped stream."""
 
     def get_group_fields(self) -> Fields:
@@ -87,7 +86,7 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
 
 
 def _check_reducer(stream: str, reducer: Any, grouped: bool) -> None:
-    if isinstance(reducer, type) or not isinstance(reducer, ReducesStreams):
+    if isinstance(reducer, type) or not has(reducer, "init", "execute", "complete"):
         raise TopologyError(
             f"stream {stream!r}: multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the "
             "methods init, execute and complete"

@@ -20,8 +20,8 @@ from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
 from trident.operations.names import function_name
-from trident.operations.operation_methods import Accepts, Combines, Completes, DeclaresTypes, Executes, Keeps, Reduces
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = ["PlainConsumer", "PlainFilter", "PlainFlatMap", "PlainFunction", "PlainMap", "adapt", "aggregate_type",
@@ -97,14 +97,12 @@ class PlainConsumer(_Plain, Consumer):
         self(tuple)
 
 
-_EXECUTES, _KEEPS, _ACCEPTS = (Executes, "execute"), (Keeps, "is_keep"), (Accepts, "accept")
-
-_METHODS: dict[type[_Plain], tuple[type, str]] = {
-    PlainFunction: _EXECUTES,
-    PlainFilter: _KEEPS,
-    PlainMap: _EXECUTES,
-    PlainFlatMap: _EXECUTES,
-    PlainConsumer: _ACCEPTS,
+_METHODS: dict[type[_Plain], str] = {
+    PlainFunction: "execute",
+    PlainFilter: "is_keep",
+    PlainMap: "execute",
+    PlainFlatMap: "execute",
+    PlainConsumer: "accept",
 }
 
 _VECTORISED: dict[type[_Plain], type[Operation]] = {
@@ -117,14 +115,14 @@ _VECTORISED: dict[type[_Plain], type[Operation]] = {
 
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
-    (ability, method), vectorised = _METHODS[plain], _VECTORISED.get(plain)
+    method, vectorised = _METHODS[plain], _VECTORISED.get(plain)
     if vectorised is not None and isinstance(operation, vectorised):
         return _vectorised(operation, stream)
-    if inspect.isclass(operation) and isinstance(operation, ability):
+    if inspect.isclass(operation) and has(operation, method):
         raise TopologyError(
             f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
         )
-    if isinstance(operation, ability):
+    if has(operation, method):
         return operation
     if isinstance(operation, Expression):
         raise TopologyError(f"stream {stream!r} got the expression {operation!r}; select and where take expressions")
@@ -153,7 +151,7 @@ def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
     declared: Sequence[str | None] | None = None
     if isinstance(operation, ArrowFunction):
         declared = operation.output.types
-    elif isinstance(operation, DeclaresTypes):
+    elif has(operation, "output_types"):
         declared = operation.output_types
     if declared is not None and len(declared) != len(out):
         raise TopologyError(
@@ -173,10 +171,11 @@ def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
 
 def refuse_missing_output(call: str, operation: Any, out: Fields | None, stream: str) -> None:
     """Raise `TopologyError` for an operation that gives values where no field is named for them."""
-    if out is not None or isinstance(operation, (type, Keeps)):
+    if out is not None or isinstance(operation, type) or has(operation, "is_keep"):
         return
     hinted = _hinted(operation, inspect.isgeneratorfunction(operation)) if inspect.isfunction(operation) else None
-    if hinted not in (None, ["boolean"]) or isinstance(operation, (Executes, Combines, Reduces, Completes)):
+    gives = any(has(operation, method) for method in ("execute", "combine", "reduce", "complete"))
+    if gives or hinted not in (None, ["boolean"]):
         name = function_name(operation)
         shown = name if inspect.isfunction(operation) else f"{name}()"
         raise TopologyError(
@@ -192,7 +191,7 @@ def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) ->
     own = built_in_type(aggregator, inputs, out, stream)
     if own is not None:
         return Fields.of(out.names, [own])
-    if out.types[0] is None and not isinstance(aggregator, DeclaresTypes):
+    if out.types[0] is None and not has(aggregator, "output_types"):
         for method in ("combine", "reduce", "zero", "init"):
             hinted = _hinted(getattr(aggregator, method, None), yields=False)
             if hinted is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trident.operations.interfaces import Filter, TridentOperationContext
-from trident.operations.operation_methods import CleansUp, Keeps, Prepares
+from trident.roles import has
 from trident.tuples import TridentTuple
 
 __all__ = ["Equals", "Negate"]
@@ -27,18 +27,18 @@ class Negate(Filter):
     """Keeps what another filter drops: `each("word", Negate(FilterNull()))`."""
 
     def __init__(self, filter: Filter) -> None:
-        if not isinstance(filter, Keeps) or isinstance(filter, type):
+        if not has(filter, "is_keep") or isinstance(filter, type):
             raise TypeError(f"Negate takes a filter, an object with is_keep; got {filter!r}")
         self.filter = filter
 
     def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
         """Prepare the filter."""
-        if isinstance(self.filter, Prepares):
+        if has(self.filter, "prepare"):
             self.filter.prepare(conf, context)
 
     def cleanup(self) -> None:
         """End the filter."""
-        if isinstance(self.filter, CleansUp):
+        if has(self.filter, "cleanup"):
             self.filter.cleanup()
 
     def is_keep(self, tuple: TridentTuple) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 from trident.operations.builtin import Last
 from trident.operations.combined_values import MergedCombiner
-from trident.operations.operation_methods import WrapsFunction
 from trident.operations.struct_queries import StructQuery
+from trident.roles import has
 
 __all__ = ["function_name", "operation_name", "step_label"]
 
@@ -23,7 +23,7 @@ def operation_name(operation: Any) -> str:
         return operation_name(operation.query)
     if isinstance(operation, Last) and operation.by is not None:
         return f"{type(operation).__name__}-by-{operation.by}"
-    wrapped = operation.function if isinstance(operation, WrapsFunction) else None
+    wrapped = operation.function if has(operation, "function") else None
     return function_name(wrapped if callable(wrapped) else operation)
 
 

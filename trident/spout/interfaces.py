@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.roles import Role, adapted, lacking
@@ -271,7 +270,7 @@ class IBatchSpout(Protocol):
 
 
 @runtime_checkable
-class DeclaresSpoutType(Ability, Protocol):
+class DeclaresSpoutType(Protocol):
     """A spout that says what it promises about replays; one that says nothing is non-transactional."""
 
     @property
@@ -280,7 +279,7 @@ class DeclaresSpoutType(Ability, Protocol):
 
 
 @runtime_checkable
-class Quick(Ability, Protocol):
+class Quick(Protocol):
     """An emitter that says whether it reads without waiting."""
 
     @property

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.fields import Fields
 from trident.roles import Role
 from trident.spout.interfaces import Lag, SpoutType, TransactionAttempt
@@ -72,7 +71,7 @@ class PartitionedCoordinator(Role, ABC):
 
 
 @runtime_checkable
-class OpaquePartitionedEmitter(Ability, Protocol):
+class OpaquePartitionedEmitter(Protocol):
     """The worker's side of a partitioned spout. Pickled to the worker; opens what it needs there."""
 
     def emit_partition_batch_new(

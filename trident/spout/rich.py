@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.roles import Role
@@ -64,7 +63,7 @@ class OutputFieldsDeclarer:
 
 
 @runtime_checkable
-class IRichSpout(Ability, Protocol):
+class IRichSpout(Protocol):
     """Emits tuples one by one and is told, by message id, what became of them. All calls come from one thread.
 
     It also has `get_output_fields()`, or `declare_output_fields(declarer)`. At-least-once, so its promise is that of a
@@ -91,7 +90,7 @@ class IRichSpout(Ability, Protocol):
 
 
 @runtime_checkable
-class DeclaresOutputFields(Ability, Protocol):
+class DeclaresOutputFields(Protocol):
     """A spout that declares its fields in Storm's way."""
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -99,7 +98,7 @@ class DeclaresOutputFields(Ability, Protocol):
 
 
 @runtime_checkable
-class GivesOutputFields(Ability, Protocol):
+class GivesOutputFields(Protocol):
     """A spout that returns its fields."""
 
     def get_output_fields(self) -> Fields:
@@ -107,7 +106,7 @@ class GivesOutputFields(Ability, Protocol):
 
 
 @runtime_checkable
-class Activated(Ability, Protocol):
+class Activated(Protocol):
     """A spout that is told when tuples are asked for."""
 
     def activate(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from trident.ability import missing
 from trident.errors import TopologyError
 from trident.fields import Fields
+from trident.roles import missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.spout.partitioned import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout
 from trident.spout.rich import IRichSpout, fields_of_rich_spout

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trident.ability import missing
 from trident.errors import EnvironmentProblem, TopologyError
+from trident.roles import missing
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.checks import check_signatures, check_topology
 from trident.storm.declarers import BoltDeclarer, Declared, SpoutDeclarer

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.storm.context import TopologyContext
 from trident.storm.storm_tuples import Tuple
 from trident.storm.streams import StreamDeclarer
@@ -95,7 +94,7 @@ class BasicOutputCollector(Protocol):
 
 
 @runtime_checkable
-class IRichSpout(Ability, Protocol):
+class IRichSpout(Protocol):
     """A spout: emits tuples one by one, and is told by message id what became of them.
 
     It also has `declare_output_fields(declarer)`, or `get_output_fields()` for its only stream; `activate` and `deactivate`
@@ -119,7 +118,7 @@ class IRichSpout(Ability, Protocol):
 
 
 @runtime_checkable
-class IRichBolt(Ability, Protocol):
+class IRichBolt(Protocol):
     """A bolt that answers each tuple itself, at once or later."""
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: OutputCollector) -> None:
@@ -136,7 +135,7 @@ class IRichBolt(Ability, Protocol):
 
 
 @runtime_checkable
-class IBasicBolt(Ability, Protocol):
+class IBasicBolt(Protocol):
     """A bolt whose tuples are acknowledged when `execute` returns, and anchored by the framework.
 
     `FailedException` out of `execute` fails the tuple; any other exception ends the worker, which starts again.
@@ -156,7 +155,7 @@ class IBasicBolt(Ability, Protocol):
 
 
 @runtime_checkable
-class CustomStreamGrouping(Ability, Protocol):
+class CustomStreamGrouping(Protocol):
     """Chooses tasks in the user's own way. It is pickled with the topology; one instance works for each emitting task."""
 
     def prepare(self, context: TopologyContext, source: tuple[str, str], target_tasks: Sequence[int]) -> None:

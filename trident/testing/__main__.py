@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trident.ability import missing
+from trident.roles import missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.spout.rich import IRichSpout
 from trident.testing.backend.limits import Limits

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.errors import UnsupportedOperation, describe
 from trident.observe.recent_batches import RecentRate
 from trident.observe.topology_status import TopologyStatus
@@ -27,7 +26,7 @@ class _Running(Running, Protocol):
 
 
 @runtime_checkable
-class _Rebalancing(Ability, Protocol):
+class _Rebalancing(Protocol):
     """Can run with other numbers of workers and executors."""
 
     def rebalance(
@@ -37,7 +36,7 @@ class _Rebalancing(Ability, Protocol):
 
 
 @runtime_checkable
-class _CountingDeaths(Ability, Protocol):
+class _CountingDeaths(Protocol):
     """Knows how often its workers have died."""
 
     deaths: int

@@ -21,10 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.ability import missing
 from trident.errors import PartitionLostError, SpoutError, TopologyError
 from trident.fields import Fields
-from trident.roles import adapted, lacking
+from trident.roles import adapted, lacking, missing
 from trident.runtime.engine.partition_reader import NewPart, PartitionReader, ReplayedPart, RowsPart
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt

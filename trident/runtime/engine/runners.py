@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.pickling import pickled
 from trident.runtime.engine.routing import Frame, with_partitions
@@ -68,7 +67,7 @@ class Runner(Protocol):
 
 
 @runtime_checkable
-class PacesBatches(Ability, Protocol):
+class PacesBatches(Protocol):
     """A runner that says how many batches it wants in flight.
 
     Attributes

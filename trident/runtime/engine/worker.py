@@ -14,8 +14,8 @@ from trident.arrow import schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import counting
-from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import Exchange, Fragment
+from trident.roles import has
 from trident.runtime.engine.fragment_runs import run_fragment, whole
 from trident.runtime.engine.most_gathered import check_gathered
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
@@ -135,7 +135,7 @@ class WorkerProgram:
         distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
         self.operations = list(distinct.values())
         for operation in self.operations:
-            if isinstance(operation, Prepares):
+            if has(operation, "prepare"):
                 context = TridentOperationContext(operation=type(operation).__name__)
                 operation.prepare(program.settings, context)
 
@@ -157,7 +157,7 @@ class WorkerProgram:
         """End every operation, also if one of them raises."""
         for operation in self.operations:
             try:
-                if isinstance(operation, CleansUp):
+                if has(operation, "cleanup"):
                     operation.cleanup()
             except Exception:
                 logger.exception("cleanup of %r failed", operation)

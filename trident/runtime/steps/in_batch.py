@@ -16,7 +16,7 @@ from trident.graph import AggregateNode, Aggregation, Member
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
-from trident.operations.operation_methods import Combines, Reduces
+from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, partial
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
@@ -123,9 +123,9 @@ class _Reducing:
 
 def _as_aggregator(operation: Any) -> Aggregator[Any]:
     adapted: Any = operation
-    if isinstance(operation, Combines):
+    if has(operation, "combine"):
         adapted = _Combining(operation)
-    elif isinstance(operation, Reduces):
+    elif has(operation, "reduce"):
         adapted = _Reducing(operation)
     aggregator: Aggregator[Any] = adapted
     return aggregator

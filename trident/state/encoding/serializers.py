@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
-from trident.ability import Ability
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode, decode_columns, decode_many, encode, encode_lists, encode_many
 from trident.state.encoding.json_serializers import (
@@ -45,7 +44,7 @@ __all__ = [
 
 
 @runtime_checkable
-class Serializer(Ability, Protocol):
+class Serializer(Protocol):
     """Turns what a map stores into bytes and back.
 
     Its optional abilities are the protocols below and `DeclaresKind`, the kind whose values it writes. A trial shows whether
@@ -60,7 +59,7 @@ class Serializer(Ability, Protocol):
 
 
 @runtime_checkable
-class SerializesMany(Ability, Protocol):
+class SerializesMany(Protocol):
     """A serializer that is faster with many objects at once."""
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
@@ -68,7 +67,7 @@ class SerializesMany(Ability, Protocol):
 
 
 @runtime_checkable
-class DeserializesMany(Ability, Protocol):
+class DeserializesMany(Protocol):
     """A serializer that is faster with the bytes of many objects at once."""
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
@@ -76,7 +75,7 @@ class DeserializesMany(Ability, Protocol):
 
 
 @runtime_checkable
-class DeserializesCurrent(Ability, Protocol):
+class DeserializesCurrent(Protocol):
     """A serializer that can read the bare value of the last write alone."""
 
     def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:

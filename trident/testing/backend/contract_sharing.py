@@ -203,7 +203,7 @@ class MapSharing(MapContract):
 
     @promise(Promise.CLAIMS)
     def test_it_claims_what_it_has(self) -> None:
-        """An optional ability is found by its methods, so a claim without them, and they without a claim, are wrong."""
+        """What a map can do is found by its methods, so a claim without them, and they without a claim, are wrong."""
         backing, wanted = self.store.map(), self.claims
         claimed = (wanted.fences != "no", wanted.lists, wanted.removes, wanted.resets)
         real = wanted.with_abilities_of(backing)

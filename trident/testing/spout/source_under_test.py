@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from trident.ability import Ability
-
 __all__ = ["Changeable", "GoesAway", "LosesPartitions", "Row", "SpoutSource"]
 
 Row = tuple[Any, ...]
@@ -79,7 +77,7 @@ class SpoutSource(ABC):
 
 
 @runtime_checkable
-class LosesPartitions(Ability, Protocol):
+class LosesPartitions(Protocol):
     """A source of which a partition can be made to vanish."""
 
     def lost(self, partition: int) -> AbstractContextManager[object]:
@@ -87,7 +85,7 @@ class LosesPartitions(Ability, Protocol):
 
 
 @runtime_checkable
-class GoesAway(Ability, Protocol):
+class GoesAway(Protocol):
     """A source that can be made unreachable."""
 
     def outage(self) -> AbstractContextManager[object]:
@@ -95,7 +93,7 @@ class GoesAway(Ability, Protocol):
 
 
 @runtime_checkable
-class Changeable(Ability, Protocol):
+class Changeable(Protocol):
     """A source whose rows can be changed, against what its spout relies on."""
 
     def change(self) -> object:
