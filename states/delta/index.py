@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from states.delta.beyond_memory.large_index import LargeIndex
+from states.delta.beyond_memory.memory_bounds import MemoryBounds
 from states.delta.fence import moved_by_compactions, newest_sentinel
-from states.delta.large_index import LargeIndex
 from states.delta.layout import Layout, RawKey, RawValue, in_order
-from states.delta.memory_bounds import MemoryBounds
 from states.delta.number_rows import number_table
 from states.delta.opened_table import ABSENT, OpenedTable
 from trident.state.columns.kept_values import KeptValues

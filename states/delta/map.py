@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from states.delta.base_table import TRIMMED
+from states.delta.beyond_memory.base_table import TRIMMED
 from states.delta.change_table import ABSENT, VersionMoved
 from states.delta.commit_notes import RESET, CommitNote
 from states.delta.fence import overtaken

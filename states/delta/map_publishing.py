@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 
-from states.delta.base_table import BaseTable
-from states.delta.beyond_memory import BeyondMemory
-from states.delta.large_index import LargeIndex
+from states.delta.beyond_memory.base_table import BaseTable
+from states.delta.beyond_memory.large_index import LargeIndex
+from states.delta.beyond_memory.merging import BeyondMemory
 from states.delta.map_reads import DeltaReads
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows

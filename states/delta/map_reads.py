@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from states.delta.base_reads import BaseReads
+from states.delta.beyond_memory.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.fence import newest_sentinel
 from states.delta.index import Index

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from states.delta.base_table import BaseTable
+from states.delta.beyond_memory.base_table import BaseTable
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.fence import newest_sentinel
 from states.delta.layout import Layout

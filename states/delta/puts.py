@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.index import Index, IndexedValues
-from states.delta.large_index import LargeIndex
 from states.delta.layout import Layout, RawKey, RawValue
 from states.delta.number_rows import table_of
 from trident.state.columns.number_columns import NumberColumns

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from states.delta.buckets.bucket_files import is_bucket
+from states.delta.beyond_memory.bucket_files import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.table_places import CHANGES
 from trident.errors import EnvironmentProblem, StateError

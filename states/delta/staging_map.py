@@ -15,15 +15,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from states.delta.beyond_memory.large_index import LargeIndex
+from states.delta.beyond_memory.unread_merges import UnreadMerges
 from states.delta.commit_notes import STAGED_AS, CommitNote, is_only_staged
 from states.delta.index import IndexedValues
-from states.delta.large_index import LargeIndex
 from states.delta.map import DeltaBackingMap
 from states.delta.published_table import Shown
 from states.delta.publisher import Due
 from states.delta.puts import Puts
 from states.delta.staged_files import Staged, StagedName
-from states.delta.unread_merges import UnreadMerges
 from trident.errors import SecondRunError, StateError
 from trident.state.sentinel import check_move
 from trident.state.txid import Sentinel, Snapshot, Txid

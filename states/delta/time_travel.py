@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from states.delta.base_reads import BaseReads
+from states.delta.beyond_memory.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.commit_notes import Place, find_batch, shown_batches
 from states.delta.fence import newest_sentinel

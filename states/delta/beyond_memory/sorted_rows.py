@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from states.delta.buckets.bucket_files import HASH_COLUMN, Bucket
-from states.delta.buckets.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
+from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket
+from states.delta.beyond_memory.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
 
 __all__ = ["Found", "SortedRows", "WantedKeys", "hashed", "hashes_in", "in_hash_order", "rows_only"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from states.delta.large_index import LargeIndex
+from states.delta.beyond_memory.large_index import LargeIndex
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from tests.states.delta.test_delta_staging import stage, staged_files, step
 from trident.errors import BackendError
@@ -35,9 +35,9 @@ def merged(path: Path) -> int | None:
 def test_the_driver_keeps_the_state_in_files_and_merges_what_tasks_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
+    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
     task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
-    monkeypatch.setattr("states.delta.beyond_memory.time.monotonic", iter(range(0, 10_000, 5)).__next__)
+    monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 10_000, 5)).__next__)
     holds = []
     for number in range(1, 30):
         step(task, driver, log, number, 1, {KEYS[(number * 7 + n) % 60]: 1 for n in range(30)})
@@ -74,8 +74,8 @@ def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `engine="auto"`: small batches are committed by the driver, large ones by tasks."""
-    monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
-    monkeypatch.setattr("states.delta.beyond_memory.time.monotonic", iter(range(0, 100_000, 5)).__next__)
+    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
+    monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 100_000, 5)).__next__)
     task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
     wanted, most = Counter[str](), 0
     for number in range(1, 41):
@@ -101,8 +101,8 @@ def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_
 def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
-    monkeypatch.setattr("states.delta.beyond_memory.time.monotonic", iter(range(0, 100_000, 5)).__next__)
+    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
+    monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 100_000, 5)).__next__)
     task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
     step(task, driver, log, 1, 1, dict.fromkeys(KEYS[:5], 1))  # fits into memory
     for number in range(2, 30):
@@ -199,7 +199,7 @@ def schedules() -> Iterator[Any]:
 def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(
     tmp_path: Path, kind: StateType, seed: int, mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
+    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
     life = Life(tmp_path, kind, seed, mixed)
     for number in range(1, 31):
         life.batch(number)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from states.delta.buckets.bucketed_base import BucketedBase
-from states.delta.buckets.sorted_rows import Found, SortedRows, WantedKeys
+from states.delta.beyond_memory.bucketed_base import BucketedBase
+from states.delta.beyond_memory.sorted_rows import Found, SortedRows, WantedKeys
 
 __all__ = ["LargeValues"]
 

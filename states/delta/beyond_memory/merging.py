@@ -22,14 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.base_table import TRIMMED, BaseTable, Holds
-from states.delta.buckets.bucketed_base import BucketedBase
+from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
+from states.delta.beyond_memory.bucketed_base import BucketedBase
+from states.delta.beyond_memory.large_index import LargeIndex, Merge
+from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.commit_notes import COMPACTION
 from states.delta.fence import moved_by_compactions
-from states.delta.large_index import LargeIndex, Merge
 from states.delta.layout import Layout
-from states.delta.opened_base import OpenedBase
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.publisher import Due, is_newest

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.buckets.bucketed_base import BucketedBase, BucketLimits
-from states.delta.buckets.sorted_rows import SortedRows
+from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory.sorted_rows import SortedRows
 
 SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from states.delta.base_table import BaseTable
-from states.delta.beyond_memory import BeyondMemory
-from states.delta.buckets.bucket_files import BucketFile, OpenedBucket
-from states.delta.buckets.bucketed_base import BucketLimits
+from states.delta.beyond_memory.base_table import BaseTable
+from states.delta.beyond_memory.bucket_files import BucketFile, OpenedBucket
+from states.delta.beyond_memory.bucketed_base import BucketLimits
+from states.delta.beyond_memory.memory_bounds import MemoryBounds
+from states.delta.beyond_memory.merging import BeyondMemory
 from states.delta.change_table import ChangeTable
-from states.delta.memory_bounds import MemoryBounds
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import Snapshot, StateType
@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("states.delta.buckets.bucketed_base.BucketLimits", lambda: BucketLimits(8))
+    monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(8))
 
 
 def large_at(path: Path, kind: StateType = StateType.OPAQUE, background: bool = False, **options: Any) -> Any:

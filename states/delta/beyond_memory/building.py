@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from states.delta.buckets.bucket_files import Bucket, BucketFile
-from states.delta.buckets.bucketed_base import BucketedBase
-from states.delta.buckets.sorted_rows import hashed, hashes_in, rows_only
+from states.delta.beyond_memory.bucket_files import Bucket, BucketFile
+from states.delta.beyond_memory.bucketed_base import BucketedBase
+from states.delta.beyond_memory.sorted_rows import hashed, hashes_in, rows_only
 
 __all__ = ["built"]
 

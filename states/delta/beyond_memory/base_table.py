@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from states.delta.buckets.bucket_files import BucketFile
-from states.delta.buckets.bucketed_base import BucketedBase, Rewrite
+from states.delta.beyond_memory.bucket_files import BucketFile
+from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
 from states.delta.change_table import ABSENT
 from states.delta.published_table import PublishedTable, Shown
 from trident.errors import StateError

@@ -6,13 +6,13 @@ import logging
 
 import pyarrow.compute as pc
 
-from states.delta.base_table import TRIMMED, BaseTable, Holds
-from states.delta.buckets.building import built
+from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
+from states.delta.beyond_memory.building import built
+from states.delta.beyond_memory.large_index import LargeIndex
+from states.delta.beyond_memory.memory_bounds import MemoryBounds
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.large_index import LargeIndex
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, Layout, in_order
-from states.delta.memory_bounds import MemoryBounds
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.publisher import Due

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from states.delta.buckets.key_hashes import HASH_BITS, Hashes, Places, pairs
+from states.delta.beyond_memory.key_hashes import HASH_BITS, Hashes, Places, pairs
 
 __all__ = ["HASH_COLUMN", "ROWS_PER_GROUP", "Bucket", "BucketFile", "OpenedBucket", "is_bucket", "write_bucket"]
 

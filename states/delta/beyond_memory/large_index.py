@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from states.delta.buckets.bucketed_base import BucketedBase, Rewrite
-from states.delta.buckets.large_values import LargeValues
-from states.delta.buckets.sorted_rows import Found, SortedRows
+from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
+from states.delta.beyond_memory.large_values import LargeValues
+from states.delta.beyond_memory.sorted_rows import Found, SortedRows
 from states.delta.layout import Layout, RawKey, RawValue
 from states.delta.number_rows import columns_of, key_column, table_of
 from states.delta.raw_forms import SENTINEL_COLUMN, python_of

@@ -8,9 +8,9 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.base_table import TRIMMED, BaseTable
+from states.delta.beyond_memory.base_table import TRIMMED, BaseTable
+from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.large_index import LargeIndex
 from states.delta.layout import SEQ_COLUMN, Layout, RawKey, RawValue, in_order
 from states.delta.options import DeltaOptions
 from states.delta.published_table import Shown

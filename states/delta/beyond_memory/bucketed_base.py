@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from states.delta.buckets.bucket_files import HASH_COLUMN, Bucket, BucketFile, OpenedBucket, write_bucket
-from states.delta.buckets.sorted_rows import Found, SortedRows, WantedKeys, hashes_in, rows_only
+from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket, BucketFile, OpenedBucket, write_bucket
+from states.delta.beyond_memory.sorted_rows import Found, SortedRows, WantedKeys, hashes_in, rows_only
 from trident.errors import StateError
 
 __all__ = ["BucketLimits", "BucketedBase", "Rewrite"]

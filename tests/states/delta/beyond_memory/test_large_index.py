@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from states.delta.buckets.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
+from states.delta.beyond_memory.large_index import LargeIndex, Merge
 from states.delta.index import IndexedValues
-from states.delta.large_index import LargeIndex, Merge
 from states.delta.layout import Layout
 from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
 from trident.state.values import UNKNOWN_ATTEMPT
@@ -135,7 +135,7 @@ def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path)
 def test_changes_since_the_base_are_loaded_at_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr("states.delta.large_index._ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("states.delta.beyond_memory.large_index._ROWS_AT_ONCE", rows_at_once)
     layout = Layout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
     first = layout.table([("a", 1), ("b", 1), ("c", 1)], [(1, 1, None, 1)] * 3, 1, None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from states.delta.beyond_memory import BeyondMemory
+from states.delta.beyond_memory.large_index import LargeIndex
+from states.delta.beyond_memory.merging import BeyondMemory
 from states.delta.change_table import ChangeTable
 from states.delta.data_files import DataFile
-from states.delta.large_index import LargeIndex
 from states.delta.publisher import Due
 
 __all__ = ["UnreadMerges"]
