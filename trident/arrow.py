@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,16 @@ import pyarrow as pa
 from trident.errors import TopologyError
 from trident.fields import Fields, split_commas
 
-__all__ = ["arrow_type", "ipc_of", "one_array", "schema_of", "table_of", "table_of_ipc"]
+__all__ = [
+    "arrow_type",
+    "concatenated",
+    "ipc_of",
+    "one_array",
+    "rows_without_columns",
+    "schema_of",
+    "table_of",
+    "table_of_ipc",
+]
 
 _SIMPLE: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -74,6 +83,19 @@ def ipc_of(table: pa.Table) -> bytes:
 def table_of_ipc(data: bytes) -> pa.Table:
     """Return the table of an Arrow IPC stream; its buffers are views of `data`."""
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+
+
+def concatenated(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return tables of the same columns as one; Arrow itself loses the rows of tables without columns."""
+    parts = list(tables)
+    if parts and not parts[0].num_columns:
+        return rows_without_columns(sum(each.num_rows for each in parts))
+    return pa.concat_tables(parts)
+
+
+def rows_without_columns(count: int) -> pa.Table:
+    """Return a table with rows and no columns."""
+    return pa.table({"_": pa.nulls(count)}).select([])
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from trident.arrow import concatenated
 from trident.graph import ExchangeNode, QueryNode
 from trident.planner import Exchange, Plan
 from trident.planner.kept_partitions import most_kept
@@ -61,7 +62,7 @@ class Flow:
         """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""
         fragment = self._fragments[node]
         if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):
-            rows, partitions = {0: pa.concat_tables(rows.values())} if rows else {}, 1  # no step can see the difference
+            rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1  # no step can see the difference
         self._run.on_error.partitions = partitions
         for partition in range(partitions):
             self._run.on_error.partition = partition
@@ -94,7 +95,7 @@ class Flow:
                 states, lambda: snapshot, node.state, free_keys=state.free_keys, columns=columns_of(state)
             )
         answers = {
-            partition: apply_query(node.id, node, pa.concat_tables(rows), view, self._run.on_error)
+            partition: apply_query(node.id, node, concatenated(rows), view, self._run.on_error)
             for partition, rows in sorted(asked.items())
         }
         with failing_at(node.id):

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import concatenated, schema_of
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.put_back import PutBacks, check_places, with_rows
@@ -30,7 +30,7 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield from tables
         return
     all_of_them = list(tables) or [schema_of(fragment.fields).empty_table()]
-    yield pa.concat_tables(all_of_them)
+    yield concatenated(all_of_them)
 
 
 @calls_user_code(lambda local: (local["sink"].target if "sink" in local else local["step"].id, None))
@@ -86,7 +86,7 @@ def run_step(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
             table.select([fields.names[i] for i in at]).rename_columns(list(step.keep))
             for table, fields in zip(sources, node.inputs, strict=True)
         ]
-        return pa.concat_tables(parts)
+        return concatenated(parts)
     if isinstance(node, AggregateNode):
         return aggregate(step.id, node, sources[0], run).select(list(step.keep))
     if isinstance(node, RepartitionNode):  # one that leaves every tuple where it is; any other begins a fragment

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from trident.arrow import rows_without_columns
 from trident.planner import Fragment
 from trident.runtime.engine.routing import Frame
 from trident.runtime.steps.failures import Failure, StepFailed
@@ -72,6 +73,6 @@ def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
     """Return a table with the rows of another that has all of its columns."""
     if more is None:
         return table
-    if not table.num_columns:  # Arrow loses the rows of tables without columns when it concatenates them
-        return pa.table({"_": pa.nulls(table.num_rows + more.num_rows)}).select([])
+    if not table.num_columns:  # a cast loses the rows of a table without columns
+        return rows_without_columns(table.num_rows + more.num_rows)
     return pa.concat_tables([table, more.select(table.schema.names).cast(table.schema)])

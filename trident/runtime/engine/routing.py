@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import concatenated, schema_of
 from trident.graph import JoinNode, MultiReduceNode, RepartitionNode, Routing
 from trident.planner import Exchange, Sink
 from trident.runtime.steps.aggregates import merged
@@ -65,7 +65,7 @@ def route(
     `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
     """
     if sink.kept:
-        table = pa.concat_tables(tables)
+        table = concatenated(tables)
         if table.num_rows:
             yield Frame(sink.target, sink.port, source[1] % sink.kept, source, table)
         return
@@ -89,7 +89,7 @@ def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
         table = merged(sink.aggregation, list(tables))
         return tables if table is None else [table]
-    return [pa.concat_tables(tables)]
+    return [concatenated(tables)]
 
 
 def _cut(
@@ -158,7 +158,7 @@ def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.
         if not frame.step:
             by_port[frame.port].append(frame.data)
     inputs = [
-        pa.concat_tables(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
+        concatenated(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
         for port, fields in enumerate(exchange.inputs)
     ]
     node = exchange.node

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
 
+from trident.arrow import concatenated
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
@@ -196,7 +197,7 @@ class CommittingProgram(WorkerProgram):
             view = StateView.for_query(
                 readers, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=columns_of(asked)
             )
-        yield apply_query(node.id, node, pa.concat_tables(tables), view, run.on_error)
+        yield apply_query(node.id, node, concatenated(tables), view, run.on_error)
         with failing_at(node.id):
             for partition, reader in readers.opened.items():
                 txid = txids[partition]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import one_array
+from trident.arrow import one_array, rows_without_columns
 from trident.graph import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
@@ -102,12 +102,7 @@ def _append(
     if parents is not None and old.num_columns:
         old = old.take(parents)
     kept = {name: emitted[name] if name in emitted else old.column(name) for name in step.keep}
-    return pa.table(kept) if kept else _rows_without_columns(table.num_rows if parents is None else len(parents))
-
-
-def _rows_without_columns(count: int) -> pa.Table:
-    """Return a table with rows and no columns: Arrow keeps their number."""
-    return pa.table({"_": pa.nulls(count)}).select([])
+    return pa.table(kept) if kept else rows_without_columns(table.num_rows if parents is None else len(parents))
 
 
 def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tuple[pa.Array | None, pa.Array]:
