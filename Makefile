@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 COMPAT := 3.5 4.0 4.1 4.2
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
-COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/executors runtime/reading/test_views.py \
+COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/commit runtime/reading/test_views.py \
 	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
 	spouts/spark/test_structured_streaming.py)
 LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics storm zookeeper ui cluster

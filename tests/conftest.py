@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from tests.harness import quick, quick_java, sampling, workers
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
-from trident.runtime.engine.environment import pin_worker_python
+from trident.spark.environment import pin_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from trident.runtime.engine.session import spark_session
+    from trident.spark.session import spark_session
 
     session = spark_session("tests", "local[2]")
     yield session

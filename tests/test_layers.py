@@ -119,7 +119,7 @@ LAYERS = (
     Layer(
         GRAPH,
         INTERFACES,
-        deferred=("trident.explain", "trident.observe", "trident.runtime.driver.running", "states.memory"),
+        deferred=("trident.explain", "trident.observe", "trident.runtime.running", "states.memory"),
     ),
     Layer(("trident.http.strangers", "trident.http.plain_json")),
     # Below the runtime: what a topology says of itself, as functions of values.
@@ -142,12 +142,35 @@ LAYERS = (
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),
     Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
-    Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), *RUNTIME)),
-    Layer(("trident.runtime.letters",), (*_rooms("steps", "engine"), *RUNTIME)),
+    Layer(
+        ("trident.spark",),
+        ("pyspark", "py4j", "cloudpickle", "trident.observe", "trident.planner", *_rooms("steps"), *INTERFACES, *GRAPH),
+        deferred=("trident.runtime.reading.data_source",),
+    ),
+    Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
     # Where a log is may be written in the cluster's state.
     Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
     Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
-    Layer(("trident.runtime.executors",), (*_rooms("steps", "windows", "engine", "reading", "commit"), *RUNTIME)),
+    Layer(_rooms("clock", "closing", "daemon_pool"), ("trident.errors",)),
+    Layer(_rooms("spouts"), (*_rooms("closing", "steps", "engine"), *RUNTIME)),
+    Layer(_rooms("figures"), (*_rooms("steps", "engine", "commit"), *RUNTIME)),
+    Layer(
+        _rooms("start"),
+        (
+            *_rooms("closing", "daemon_pool", "steps", "engine", "reading", "commit", "spouts"),
+            "trident.spark",
+            *RUNTIME,
+        ),
+    ),
+    Layer(
+        _rooms("loop"),
+        (
+            *_rooms(
+                "clock", "daemon_pool", "steps", "windows", "engine", "reading", "commit", "spouts", "figures", "start"
+            ),
+            *RUNTIME,
+        ),
+    ),
     Layer(
         ("trident.drpc",),
         ("trident.http", *_rooms("steps", "engine", "reading"), *RUNTIME),
@@ -160,7 +183,7 @@ LAYERS = (
             "trident.explain",
             "trident.drpc.local",
         ),
-    ),  # the driver, on top of all rooms
+    ),  # running topologies, on top of all rooms
     # The page and the REST interface: what is served is asked of `ClusterPages`.
     Layer(("trident.ui",), ("starlette", "uvicorn", "trident", "httpx")),
     Layer(("trident.cluster.cluster_errors",), ("trident.errors",)),
@@ -191,7 +214,7 @@ LAYERS = (
             "cloudpickle",
             "trident.observe",
             "trident.storm",
-            *_rooms("engine"),
+            "trident.spark",
             *INTERFACES,
         ),
     ),
@@ -201,7 +224,6 @@ LAYERS = (
         ("trident.observe", *INTERFACES),
         deferred=("trident.reading", "trident.runtime.reading.state_reader", "trident.storm.spark.running_storm"),
     ),
-    Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(
@@ -343,8 +365,8 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
         ("trident/spout/interfaces.py", "import pyarrow", "imports pyarrow at its top"),
         (
             "trident/topology.py",
-            "from trident.runtime.driver.running import start",
-            "trident.runtime.driver.running at its top",
+            "from trident.runtime.running import start",
+            "trident.runtime.running at its top",
         ),
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
@@ -376,7 +398,7 @@ def test_a_right_import_is_let_through(tmp_path: Path) -> None:
         "trident/state/__init__.py": "from .maps import OpaqueMap",
         "trident/state/maps.py": "import json\nfrom trident import errors\nfrom trident.errors import TridentError",
         "trident/spout/interfaces.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa",
-        "trident/topology.py": "def start():\n    from trident.runtime.driver.running import start",
+        "trident/topology.py": "def start():\n    from trident.runtime.running import start",
         "states/delta/state.py": "import deltalake\nfrom states.delta.layout import x",
         "states/redis/state.py": "import redis\nfrom trident.state import OpaqueMap",
         "examples/count.py": "from trident import TridentTopology\nfrom states.redis import RedisState",

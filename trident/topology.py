@@ -21,7 +21,7 @@ from trident.stream import Stream, TridentState
 if TYPE_CHECKING:
     from trident.config import Config
     from trident.observe.listener import TopologyListener
-    from trident.runtime.driver.running import RunningTopology
+    from trident.runtime.running import RunningTopology
 
 __all__ = ["TridentTopology"]
 
@@ -202,7 +202,7 @@ class TridentTopology(Declaration):
             No Java, or one that is too old.
         """
         from trident.config import Config
-        from trident.runtime.driver.running import new_memory_log, start
+        from trident.runtime.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
         return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners, active=active)

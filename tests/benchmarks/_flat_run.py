@@ -21,8 +21,8 @@ from trident.coordination.transaction_log import FileLog
 from trident.graph import Graph
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.driver.opened_topology import open_topology
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
+from trident.runtime.start.opened_topology import open_topology
 from trident.spout.interfaces import TransactionAttempt
 
 KEYS, ROWS = 500, 100

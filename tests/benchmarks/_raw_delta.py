@@ -88,7 +88,7 @@ def spark_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> Iterator[Me
     from pyspark.sql import SparkSession
 
     from states.delta import delta_session_conf
-    from trident.runtime.engine.environment import pin_worker_python
+    from trident.spark.environment import pin_worker_python
 
     pin_worker_python()
     settings = {

@@ -24,9 +24,9 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from tests.harness.commands import until
-from trident.runtime.engine.session import spark_session, stop_session
+from trident.spark.session import spark_session, stop_session
 
-_DAEMONS = {"pyspark": "pyspark.daemon", "ours": "trident.runtime.engine.worker_daemon"}
+_DAEMONS = {"pyspark": "pyspark.daemon", "ours": "trident.spark.worker_daemon"}
 
 
 def _row(items: Iterable[int]) -> Iterator[float]:

@@ -31,7 +31,7 @@ from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import ROOT
 from trident import TridentTopology
 from trident.operations import Count
-from trident.runtime.engine.environment import pin_worker_python
+from trident.spark.environment import pin_worker_python
 
 PARTITIONS, CORES, VALUE = 4, 2, bytes(range(100))
 _JARS = ROOT / "build" / "services" / "spark-kafka"

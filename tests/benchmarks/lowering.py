@@ -33,9 +33,9 @@ from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.engine.runners import Part
-from trident.runtime.engine.session import spark_session
 from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.worker import Program, WorkerProgram, run_part
+from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 
 

@@ -156,7 +156,7 @@ def _spark(options: argparse.Namespace) -> Iterator[None]:
     if options.engine != "spark" and not options.side_by_side:
         yield
         return
-    from trident.runtime.engine.session import spark_session
+    from trident.spark.session import spark_session
 
     spark = spark_session("trident-bench", options.master)
     try:

@@ -17,7 +17,7 @@ from tests.harness.commands import environment, write_module
 from trident.cli.app import app
 from trident.cli.target import load_topology
 from trident.coordination.transaction_log import FileLog
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.state.encoding.codec import decode
 
 MODULE = """
@@ -44,7 +44,7 @@ KILLED = f"""
     import os, signal, sys
     from module import topology
     from trident import Config
-    from trident.runtime.driver import running
+    from trident.runtime import running
 
     def observe(point, attempt):
         if (point, attempt.txid) == (sys.argv[1], 3):

@@ -36,7 +36,7 @@ from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import FencedError
-from trident.runtime.driver.running import RunningTopology, start
+from trident.runtime.running import RunningTopology, start
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 60

@@ -36,7 +36,7 @@ from tests.crash.fuse import POINTS, Arm, Fuse
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
 from trident.coordination.transaction_log import LogReader
 from trident.errors import InexactPairingError
-from trident.runtime.driver.running import start
+from trident.runtime.running import start
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from tests.crash.driver_runs import DriverServer
 from tests.crash.partition_driver import config_of, topology_of
 from tests.spout.folder_source import noted, numbers_in, write
-from trident.runtime.driver.running import start
+from trident.runtime.running import start
 
 PAIRINGS = [("transactional", "transactional"), ("transactional", "opaque"), ("opaque", "opaque")]
 

@@ -18,7 +18,7 @@ from trident.config import Config
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
-from trident.runtime.driver.running import start
+from trident.runtime.running import start
 from trident.runtime.steps.partitions import partition_of
 from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
 from trident.topology import TridentTopology

@@ -17,7 +17,7 @@ from tests.harness.proxy import Point, Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.coordination import zookeeper_connection
 from trident.errors import LogError
-from trident.runtime.driver.running import RunningTopology, start
+from trident.runtime.running import RunningTopology, start
 from trident.spout.interfaces import TransactionAttempt
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]

@@ -31,7 +31,7 @@ from trident.errors import (
 )
 from trident.operations import BaseQueryFunction, Count, Function, MapGet, Split
 from trident.planner import make_request_plan
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 
 
 def run_all(topology: TridentTopology, **conf: Any) -> RunningTopology:

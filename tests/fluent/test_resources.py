@@ -20,7 +20,7 @@ from trident.graph import Resources
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.planner.loads import StageLoad, commit_loads, stage_loads
-from trident.runtime.engine.spark_resources import cores_of_executors, memory_settings, undone_memory
+from trident.spark.spark_resources import cores_of_executors, memory_settings, undone_memory
 
 
 def stream_of(topology: TridentTopology) -> Stream:
@@ -163,7 +163,7 @@ from trident import TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Max
 from tests.harness.quick_java import QUICK_JVM
-from trident.runtime.engine.spark_resources import _registered
+from trident.spark.spark_resources import _registered
 
 logging.basicConfig(format="%(message)s")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trident import Config, TridentTopology
-from trident.runtime.driver.running import start
+from trident.runtime.running import start
 from trident.spout import TransactionAttempt
 
 __all__ = ["live"]

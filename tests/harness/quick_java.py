@@ -30,7 +30,7 @@ def _make(archive: Path) -> None:
     """Run what every Spark of the tests does, and keep the classes that this took."""
     from pyspark import SparkContext
 
-    from trident.runtime.engine.session import spark_session, stop_session
+    from trident.spark.session import spark_session, stop_session
 
     part = archive.with_suffix(".part")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{_SIMPLE} -XX:ArchiveClassesAtExit={part} -Xlog:disable -Xlog:all=error:stderr"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-JVM = "from trident.runtime.engine.session import spark_session; spark_session('t')"
+JVM = "from trident.spark.session import spark_session; spark_session('t')"
 TESTS = f"""
 import subprocess, sys
 import pytest

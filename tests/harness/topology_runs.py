@@ -11,8 +11,8 @@ from typing import Any
 from tests.harness.crashing_stores import DictMap
 from trident import Config, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import BaseStateUpdater, Count, Function, ReducerAggregator
-from trident.runtime.driver import running
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime import running
+from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
 

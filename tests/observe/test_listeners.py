@@ -21,7 +21,7 @@ from trident.observe import (
     delivery,
     monitoring,
 )
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 
 DELIVERY = "trident.observe.delivery"
 

@@ -29,7 +29,7 @@ from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
 from trident.observe.rolling_totals import WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.state.key_counts import KeyCounts
 from trident.tuples import TridentCollector, TridentTuple
 

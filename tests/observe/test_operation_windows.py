@@ -15,9 +15,9 @@ from trident.observe.rolling_totals import BUCKETS, WINDOWS_S
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.commit.committed import Committed
-from trident.runtime.driver.operation_reading import read_statistics
-from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.figures.operation_reading import read_statistics
+from trident.runtime.figures.operation_totals import OperationTotals
 
 PHASES = Phases(0.001, 0.002, 0.003, 0.004, 0.005)
 MS = 1_000_000

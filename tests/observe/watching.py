@@ -18,7 +18,7 @@ from trident.observe import (
     TopologyTerminated,
 )
 from trident.operations import Count
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 
 
 class Kept(TopologyListener):

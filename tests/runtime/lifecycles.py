@@ -32,7 +32,7 @@ from trident.operations import (
     ReducerAggregator,
     TridentOperationContext,
 )
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 
 
 class Lives:

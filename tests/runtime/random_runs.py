@@ -23,7 +23,7 @@ from trident import TridentTopology, open_state
 from trident.errors import BatchFailedError
 from trident.planner import make_plan
 from trident.planner.placing import misplaced
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.state import StateSpec, map_state
 from trident.state.encoding.codec import decode, decode_keys
 from trident.ui.trident_pages import TridentPages

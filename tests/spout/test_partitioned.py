@@ -16,7 +16,7 @@ from tests.spout.partition_source import Emitter, Source, Transactional
 from trident import BatchFailedError, TopologyError, TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.operations import Sum
-from trident.runtime.driver.batch_spouts import as_trident_spout
+from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout import IPartitionedTridentSpout, Lag, SpoutType
 
 BOTH = [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE]

@@ -12,13 +12,13 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, dict_state, keep, start
-from tests.runtime.driver.test_loop import looping
+from tests.runtime.loop.test_loop import looping
 from tests.spout.partition_source import Source, Transactional
 from tests.spout.test_partitioned import BOTH, FailingPoints, sums, totals
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.operations import Count, Sum
-from trident.runtime.driver.clock import Clock
+from trident.runtime.clock import Clock
 from trident.spout import Lag, SpoutType
 
 HOUR_MS = 3_600_000

@@ -17,7 +17,7 @@ from typing import Any
 from tests.harness.kafka_servers import start_kafka
 from tests.harness.servers import start_redis
 from tests.spouts.catalog import SPOUTS, Spout
-from trident.runtime.engine.environment import pin_worker_python
+from trident.spark.environment import pin_worker_python
 from trident.testing import SpoutReport, spout_suite, spout_table
 
 

@@ -40,7 +40,7 @@ from trident.coordination.records import (
 from trident.coordination.transaction_log import SegmentWriter
 from trident.errors import CorruptValueError, SpoutError
 from trident.fields import Fields
-from trident.runtime.letters.dead_letters import DeadLetter
+from trident.runtime.commit.dead_letters import DeadLetter
 from trident.runtime.steps.failures import Failure, LeftOut
 from trident.state import (
     CodecSerializer,

@@ -25,7 +25,7 @@ from tests.states.delta.test_delta_object_store import storage
 from trident import BatchFailedError, TridentTopology
 from trident.errors import BackendError, StoreAwayError, can_heal
 from trident.operations import Count
-from trident.runtime.driver.retrying import giving_up_if
+from trident.runtime.loop.retrying import giving_up_if
 from trident.runtime.steps.failures import failure_of
 from trident.state import StateSpec
 from trident.state.interfaces import StateConf

@@ -18,7 +18,7 @@ from tests.harness.topology_runs import start
 from tests.storm.components import word_count as bolts_word_count
 from trident import TridentTopology
 from trident.operations import Count, Split
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster
 from trident.ui.one_topology import OneTopology
 from trident.ui.recent_log import RecentLog

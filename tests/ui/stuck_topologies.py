@@ -13,7 +13,7 @@ from tests.harness.topology_runs import start
 from tests.storm.components import SENTENCES, Split
 from trident import TridentTopology
 from trident.operations import Count, Function
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, StormTopology, TopologyBuilder, Tuple
 from trident.storm.local_cluster import LocalTopology
 from trident.storm.testing import MockedSpout

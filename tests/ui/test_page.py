@@ -28,7 +28,7 @@ from trident.cluster.state.cluster_records import Status, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
 from trident.observe.verdict import verdict
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.ui.one_topology import OneTopology

@@ -18,7 +18,7 @@ from tests.storm.components import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server, until
 from trident.cluster.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
 from trident.errors import ConfigError, TridentError
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.ui.http_pages import HttpTopologyPages

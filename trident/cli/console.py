@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 logger = logging.getLogger("trident.cli")
-starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes some seconds
+starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""

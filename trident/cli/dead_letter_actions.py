@@ -19,7 +19,7 @@ from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.errors import LogError
 from trident.naming import counted
-from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
+from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, waiting
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode
 

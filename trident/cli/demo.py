@@ -26,12 +26,12 @@ from trident.errors import EnvironmentProblem
 from trident.naming import counted
 from trident.planner import make_plan
 from trident.reading import open_state
-from trident.runtime.engine.environment import check_java
 from trident.runtime.reading.open_partitions import make_state
+from trident.spark.environment import check_java
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.driver.running import RunningTopology
+    from trident.runtime.running import RunningTopology
 
 __all__ = ["Demo"]
 

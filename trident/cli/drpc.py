@@ -11,7 +11,7 @@ from trident.cli.console import say
 from trident.config import Config
 from trident.drpc import DRPCServer, LocalDRPC
 from trident.drpc.server import DEFAULT_PORT
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 from trident.topology import TridentTopology
 
 __all__ = ["Serving", "serve"]

@@ -18,7 +18,7 @@ from trident.naming import counted
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from trident.runtime.driver.running import RunningTopology
+    from trident.runtime.running import RunningTopology
 
 __all__ = ["LineDisplay"]
 

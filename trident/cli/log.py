@@ -22,7 +22,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import CommitRecord
 from trident.errors import LogError
 from trident.naming import counted
-from trident.runtime.driver.batch_time import TIME
+from trident.runtime.loop.batch_time import TIME
 from trident.servers.zookeeper_address import is_zookeeper
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS

@@ -20,7 +20,7 @@ from trident.ui.recent_log import RecentLog
 from trident.ui.ui_server import UIServer
 
 if TYPE_CHECKING:
-    from trident.runtime.driver.running import RunningTopology
+    from trident.runtime.running import RunningTopology
     from trident.storm.spark.running_storm import RunningStormTopology
 
 __all__ = ["PageServing", "serve_cluster"]

@@ -21,7 +21,7 @@ from trident.servers.zookeeper_address import is_zookeeper
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.driver.running import RunningTopology
+    from trident.runtime.running import RunningTopology
 
 __all__ = ["Beside", "Display", "NoDisplay", "Outcome", "all_beside", "drive", "run"]
 
@@ -165,7 +165,7 @@ def drive(
 
     Raises what ended the topology, if that was an error.
     """
-    from trident.runtime.driver.retrying import giving_up_if  # after the messages of a declaration that is wrong
+    from trident.runtime.loop.retrying import giving_up_if  # after the messages of a declaration that is wrong
 
     with ending_signals(
         "stopping after the commit under way (once more: at once)",

@@ -10,9 +10,9 @@ import typer
 
 from trident.config import Config
 from trident.errors import ConfigError
-from trident.runtime.engine.shipping import ship_modules_of
 from trident.runtime.reading import targets
 from trident.setting_types import gathered
+from trident.spark.shipping import ship_modules_of
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 

@@ -14,7 +14,7 @@ from trident.ui.cluster_pages import Page
 from trident.ui.running_pages import RunningPages
 
 if TYPE_CHECKING:
-    from trident.runtime.driver.running import RunningTopology
+    from trident.runtime.running import RunningTopology
 
 __all__ = ["TridentPages"]
 

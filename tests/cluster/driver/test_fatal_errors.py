@@ -18,9 +18,9 @@ from trident.errors import (
     StoreAwayError,
     TopologyError,
 )
-from trident.runtime.driver.retrying import pause_after
-from trident.runtime.engine.job_errors import jvm_gone
+from trident.runtime.loop.retrying import pause_after
 from trident.runtime.steps.failures import failure_of
+from trident.spark.job_errors import jvm_gone
 from trident.spout.interfaces import TransactionAttempt
 
 _ORDER = DriverOrder("", "words-1-1", "a", 1, "host", 0.0, 1, "", "", "", "", "")

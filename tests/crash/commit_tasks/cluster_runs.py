@@ -21,8 +21,8 @@ from tests.crash.commit_tasks.task_case import BATCHES, TaskCase
 from tests.crash.commit_tasks.task_faults import executors_of
 from tests.harness.quick_java import QUICK_JVM
 from trident.errors import TridentError
-from trident.runtime.driver.running import start
-from trident.runtime.engine.session import spark_session
+from trident.runtime.running import start
+from trident.spark.session import spark_session
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["SPARK", "TaskOutcome", "run_beside", "run_case", "run_doomed"]

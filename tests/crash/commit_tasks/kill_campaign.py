@@ -24,7 +24,7 @@ from tests.crash.commit_tasks.cluster_runs import SPARK, TaskOutcome, run_beside
 from tests.crash.commit_tasks.kill_cases import CHANGING, RULES, Cases
 from tests.crash.commit_tasks.task_case import STORES
 from tests.harness.spark_cluster import start_spark_cluster
-from trident.runtime.engine.session import spark_session, stop_session
+from trident.spark.session import spark_session, stop_session
 
 __all__ = ["main"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from trident.runtime.commit import committing
 from trident.runtime.engine import tasks
-from trident.runtime.executors import committing
 from trident.state.txid import Txid
 
 __all__ = ["set_rules"]

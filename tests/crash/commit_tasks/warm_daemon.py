@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 
-from trident.runtime.engine import worker_daemon
+from trident.spark import worker_daemon
 
 _NEEDED = ("states.postgres", "states.redis", "tests.crash.commit_tasks.task_case")
 

@@ -22,13 +22,13 @@ from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, d
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
-from trident.runtime.driver import engine_choice as engines
-from trident.runtime.driver.loop import BatchLoop
+from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.auto import AutoRunner, LateRunner
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
-from trident.runtime.executors.committing import Committing
+from trident.runtime.loop.loop import BatchLoop
+from trident.runtime.start import engine_choice as engines
 from trident.spout.interfaces import TransactionAttempt
 
 ATTEMPT = TransactionAttempt(1, 1 << 20)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from trident.runtime.engine.gathering import Gathering, Job, Result
-from trident.runtime.engine.job_errors import JobFailed
 from trident.runtime.engine.pace import ALONE, Limits, Pace
+from trident.spark.job_errors import JobFailed
 from trident.spout.interfaces import TransactionAttempt
 
 WAIT_S = 100.0  # a busy machine

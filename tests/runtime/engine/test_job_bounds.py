@@ -16,9 +16,9 @@ import pytest
 
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import BatchFailedError, TridentTopology
-from trident.runtime.engine.job_errors import bound_reached, way_out
-from trident.runtime.engine.spark_resources import most_per_task
 from trident.runtime.steps.failures import failure_of
+from trident.spark.job_errors import bound_reached, way_out
+from trident.spark.spark_resources import most_per_task
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ import itertools
 import sys
 from tests.harness.topology_runs import RowsSpout, keep
 from trident import BatchFailedError, TridentTopology
-from trident.runtime.engine.session import spark_session, stop_session
+from trident.spark.session import spark_session, stop_session
 
 spark = spark_session("small", sys.argv[1], {
     "spark.driver.memory": "512m", "spark.driver.maxResultSize": "3m", "spark.rpc.message.maxSize": "1",

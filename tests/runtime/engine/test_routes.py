@@ -14,7 +14,6 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.driver.batch_spouts import as_trident_spout
 from trident.runtime.engine.hops import routes_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner
@@ -23,6 +22,7 @@ from trident.runtime.engine.stage_chain import KeptStages
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program
+from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.interfaces import TransactionAttempt
 
 ROWS, WIDTH, SIZE = 400, 2, 1_000

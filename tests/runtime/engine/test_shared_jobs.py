@@ -20,7 +20,6 @@ from tests.runtime.engine.test_gathering import WAIT_S, wait_until
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.operations import Count, Function
 from trident.planner import make_plan
-from trident.runtime.driver.batch_spouts import as_trident_spout
 from trident.runtime.engine.pace import Limits
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner, Part
@@ -28,6 +27,7 @@ from trident.runtime.engine.shared_jobs import SharingRunner
 from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Program
+from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.interfaces import TransactionAttempt
 
 ROWS, WIDTH = 6, 2

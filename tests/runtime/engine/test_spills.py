@@ -15,7 +15,7 @@ from tests.benchmarks._drawn import DrawnKeys
 from trident import TridentTopology
 from trident.operations import Count
 from trident.runtime.engine import spills
-from trident.runtime.engine.session import spark_session, stop_session
+from trident.spark.session import spark_session, stop_session
 
 spills.ASKED_FROM = 1
 spark = spark_session("spills", "local[2]", {

@@ -16,7 +16,7 @@ from spouts import FixedBatchSpout
 from states.redis import RedisState
 from trident import Config, TridentTopology
 from trident.operations import Sum, TumblingDurationWindow
-from trident.runtime.driver.running import start
+from trident.runtime.running import start
 from trident.spout import TransactionAttempt
 
 __all__ = ["ROWS", "topology_in"]

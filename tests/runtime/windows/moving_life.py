@@ -21,7 +21,7 @@ from states.redis import RedisState
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, SIZE, WITHIN
 from trident import Config, JoinType, TridentTopology
 from trident.operations import Count, SlidingDurationWindow, Sum
-from trident.runtime.driver.running import start
+from trident.runtime.running import start
 from trident.runtime.windows.kept_windows import WindowStore
 from trident.spout import TransactionAttempt
 

@@ -27,7 +27,7 @@ from trident.config import Config
 from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count, ReducerAggregator, Sum
-from trident.runtime.driver.batch_time import TIME
+from trident.runtime.loop.batch_time import TIME
 from trident.runtime.reading.open_partitions import open_view
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver

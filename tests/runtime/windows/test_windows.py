@@ -27,8 +27,8 @@ from trident.operations import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from trident.runtime.driver import running
-from trident.runtime.driver.clock import Clock
+from trident.runtime import running
+from trident.runtime.clock import Clock
 from trident.spout import SpoutType
 from trident.state import StateConf, StateSpec
 from trident.testing import TopologyTestDriver

@@ -16,7 +16,7 @@ from typing import Any
 from states.redis import RedisState
 from trident import Config
 from trident.operations import Count
-from trident.runtime.driver import running
+from trident.runtime import running
 from trident.spout import TransactionAttempt
 
 PAGE = Path(__file__).parents[3] / "docs" / "spouts" / "redis-streams.md"

@@ -28,7 +28,7 @@ from trident import BatchFailedError, TopologyError, TridentTopology
 from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.operations import Count, Filter
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,8 @@ from spouts import DataFrameSpout, StructuredStreamingSpout
 from tests.harness.sqlite_map import sqlite_state
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum
-from trident.runtime.driver import running
-from trident.runtime.engine.session import spark_session
+from trident.runtime import running
+from trident.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.code.package_manifest import PackageManifest
-from trident.runtime.engine.shipping import ship_modules_of
 from trident.runtime.reading import targets
+from trident.spark.shipping import ship_modules_of
 from trident.storm import StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 

@@ -11,8 +11,8 @@ from trident.config import Config
 from trident.observe.heartbeats import heartbeat_of
 from trident.observe.reported_errors import ErrorFeed
 from trident.planner import make_plan
-from trident.runtime.driver.capabilities import is_all_in_memory
-from trident.runtime.driver.running import RunningTopology
+from trident.runtime.running import RunningTopology
+from trident.runtime.start.capabilities import is_all_in_memory
 from trident.setting_types import gathered
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark

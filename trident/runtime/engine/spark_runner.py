@@ -15,15 +15,15 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from trident.planner.loads import StageLoad
 from trident.runtime.engine import spills
 from trident.runtime.engine.hops import Sent, routes_of, skips
-from trident.runtime.engine.job_errors import job_failure, jvm_gone
 from trident.runtime.engine.pickling import pickled
 from trident.runtime.engine.runners import Runner, captures, of_width
-from trident.runtime.engine.spark_resources import most_shipped, profiles_of
 from trident.runtime.engine.stage_chain import Body, KeptStages, Stages
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.spark.job_errors import job_failure, jvm_gone
+from trident.spark.spark_resources import most_shipped, profiles_of
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class SparkRunner:
     def close(self) -> None:
         """Stop Spark if this topology started it."""
         if self._owned:
-            from trident.runtime.engine.session import stop_session
+            from trident.spark.session import stop_session
 
             stop_session(self._spark)
 

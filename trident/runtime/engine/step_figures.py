@@ -1,7 +1,7 @@
 """What a pass over a fragment counts: rows and nanoseconds, as whole numbers in one list for each fragment.
 
-A small batch takes a tenth of a millisecond, so nothing is named here. `trident/runtime/driver/figure_names.py` knows what each
-number means.
+A small batch takes a tenth of a millisecond, so nothing is named here. `trident/runtime/figures/figure_names.py` knows what
+each number means.
 
 ::
 

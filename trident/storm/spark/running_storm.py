@@ -12,7 +12,7 @@ from typing import Any, Self
 from trident.errors import EnvironmentProblem, TopologyError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.runtime.engine.session import stop_session
+from trident.spark.session import stop_session
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.task_layout import lay_out
 from trident.storm.spark.rebalancing import rebalanced

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trident.runtime.engine.environment import master_of
-from trident.runtime.engine.session import spark_session
-from trident.runtime.engine.shipping import ship_code
+from trident.spark.environment import master_of
+from trident.spark.session import spark_session
+from trident.spark.shipping import ship_code
 from trident.storm.storm_config import StormConfig
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 
 from trident.observe.reported_errors import ReportedError
-from trident.runtime.engine.executor_problems import cannot_import
+from trident.spark.executor_problems import cannot_import
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.present_lines import lines_of
 from trident.storm.execution.storm_worker import Worker

@@ -11,7 +11,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.config import Config
 from trident.coordination.framing import decode, encode
-from trident.runtime.driver.batch_spouts import as_trident_spout
+from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
     Definition,

@@ -15,13 +15,13 @@ from trident.errors import ConfigError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
-from trident.runtime.driver.batch import LOOP
-from trident.runtime.driver.execution import OneByOne
-from trident.runtime.driver.loop import BatchLoop
-from trident.runtime.driver.opened_topology import open_topology
-from trident.runtime.driver.progress import Progress
-from trident.runtime.driver.running import new_memory_log
+from trident.runtime.loop.batch import LOOP
+from trident.runtime.loop.execution import OneByOne
+from trident.runtime.loop.loop import BatchLoop
+from trident.runtime.loop.progress import Progress
 from trident.runtime.reading.views import StateView
+from trident.runtime.running import new_memory_log
+from trident.runtime.start.opened_topology import open_topology
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault

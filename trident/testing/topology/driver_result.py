@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trident.runtime.driver.clock import Clock
+from trident.runtime.clock import Clock
 from trident.testing.topology.driver_capture import Row
 
 __all__ = ["BatchResult", "HandClock"]

@@ -1,0 +1,137 @@
+"""What the executors of a cluster get: the driver's Trident, and the modules of the folder that `trident run` was given."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trident
+from tests.harness.commands import write_module
+from trident.spark import shipping
+
+
+class Cluster:
+    """As much of a Spark context as shipping asks for."""
+
+    def __init__(self, master: str = "spark://host:7077") -> None:
+        self.master = master
+        self.listFiles: list[str] = []
+        self.added: list[Path] = []
+
+    def addPyFile(self, path: str) -> None:  # noqa: N802  Spark's name
+        self.added.append(Path(path))
+        self.listFiles.append(f"spark://driver:4711/files/{Path(path).name}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder with a module, a package and a package without `__init__`, all loaded, and a module that is not."""
+    write_module(tmp_path, "shipped_module", "from shipped_package.inner import VALUE")
+    for package in ("shipped_package", "shipped_namespace"):
+        (tmp_path / package).mkdir()
+        write_module(tmp_path / package, "inner", f"VALUE = {package!r}")
+    write_module(tmp_path / "shipped_package", "__init__", "")
+    write_module(tmp_path, "never_loaded", "")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(shipping, "_folders", [])
+    for name in ("shipped_module", "shipped_namespace.inner"):
+        importlib.import_module(name)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("shipped_")]:
+        del sys.modules[name]
+
+
+def shipped_to(cluster: Cluster) -> Path:
+    context: Any = cluster
+    shipping.ship_code(context)
+    return cluster.added[-1]
+
+
+def executor(archive: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code as an executor does: with the archive first, and no path that leads to a source."""
+    text = f"import sys; sys.path.insert(1, {str(archive)!r}); {code}"
+    return subprocess.run(
+        [sys.executable, "-I", "-c", text], cwd="/", capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.slow
+def test_an_executor_imports_the_drivers_trident_and_the_modules_of_the_folder(folder: Path) -> None:
+    shipping.ship_modules_of(folder)
+    archive = shipped_to(Cluster())
+    modules = "shipped_module, shipped_namespace.inner, trident, states.redis, spouts"
+    code = f"import {modules}; print(shipped_module.VALUE, trident.__file__)"
+    done = executor(archive, code)
+    assert done.stderr == ""
+    assert done.stdout == f"shipped_package {archive}/trident/__init__.pyc\n"  # compiled already
+    assert "No module named 'never_loaded'" in executor(archive, "import never_loaded").stderr
+
+
+@pytest.mark.slow
+def test_a_traceback_of_an_executor_shows_the_source(folder: Path) -> None:
+    archive = shipped_to(Cluster())
+    done = executor(archive, "from trident.config import Config; Config.of(engin=1)")
+    assert "raise ConfigError(" in done.stderr
+
+
+@pytest.mark.slow
+def test_only_the_folders_that_were_named_are_shipped(folder: Path) -> None:
+    before = shipped_to(Cluster())
+    shipping.ship_modules_of(folder)
+    after = shipped_to(Cluster())
+    assert (before != after, before.exists()) == (True, True)
+
+
+@pytest.mark.slow
+def test_the_same_code_is_shipped_once_and_changed_code_again(folder: Path) -> None:
+    shipping.ship_modules_of(folder)
+    cluster = Cluster()
+    first = shipped_to(cluster)
+    assert shipped_to(cluster) == first
+    assert len(cluster.added) == 1
+    write_module(folder, "shipped_module", "VALUE = 'changed'")
+    assert shipped_to(cluster) != first
+
+
+def test_topologies_that_start_side_by_side_ship_the_code_once(folder: Path) -> None:
+    shipping.ship_modules_of(folder)
+    cluster = Cluster()
+    with ThreadPoolExecutor(4) as threads:
+        archives = {*threads.map(lambda _: shipped_to(cluster), range(4))}
+    assert len(cluster.added) == len(archives) == 1
+    assert zipfile.ZipFile(archives.pop()).testzip() is None
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "local-cluster[2,1,1024]"])
+def test_nothing_is_shipped_to_workers_of_this_machine(master: str) -> None:
+    cluster = Cluster(master)
+    context: Any = cluster
+    shipping.ship_code(context)
+    assert cluster.added == []
+
+
+def test_the_tridents_that_are_shipped_are_those_that_run() -> None:
+    assert ("trident/__init__.py", Path(str(trident.__file__))) in shipping._files()
+
+
+def test_a_second_topology_ships_the_same_packages_though_the_first_put_its_archive_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_own_files", cache(shipping._own_files.__wrapped__))
+    first = [one for one in shipping._files() if one[0].startswith("spouts/")]
+    assert first
+    archive = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        target.writestr("spouts/__init__.py", "")
+    monkeypatch.syspath_prepend(str(archive))
+    monkeypatch.delitem(sys.modules, "spouts", raising=False)
+    assert [one for one in shipping._files() if one[0].startswith("spouts/")] == first

@@ -1,0 +1,165 @@
+"""OperationTotals: what the operations of a topology did in its committed batches, in windows.
+
+What some batches counted is kept and then added up together, because adding up one batch after the other, by name, would
+take longer than some steps do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from trident.graph import PersistNode
+from trident.observe.batch_committed import BatchCommitted, Phases
+from trident.observe.rolling_totals import Difference, Windows
+from trident.operations.metrics import add_counts
+from trident.planner import Fragment, Plan
+from trident.planner.placing import place
+from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.step_figures import NS, Figures
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.figures.figure_names import TOPOLOGY, Key, Meanings, meanings_of
+from trident.runtime.steps.failures import Failure
+
+__all__ = ["OperationTotals"]
+
+_LONGEST_S = 1.0
+_MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
+
+_Waiting = tuple[bool, Figures, Figures | None, Mapping[str, int] | None, BatchCommitted]
+_Lists = dict[str, list[list[int]]]
+"""By entry, figures that are added up number by number."""
+
+
+class OperationTotals:
+    """Adds up what committed batches counted. Attempts that failed have counted nothing but their failure.
+
+    Parameters
+    ----------
+    in_executors
+        The states that executors commit.
+    now
+        The beginning, on the clock of the batches.
+    """
+
+    def __init__(self, plan: Plan, in_executors: Collection[str], now: float) -> None:
+        self._writers = {node.id: node for node in plan.commits if isinstance(node, PersistNode)}
+        self._steps = {node.state: node.id for node in self._writers.values()}
+        self._meanings = self._of(plan.fragments)
+        self._placed = self._of(place(plan, in_executors).fragments) if in_executors else {}
+        self._windows: Windows[Key] = Windows(now)
+        self._waiting: list[_Waiting] = []
+        self._first = now
+        self._lock = threading.Lock()
+
+    def _of(self, fragments: Mapping[str, Fragment]) -> dict[str, Meanings]:
+        return {entry: meanings_of(fragment, self._writers) for entry, fragment in fragments.items()}
+
+    # ---- from the loop ----------------------------------------------------------------------------------------------
+
+    def committed(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
+        """Take in a committed batch: what its two halves counted.
+
+        Parameters
+        ----------
+        in_executors
+            Whether tasks committed states, so that their fragments were those of the executors.
+        """
+        waiting, at = self._waiting, event.recorded_at
+        if not waiting:
+            self._first = at
+        elif at - self._first > _LONGEST_S:
+            with self._lock:  # before this one, which is of another time
+                self._add_up()
+            self._first = at
+        waiting.append((in_executors, output.figures, committed.figures, committed.took_ns, event))
+        rare = event.tries > 1 or output.put_back or committed.put_back
+        if rare or len(waiting) >= _MOST_WAITING:
+            with self._lock:
+                self._add_up()
+                if rare:
+                    self._add_rare(event, output, committed)
+
+    def left_out(self, failures: Iterable[Failure], now: float) -> None:
+        """Take in the tuples that a committed batch left out."""
+        self._count("dead_letters", (failure.step for failure in failures), now)
+
+    def failed(self, step: str, now: float) -> None:
+        """Take in a failed attempt."""
+        self._count("failed", (TOPOLOGY, step), now)
+
+    def _count(self, measure: str, operations: Iterable[str], now: float) -> None:
+        amounts: dict[Key, float] = defaultdict(float)
+        for operation in operations:
+            amounts[Key(operation, measure)] += 1
+        with self._lock:
+            self._add_up()
+            self._windows.add(amounts, now)
+
+    # ---- for any thread ---------------------------------------------------------------------------------------------
+
+    def over(self, windows: Sequence[int], now: float) -> dict[int, Difference[Key]]:
+        """Return what was added within windows, by their lengths."""
+        with self._lock:
+            self._add_up()
+            return {window: self._windows.over(window, now) for window in windows}
+
+    # ---- adding up --------------------------------------------------------------------------------------------------
+
+    def _add_up(self) -> None:
+        count = len(self._waiting)  # the loop may append meanwhile
+        batches = self._waiting[:count]
+        del self._waiting[:count]
+        if not batches:
+            return
+        plan: _Lists = defaultdict(list)
+        placed: _Lists = defaultdict(list)
+        took: dict[str, int] = defaultdict(int)
+        keys: dict[str, int] = defaultdict(int)
+        for in_executors, processed, committed, took_ns, event in batches:
+            here = placed if in_executors else plan
+            for entry, figures in processed.items():
+                here[entry].append(figures)
+            if committed:
+                for entry, figures in committed.items():
+                    plan[entry].append(figures)
+            if took_ns:
+                for node, nanoseconds in took_ns.items():
+                    took[node] += nanoseconds
+            for state, updated in event.keys_updated.items():
+                keys[state] += updated
+        amounts = self._named(plan, placed, took, keys)
+        events = [batch[-1] for batch in batches]
+        amounts[Key(TOPOLOGY, "batches")] += len(events)
+        for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
+            amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
+        self._windows.add(amounts, events[-1].recorded_at)
+
+    def _named(
+        self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
+    ) -> dict[Key, float]:
+        amounts: dict[Key, float] = defaultdict(float)
+        for lists, meanings in ((plan, self._meanings), (placed, self._placed)):
+            for entry, rows in lists.items():
+                for total, meaning in zip(_columns(rows), meanings[entry], strict=True):
+                    for key, sign in meaning if total else ():
+                        amounts[key] += sign * total
+        for node, nanoseconds in took.items():
+            for key, _ in self._meanings[node][NS]:
+                amounts[key] += nanoseconds
+        for state, updated in keys.items():
+            amounts[Key(self._steps[state], "keys")] += updated
+        return amounts
+
+    def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
+        amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
+        put_back = dict(output.put_back or {})
+        add_counts(put_back, committed.put_back or {})
+        for step, rows in put_back.items():
+            amounts[Key(step, "executed")] = rows
+        self._windows.add(amounts, event.recorded_at)
+
+
+def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:
+    return map(sum, zip(*rows, strict=False))  # all of one length; to count them would take as long as to add them up

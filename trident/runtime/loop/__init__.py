@@ -1,0 +1,5 @@
+"""The life of a batch: when it begins, what it contains, where it is processed and committed, what follows a failure.
+
+Begin with `loop.py`. `sources.py` says what a batch contains, `attempts.py` processes and commits it, `execution.py` chooses
+the threads, `retrying.py` decides after a failure.
+"""

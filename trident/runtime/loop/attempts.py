@@ -1,0 +1,178 @@
+"""The work on one attempt, in any thread: it is started, processed, committed; each result is sent to the loop as news."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from time import thread_time
+
+from trident.coordination.log_state import LogState
+from trident.errors import FencedError, describe
+from trident.runtime.engine.runners import Part
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
+from trident.runtime.loop.batch import Batch, Mail, News, Observer
+from trident.runtime.loop.batch_time import now_of
+from trident.runtime.loop.execution import Execution
+from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.sources import Sources
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import roaming_states
+from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.spout.interfaces import TransactionAttempt
+from trident.state.txid import Txid
+
+__all__ = ["Attempts", "txids_of"]
+
+logger = logging.getLogger(__name__)
+
+Txids = Callable[[], Mapping[str, Sequence[Txid]]]
+
+
+class Attempts:
+    """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
+
+    Parameters
+    ----------
+    work
+        Notes which thread works on which attempt, to find code of the user's that does not return.
+    mail
+        Where the news goes.
+    """
+
+    def __init__(
+        self, opened: OpenedTopology, sources: Sources, execution: Execution, work: Work, observe: Observer, mail: Mail
+    ) -> None:
+        self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
+        self._sources, self._execution = sources, execution
+        self._work, self._observe, self._tell = work, observe, mail.tell
+        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
+
+    def start(self, batch: Batch, alone: bool, txids: Txids) -> None:
+        """Choose the runner and the threads for a batch, and start its processing.
+
+        Parameters
+        ----------
+        alone
+            Whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
+            before is recorded (R2); if its definitions are complete, and so are in the log.
+        txids
+            Returns the batch's txids as the partitions of the states must see them.
+        """
+        try:
+            batch.size = size = self._sources.size_of(batch.definitions)
+            batch.runner = self._runner.of_size(size)
+            parts = self._sources.cut(batch)
+        except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
+            self._tell(News(batch.attempt, failure=error.failure))
+            return
+        batch.empty, batch.tasks = not parts, len(parts)
+        batch.lane = self._execution.lane_of(batch.runner, size, alone)
+        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
+        batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if batch.commits_now else None))
+
+    def process(self, batch: Batch, parts: Sequence[Part], order: Order | None = None) -> None:
+        """Run the stages of an attempt up to the inputs of its states, or, with an order, the states in executors too."""
+        if batch.runner.here:
+            self._work.begin(batch.attempt, watched=batch.lane.in_loop)
+        before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
+        try:
+            news = self._processed(batch, parts, order)
+        finally:
+            self._work.end(batch.attempt)
+        if batch.undecided is not None:
+            batch.cost_s = thread_time() - before
+        self._tell(news)
+
+    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> News:
+        attempt = batch.attempt
+        try:
+            if order is not None:
+                order = replace(order, txids=self._fenced(batch, order.txids))
+            output = batch.runner.process(attempt, parts, order)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            return _news_of(attempt, error, "spark")
+        return _failed(attempt, output) if output.failure is not None else News(attempt, output=output)
+
+    def _fenced(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Mapping[str, Sequence[Txid]]:
+        """Return the txids as this attempt's tasks must see the partitions of the states.
+
+        A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
+        attempt's. Where keys roam, another partition may have written the same key by then: so all are taken first.
+        """
+        if not self._roaming or not batch.retried:
+            return txids
+        with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
+            return self._committer.fence(self._roaming, txids)
+
+    def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
+        """Apply a processed attempt to all states: first those that tasks commit, then those of this process."""
+        news = None
+        try:
+            txids = txids if batch.commits_now else self._fenced(batch, txids)
+            news = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            news = _news_of(batch.attempt, error, "spark")
+        if news is None:
+            self._work.begin(batch.attempt, watched=True, commits=True)
+            try:
+                news = self._committed(batch, txids)
+            except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
+                news = _news_of(batch.attempt, error, "commit")
+            finally:
+                self._work.end(batch.attempt)
+        self._tell(news)
+
+    def _committed_in_tasks(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News | None:
+        """Commit what Spark keeps; None if that went well. The loop ends the attempt if this takes too long."""
+        batch.output = batch.runner.commit(batch.output, _order(batch, txids))
+        return _failed(batch.attempt, batch.output) if batch.output.failure is not None else None
+
+    def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News:
+        self._observe("committing", batch.attempt)
+        elsewhere, now = batch.runner.commits, now_of(batch.definitions)
+        committed = self._committer.commit(txids, batch.output, now, batch.capture, elsewhere)
+        if batch.retried:
+            committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
+        self._observe("committed", batch.attempt)
+        return News(batch.attempt, committed=committed)
+
+    def cancel(self, batch: Batch) -> None:
+        """Ask the runner to stop with an attempt; its result is ignored in any case."""
+        try:
+            batch.runner.cancel(batch.attempt)
+        except Exception as error:  # noqa: BLE001  what it holds is free once it is done
+            logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
+
+
+def _order(batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Order:
+    return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
+
+
+def _news_of(attempt: TransactionAttempt, error: BaseException, where: str) -> News:
+    """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
+    if isinstance(error, StepFailed):
+        fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
+        return News(attempt, failure=error.failure, error=fenced)
+    if isinstance(error, Exception):
+        return News(attempt, failure=failure_of(where, error))
+    return News(attempt, error=error)
+
+
+def _failed(attempt: TransactionAttempt, output: TaskOutput) -> News:
+    fenced = FencedError(*output.fenced) if output.fenced else None
+    return News(attempt, failure=output.failure, error=fenced)
+
+
+def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
+    """Return, by state, the batch's txid as each of its partitions must see it."""
+    return {
+        name: [
+            Txid(*attempt, log.winners_of(name), log.incarnation, log.expected(name, partition), log.epochs)
+            for partition in range(count)
+        ]
+        for name, count in partitions.items()
+    }

@@ -1,0 +1,230 @@
+"""Batch, News and Mail: what the loop knows about a running attempt, and what other threads report about one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from trident.coordination.letter_records import LETTERS
+from trident.observe.batch_committed import Phases
+from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.runners import Runner
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.loop.batch_time import TIME
+from trident.runtime.steps.failures import Failure
+from trident.spout.interfaces import Definition, TransactionAttempt
+
+__all__ = [
+    "LOOP",
+    "Batch",
+    "BatchTimes",
+    "Defined",
+    "Definitions",
+    "Lane",
+    "Mail",
+    "News",
+    "Observer",
+    "Undecided",
+    "of_spouts",
+]
+
+Observer = Callable[[str, TransactionAttempt], None]
+"""Called with the name of each point of a batch's life and its attempt, in the thread that reaches it.
+
+The points are `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
+"""
+
+Definitions = Mapping[str, Definition]
+"""The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
+
+
+class Undecided(NamedTuple):
+    """What only reading tells of a batch.
+
+    Attributes
+    ----------
+    spouts
+        The spouts whose definitions are incomplete.
+    asked
+        What each other spout said, None included.
+    time_if_read, time_if_not
+        The time of the batch if these spouts have rows, and if not.
+    """
+
+    spouts: tuple[str, ...]
+    asked: Definitions
+    time_if_read: Definition | None
+    time_if_not: Definition | None
+
+
+class Defined(NamedTuple):
+    """A batch as it is defined before anything is read; `undecided` is None if nothing is left to reading."""
+
+    definitions: Definitions
+    undecided: Undecided | None = None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where an attempt is processed and committed.
+
+    Attributes
+    ----------
+    process, commit
+        Call a function there, at once or later.
+    in_loop
+        Whether that is the loop's own thread. Then the loop does nothing else meanwhile; it cannot even notice a timeout.
+    brief
+        Whether an attempt takes hardly any time there, so that the next batch waits for it.
+    """
+
+    process: Callable[[Callable[[], None]], object]
+    commit: Callable[[Callable[[], None]], object]
+    in_loop: bool = False
+    brief: bool = False
+
+
+def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+LOOP = Lane(_call, _call, in_loop=True)
+"""The thread of the loop."""
+
+
+@dataclass
+class BatchTimes:
+    """When a batch reached each point of its life, in seconds of a monotonic clock.
+
+    `defined` is when the spouts were asked for it, `started` when they had answered.
+    """
+
+    defined: float = 0.0
+    started: float = 0.0
+    processed: float = 0.0
+    committing: float = 0.0
+    committed: float = 0.0
+    recorded: float = 0.0
+
+    @property
+    def own_s(self) -> float:
+        """Seconds that the batch itself took, without those in which it waited for the commits of earlier ones."""
+        return self.processed - self.defined + self.recorded - self.committing
+
+    @property
+    def phase(self) -> str:
+        """The phase that has begun and has not ended."""
+        if not self.started:
+            return "define"
+        if not self.processed:
+            return "process"
+        if not self.committing:
+            return "wait"
+        return "record" if self.committed else "commit"
+
+    def phases(self) -> Phases:
+        """Return the seconds of each phase."""
+        return Phases(
+            self.started - self.defined,
+            self.processed - self.started,
+            self.committing - self.processed,
+            self.committed - self.committing,
+            self.recorded - self.committed,
+        )
+
+
+@dataclass
+class Batch:
+    """What the loop knows of a live attempt.
+
+    Attributes
+    ----------
+    capture
+        Whether tuples that raise are left out, as dead letters.
+    empty
+        Whether there are no parts to process.
+    share
+        How much of their limits the spouts could use for it; None if an earlier attempt had defined it.
+    waiting
+        The events of threads that wait for this batch and no later one.
+    undecided
+        What only its processing tells; None once that is known.
+    asked_for
+        The events that were waited for when the spouts were asked.
+    cost_s
+        How long processing kept a core of this process busy.
+    size, tasks
+        About how many bytes it has (None: unknown), and into how many parts it was cut.
+    commits_now
+        Whether the job that processes it commits states too.
+    written
+        If tuples are left out, the states that may keep something of earlier attempts.
+    cold
+        Whether it may have to start Python workers, if it runs on Spark.
+    retried
+        Whether an earlier attempt of the batch has failed, since this driver runs.
+    """
+
+    attempt: TransactionAttempt
+    definitions: Definitions
+    times: BatchTimes
+    runner: Runner
+    capture: bool
+    lane: Lane = LOOP
+    output: TaskOutput = field(default_factory=TaskOutput)
+    empty: bool = False
+    share: float | None = None
+    waiting: list[threading.Event] = field(default_factory=list)
+    undecided: Undecided | None = None
+    asked_for: list[threading.Event] = field(default_factory=list)
+    cost_s: float = 0.0
+    size: int | None = None
+    tasks: int = 0
+    commits_now: bool = False
+    written: frozenset[str] = frozenset()
+    cold: bool = False
+    retried: bool = False
+
+    @classmethod
+    def of(
+        cls, attempt: TransactionAttempt, defined: Defined, times: BatchTimes, runner: Runner, capture: bool
+    ) -> Batch:
+        """Return the batch of an attempt that was just defined."""
+        return cls(attempt, defined.definitions, times, runner, capture, undecided=defined.undecided)
+
+
+@dataclass(frozen=True)
+class News:
+    """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
+
+    attempt: TransactionAttempt | None = None  # None only wakes the loop
+    output: TaskOutput | None = None
+    committed: Committed | None = None
+    failure: Failure | None = None
+    error: BaseException | None = None
+
+
+class Mail:
+    """The news that the loop has not handled yet."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[News] = queue.SimpleQueue()
+
+    def tell(self, news: News) -> None:
+        """Add news, from any thread."""
+        self._queue.put(news)
+
+    def take(self, wait_s: float = 0.0) -> News | None:
+        """Return the oldest news; None if there is none within `wait_s` seconds."""
+        try:
+            return self._queue.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+
+def of_spouts(definitions: Definitions) -> Iterator[tuple[str, Definition]]:
+    """Iterate over the definitions of spouts, without the time of the batch and its dead letters."""
+    return ((name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS))

@@ -1,0 +1,408 @@
+"""BatchLoop: the steps of a batch. One thread leads all batches through them; other threads process and commit, and report.
+
+- R1  A batch is defined after all before it: `MasterBatchCoordinator` hands out the txids.
+- R2  Its commit begins after the record of the batch before is durable.
+- R3  Its failure ends its attempt and those of all later batches; news of such an attempt is ignored.
+- R4  It is tried again, later each time, until its tries are used up; then the topology ends, and nothing is lost.
+- R5  All that a restart needs is in the log before anything depends on it: first the definition, last the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
+from trident.coordination.records import CommitRecord
+from trident.errors import BatchFailedError
+from trident.observe.at_work import RunningBatch
+from trident.runtime.clock import Clock
+from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.loop.activity import Activation
+from trident.runtime.loop.attempts import Attempts, txids_of
+from trident.runtime.loop.batch import Batch, BatchTimes, Defined, Mail, News, Observer
+from trident.runtime.loop.capturing import Capturing
+from trident.runtime.loop.execution import Execution
+from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.polling import SpoutPoller, Waiting
+from trident.runtime.loop.progress import Outcome, Progress
+from trident.runtime.loop.retrying import RetryRule
+from trident.runtime.loop.sources import Sources
+from trident.runtime.loop.starting import StartGate
+from trident.runtime.start.engine_choice import most_pending
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import executors_of
+from trident.runtime.steps.failures import Failure, StepFailed
+from trident.spout.interfaces import BatchCoordinator, SpoutType, TransactionAttempt
+from trident.state.txid import Txid
+
+__all__ = ["BatchLoop"]
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AT_OWNER_S = 2.0
+_SHORT_S = 1.0
+_LATE_IN_A_ROW = 2
+_COLD_S = 30.0
+"""What an attempt on Spark has at least that may have to start Python workers: Spark ends those of a job that failed."""
+_ENDED = {"processing": "processed", "commit": "committed"}
+
+
+class BatchLoop:
+    """Runs batches until told to stop or until it must stop.
+
+    Parameters
+    ----------
+    execution
+        Says where each batch is processed and committed.
+    observer
+        Called at each point of a batch; see `Observer`.
+    active
+        Whether batches are begun before `set_active` says so.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedTopology,
+        execution: Execution,
+        progress: Progress,
+        clock: Clock,
+        observer: Observer | None = None,
+        active: bool = True,
+    ) -> None:
+        config, log = opened.config, opened.log
+        self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
+        self._progress, self._clock = progress, clock
+        self._observe = observer or (lambda point, attempt: None)
+        self._mail = Mail()
+        self._work = Work(opened.commit_threads)
+        self._sources = Sources(opened, clock, self._work)
+        self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
+        most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
+        self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
+        repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
+        self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
+        in_tasks = executors_of(opened.placements)
+        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
+        self._batches: dict[int, Batch] = {}
+        self._polling = SpoutPoller(config.poll_interval_ms / 1000, log.state.txid)
+        self.activity = Activation(self._name, self._coordinator, _told_of_activity(opened), active)
+        self._starting = StartGate(
+            self._coordinator, self._retrying, self._polling, self._batches, opened.runner, self.activity
+        )
+        self._tasks_commit = bool(in_tasks)
+        self._stopping, self._look_at = threading.Event(), float("-inf")
+        self._late = 0  # attempts in a row that took too long
+        self._cold = True  # no job on Spark has ended well since the start, or since one failed
+
+    # ---- from other threads -----------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the loop to end after the running commit."""
+        self._stopping.set()
+        self._log.stop_waiting()
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the loop look now for what may begin."""
+        self._mail.tell(News())
+
+    def set_active(self, active: bool) -> None:
+        """Begin batches, or no more; those that have begun are finished in any case."""
+        self.activity.order(active)
+        self.wake()
+
+    @property
+    def waiting(self) -> str:
+        """What does not answer, and since when; empty if that is nothing."""
+        waiting = self._retrying.waiting or self._sources.waiting()
+        return "" if waiting is None else str(waiting)
+
+    def drain(self) -> threading.Event:
+        """Return an event that is set once all that the spouts had at this moment is committed."""
+        self._sources.look_now()
+        done = self._polling.add()
+        self.wake()
+        return done
+
+    def hanging(self) -> BatchFailedError | None:
+        """Return the error of a batch that hangs in code of the user's where the loop itself cannot notice or fail it."""
+        return self._work.hanging_batch(self._config.message_timeout_s, self._coordinator.failures)
+
+    def at_work(self, moved: float) -> RunningBatch | None:
+        """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither.
+
+        `moved` is when a batch was committed last, on the clock of the topology.
+        """
+        asked, now = self._work.asked(), self._clock.monotonic()
+        txid = self._log.state.txid + 1
+        batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
+        if asked is not None and (batch is None or asked.seconds > _SHORT_S):  # nothing else moves meanwhile
+            return RunningBatch(
+                asked.txid, "define", asked.seconds, tries if asked.txid == txid else 1, asked.step, asked.where
+            )
+        if batch is None:
+            return RunningBatch(txid, "retry", now - moved, tries) if tries > 1 else None
+        place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
+        return RunningBatch(txid, batch.times.phase, now - batch.times.defined, tries, *place)
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run batches; returns after `stop`, raises what ended the topology otherwise."""
+        while not self._stopping.is_set():
+            self._begin()
+            self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
+        while self._is_committing():  # a clean stop leaves no half-done batch
+            self._handle(self._mail.take(1.0))
+            self._fail_overdue(self._clock.monotonic())
+
+    def _is_committing(self) -> bool:
+        """Whether a batch is half done; one that a job has committed is recorded."""
+        first = self._batches.get(self._log.state.txid + 1)
+        if first is not None and first.commits_now:
+            self._start_commit()
+            return True
+        return AttemptStatus.COMMITTING in self._coordinator.active().values()
+
+    def turn(self) -> bool:
+        """In place of `run`, one step: begin what may begin, handle one piece of news; return whether there was one."""
+        self._begin()
+        self._handle(news := self._mail.take())
+        return news is not None
+
+    def _begin(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._look_at:  # an idle driver learns of its successor only here
+            self._look_at = now + _LOOK_AT_OWNER_S
+            self._log.check_owner()
+        self._fail_overdue(now)
+        if not self.activity.is_obeyed and self.activity.obey():
+            self._polling.ask_at_once()
+        self._start_batches()
+        self._start_commit()
+        if self._retrying.fatal is not None:
+            self.raise_fatal()
+
+    def raise_fatal(self) -> None:
+        """Raise what ends the topology: a batch failed for good and all before it are committed."""
+        self._retrying.raise_fatal(self._log.state.txid)
+
+    def _handle(self, news: News | None) -> None:
+        if news is None or news.attempt is None:
+            return
+        if not self._coordinator.is_live(
+            news.attempt
+        ):  # a store fences its writers when a later attempt of ours begins
+            logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
+            return
+        if news.error is not None:
+            raise news.error
+        batch = self._batches[news.attempt.txid]
+        try:
+            if news.failure is not None:
+                raise StepFailed(news.failure)
+            if news.committed is not None:
+                self._record(batch, news.committed)
+            elif news.output is not None:
+                self._processed(batch, news.output)
+        except StepFailed as error:  # of a worker, a state or a spout
+            self._fail(news.attempt, error.failure)
+
+    # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
+
+    def _start_batches(self) -> None:
+        """Start as many batches as may be in flight; tell the threads that wait for the spouts' end when it is reached."""
+        now = self._clock.monotonic()
+        waiting = self._polling.begin(now)
+        while self._starting.may_start(now):
+            # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
+            before = self._clock.cpu() if self._polling.is_idle else None
+            if not self._start_next(waiting, now):
+                self._polling.had_nothing(now, 0.0 if before is None else self._clock.cpu() - before)
+                self.activity.had_nothing(self._coordinator.next_txid)
+                if waiting and not self._batches and not self._sources.are_preparing():
+                    self._log.check_owner()  # a replaced driver does not know what is committed
+                    self._polling.done(waiting)
+                return
+            now = self._clock.monotonic()
+
+    def _start_next(self, waiting: Waiting, now: float) -> bool:
+        """Define the next batch and start its processing; False if the spouts have nothing."""
+        txid = self._coordinator.next_txid
+        asked = txid not in self._log.state.definitions
+        try:
+            defined = self._sources.define(txid, self._batches)
+        except StepFailed as error:  # an attempt that fails at once
+            self._fail(self._new_batch(Defined({}), now).attempt, error.failure)
+            return True
+        if defined is None:
+            return False
+        batch = self._new_batch(defined, now)
+        if batch.capture:
+            try:
+                batch.written = self._capturing.written(txid, self._log.state.txid)
+            except StepFailed as error:
+                self._fail(batch.attempt, error.failure)
+                return True
+        batch.times.started = self._clock.monotonic()
+        batch.share = self._sources.throttle.share if asked else None
+        self._observe("defined", batch.attempt)
+        alone = len(self._batches) == 1
+        if alone and self._tasks_commit:  # in the job that is about to start
+            self._opened.gate.pass_through()
+            self._log.check_owner()
+            self._opened.meaning.before_writing()
+            self._capturing.begins(txid)
+        self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
+        self._polling.started(batch, asked, waiting, self._clock.monotonic())
+        return True
+
+    def _new_batch(self, defined: Defined, now: float) -> Batch:
+        attempt = self._coordinator.start(now)
+        capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
+        batch = self._batches[attempt.txid] = Batch.of(attempt, defined, BatchTimes(now), self._opened.runner, capture)
+        batch.cold, batch.retried = self._cold, self._coordinator.failures(attempt.txid) > 0
+        return batch
+
+    def _processed(self, batch: Batch, output: TaskOutput) -> None:
+        batch.output, batch.times.processed = output, self._clock.monotonic()
+        self._cold = self._cold and (batch.runner.here or batch.empty)
+        self._capturing.check(batch, output.captured)
+        if batch.undecided:
+            if not self._sources.complete(batch):
+                self._drop(batch)
+                return
+            self._polling.completed(batch, batch.times.processed)
+        self._coordinator.processed(batch.attempt)
+        self._retrying.has_answered(batch.attempt.txid, committed=False)
+        self._observe("processed", batch.attempt)
+
+    def _drop(self, batch: Batch) -> None:
+        """End an attempt that read nothing: nothing of it is logged or committed."""
+        self._coordinator.dropped(batch.attempt)
+        del self._batches[batch.attempt.txid]
+        self._log.check_owner()  # a replaced driver does not know what is committed
+        self._polling.dropped(batch, self._batches, batch.times.processed, not self._sources.are_preparing())
+        self.activity.had_nothing(batch.attempt.txid)
+
+    # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
+
+    def _start_commit(self) -> None:
+        attempt = self._coordinator.commit_next()
+        if attempt is None:
+            return
+        self._opened.gate.pass_through()
+        self._log.check_owner()  # a fenced driver must not begin to write
+        self._opened.meaning.before_writing()
+        self._capturing.begins(attempt.txid)
+        batch = self._batches[attempt.txid]
+        batch.times.committing = self._clock.monotonic()
+        batch.lane.commit(partial(self._attempts.commit, batch, self._txids(attempt)))
+
+    def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
+        """Return the txid of a batch that follows the last record, as each partition must see it."""
+        return txids_of(attempt, self._log.state, self._opened.plan.partitions)
+
+    def _record(self, batch: Batch, committed: Committed) -> None:
+        batch.times.committed = self._clock.monotonic()
+        attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
+        self._capturing.check(batch, captured)
+        self._sources.commit(batch)
+        if captured:
+            # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
+            self._opened.letters.write(attempt, captured, self._log.state.incarnation)
+        counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
+        declares = self._opened.meaning.with_batch()
+        self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms, declares))
+        self._opened.meaning.recorded()
+        tries = self._coordinator.failures(attempt.txid) + 1
+        self._coordinator.committed(attempt)
+        self._late = 0
+        self._retrying.has_answered(attempt.txid)
+        self._observe("recorded", attempt)
+        self._opened.tell_recorded()
+        batch.times.recorded = self._clock.monotonic()
+        del self._batches[attempt.txid]
+        sources = self._sources
+        sources.succeeded(batch)
+        outcome = Outcome(committed, at_ms, tries, captured, sources.lags.known, sources.throttle.share)
+        self._progress.committed(batch, outcome)
+        self._observe("succeeded", attempt)
+        self._polling.done(batch.waiting)
+
+    # ---- or fail ----------------------------------------------------------------------------------------------------
+
+    def _fail_overdue(self, now: float) -> None:
+        limit = self._config.message_timeout_s
+        late = [
+            ("processing", attempt) for attempt in self._coordinator.overdue(now, limit) if self._is_late(attempt, now)
+        ]
+        late += [("commit", attempt) for attempt in self._overdue_commit(now, limit)]
+        for where, attempt in late[:1]:
+            in_one_job = where == "processing" and self._batches[attempt.txid].commits_now
+            what = "processed and committed" if in_one_job else _ENDED[where]
+            cause = f"not {what} within message_timeout_s={limit:g} seconds"
+            if where == "processing" and limit < self._limit_s(self._batches[attempt.txid]):
+                cause += (
+                    f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
+                )
+            self._tell_late(limit)
+            self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
+            self._sources.throttle.timed_out(self._batches[attempt.txid].share)
+            self._fail(attempt, self._work.hanging(attempt, cause) or Failure(where, None, cause))
+
+    def _is_late(self, attempt: TransactionAttempt, now: float) -> bool:
+        batch = self._batches[attempt.txid]
+        return now - batch.times.defined > self._limit_s(batch)
+
+    def _limit_s(self, batch: Batch) -> float:
+        """Return how long an attempt may be processed: the start of Python workers is not held against it."""
+        limit = self._config.message_timeout_s
+        return max(limit, _COLD_S) if batch.cold and not batch.runner.here else limit
+
+    def _tell_late(self, limit: float) -> None:
+        """Say what may be wrong once one attempt after the other takes too long: each starts as cold as the one before."""
+        self._late += 1
+        if self._late == _LATE_IN_A_ROW:
+            logger.warning(
+                "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
+                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
+                "workers, and those of the next one prepare your operations again",
+                self._name,
+                self._late,
+                limit,
+            )
+
+    def _overdue_commit(self, now: float, limit: float) -> Iterator[TransactionAttempt]:
+        """Give the attempt that tasks have been committing for too long; its writers are fenced by the next attempt's."""
+        batch = self._batches.get(self._log.state.txid + 1)
+        if batch is None or batch.output.kept is None or not batch.times.committing:
+            return
+        if now - batch.times.committing > limit:
+            yield batch.attempt
+
+    def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
+        """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
+        self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
+        in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
+        pause = self._retrying.pause_after(attempt, failure, in_commit)
+        retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
+        tries = self._coordinator.failures(attempt.txid) + 1
+        now, waiting = self._clock.monotonic(), self._retrying.waiting
+        self._cold = self._cold or not self._batches[attempt.txid].runner.here
+        waits = str(waiting) if waiting is not None and failure.waits_for else ""
+        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits)
+        self._capturing.failed(self._batches[attempt.txid], failure)
+        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
+            batch = self._batches.pop(dead.txid)
+            if dead != attempt:
+                self._attempts.cancel(batch)
+        self._polling.ask_at_once()
+
+
+def _told_of_activity(opened: OpenedTopology) -> list[BatchCoordinator]:
+    return [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]

@@ -1,0 +1,229 @@
+"""The progress of the batches so far: the numbers of `status`, `last_progress` and the command line's live line.
+
+Each thing that happens becomes one event here; `Monitoring` passes it on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trident.observe.batch_committed import BatchCommitted, Placement, Read
+from trident.observe.events import AttemptFailed, TopologyEvent
+from trident.observe.reported_errors import LastErrors
+from trident.operations.metrics import add_counts
+from trident.runtime.commit.committed import Committed
+from trident.runtime.figures.operation_totals import OperationTotals
+from trident.runtime.loop.batch import Batch
+from trident.runtime.steps.failures import Failure
+from trident.spout.interfaces import Lag, TransactionAttempt
+
+__all__ = ["Outcome", "Progress"]
+
+_TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
+_MS_PER_S = 1000
+
+
+class Outcome(NamedTuple):
+    """How a batch was committed.
+
+    Attributes
+    ----------
+    committed
+        What it changed.
+    at_ms
+        When it was recorded, since 1970.
+    tries
+        How many attempts it took.
+    left_out
+        Its tuples that were left out, as dead letters.
+    lags
+        What the spouts say of their lag now.
+    share
+        How much of their limits later batches get.
+    """
+
+    committed: Committed
+    at_ms: int
+    tries: int
+    left_out: Sequence[Failure]
+    lags: Mapping[str, Lag | None]
+    share: float
+
+
+class Progress:
+    """Collects what the driver loop reports; any thread may read it.
+
+    `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
+
+    Parameters
+    ----------
+    kept
+        How many batches are kept.
+    run_id
+        The name of this run.
+    placements
+        Where each state commits.
+    publish
+        Called with each event, in the thread that reports it.
+    totals
+        Adds up what operations did.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kept: int,
+        run_id: str = "",
+        placements: Mapping[str, Placement] | None = None,
+        publish: Callable[[TopologyEvent], None] | None = None,
+        totals: OperationTotals | None = None,
+    ) -> None:
+        self._name, self._run_id, self._placements = name, run_id, placements or {}
+        self._publish, self._totals = publish or (lambda event: None), totals
+        self._lock = threading.Lock()
+        self._recent: deque[BatchCommitted] = deque(maxlen=kept)
+        self.errors = LastErrors()
+        self.batches = 0
+        self.failures = self.left_out = 0
+        self._rows: dict[str, int] = {}
+        self._lags: Mapping[str, Lag | None] = {}
+        self._share = 1.0
+        self._metrics: dict[str, int] = {}
+        self.last_failure: Failure | None = None
+        self.last_attempt: TransactionAttempt | None = None
+        self._first: float | None = None
+        self._last = self._defined = 0.0
+
+    def committed(self, batch: Batch, outcome: Outcome) -> None:
+        """A batch is committed."""
+        times, event = batch.times, self._event(batch, outcome)
+        with self._lock:
+            self._recent.append(event)
+            self.batches += 1
+            self.left_out += len(outcome.left_out)
+            add_counts(self._rows, event.read.rows)
+            self._lags, self._share, self._defined = event.read.lags, outcome.share, times.defined
+            add_counts(self._metrics, event.counters)
+            self._first = times.defined if self._first is None else self._first
+            self._last = times.recorded
+        if self._totals is not None:
+            self._totals.committed(event, batch.output, outcome.committed, bool(batch.runner.commits))
+            if outcome.left_out:
+                self._left_out(outcome, times.recorded)
+        self._publish(event)
+
+    def _left_out(self, outcome: Outcome, now: float) -> None:
+        assert self._totals is not None
+        self._totals.left_out(outcome.left_out, now)
+        for failure in outcome.left_out[-_TOLD_OF_BATCH:]:
+            self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", outcome.at_ms / _MS_PER_S)
+
+    def _event(self, batch: Batch, outcome: Outcome) -> BatchCommitted:
+        output, committed, times = batch.output, outcome.committed, batch.times
+        came_in_s = None if self._first is None else times.defined - self._defined
+        counters = dict(output.metrics)
+        add_counts(counters, committed.metrics)
+        return BatchCommitted(
+            self._name,
+            self._run_id,
+            outcome.at_ms,
+            *batch.attempt,
+            outcome.tries,
+            "in_process" if batch.runner.here else "spark",
+            Read(output.rows, dict(outcome.lags), came_in_s, batch.size, batch.tasks),
+            times.phases(),
+            times.recorded,
+            outcome.share if batch.share is None else batch.share,
+            self._placements,
+            committed.keys,
+            committed.key_counts,
+            output.bytes_shuffled,
+            output.bytes_collected,
+            len(outcome.left_out),
+            counters,
+            output.shared,
+            output.bytes_spilled,
+        )
+
+    def failed(
+        self,
+        attempt: TransactionAttempt,
+        failure: Failure,
+        at_ms: int,
+        tries: int,
+        retry_in_s: float | None,
+        now: float = 0.0,
+        waits: str = "",
+    ) -> None:
+        """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None)."""
+        with self._lock:
+            self.failures += 1
+            self.last_failure, self.last_attempt = failure, attempt
+        if self._totals is not None:
+            self._totals.failed(failure.step, now)
+        on = "" if failure.row is None else f" on tuple {failure.row}"
+        head = (self._name, self._run_id, at_ms, *attempt, tries)
+        event = AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits)
+        text = f"attempt {attempt} failed{on}: {_text(failure)}"
+        self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
+        self._publish(event)
+
+    def events(self) -> list[BatchCommitted]:
+        """Return the last batches, oldest first."""
+        with self._lock:
+            return list(self._recent)
+
+    def last(self) -> dict[str, Any] | None:
+        """Return the last batch, None before the first."""
+        with self._lock:
+            last = self._recent[-1] if self._recent else None
+        return None if last is None else last.as_dict()
+
+    @property
+    def tuples(self) -> int:
+        """How many tuples all sources gave in this run."""
+        with self._lock:
+            return sum(self._rows.values())
+
+    def sources(self) -> tuple[list[dict[str, Any]], float]:
+        """Return the rows of each source in this run with its lag, and which share of their limits they may use now."""
+        with self._lock:
+            told = [
+                {
+                    "description": name,
+                    "numInputRows": self._rows.get(name, 0),
+                    "lag": None if lag is None else lag._asdict(),
+                }
+                for name, lag in self._lags.items()
+            ]
+            return told, self._share
+
+    def metrics(self) -> dict[str, int]:
+        """Return what operations counted in all batches of this run."""
+        with self._lock:
+            return dict(self._metrics)
+
+    @property
+    def last_recorded(self) -> float:
+        """When the last batch of this run was recorded, on the clock of the topology; 0 before the first."""
+        with self._lock:
+            return self._last
+
+    @property
+    def usual_s(self) -> float:
+        """How long the batches that are kept took on average, in seconds; 0 before the first."""
+        recent = self.events()
+        return sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds from the first definition to the last commit."""
+        with self._lock:
+            return 0.0 if self._first is None else self._last - self._first
+
+
+def _text(failure: Failure) -> str:
+    return f"{failure.cause}\n{failure.details}" if failure.details else failure.cause

@@ -1,0 +1,216 @@
+"""Decides what follows a failure: another attempt after a pause, or the end of the topology (R4)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from trident.config import Config
+from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.errors import BatchFailedError, RetriesUsedUpError, StoreAwayError
+from trident.runtime.clock import Clock
+from trident.runtime.steps.failures import Failure
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["RetryRule", "Waiting", "giving_up_if", "opened_when_back", "pause_after"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOOK_S = 0.1
+_gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A store or a source that is away.
+
+    Attributes
+    ----------
+    what
+        Its kind and address.
+    since, since_ms
+        When that was first seen: seconds of the monotonic clock, milliseconds since 1970.
+    in_commit
+        Whether a commit needs it, and not only the processing of the batch.
+    tries
+        How often the batch was tried since.
+    """
+
+    what: str
+    since: float
+    since_ms: int
+    in_commit: bool = False
+    tries: int = 1
+
+    def __str__(self) -> str:
+        return (
+            f"waiting for {self.what} since {datetime.fromtimestamp(self.since_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
+
+
+class RetryRule:
+    """What follows the failures of a topology's batches, and the error that ends it.
+
+    Attributes
+    ----------
+    fatal
+        The error of the batch that is not tried again; None while there is none.
+    waiting
+        What the first batch in flight waits for; None if that is nothing.
+
+    Parameters
+    ----------
+    repeats
+        Whether a batch that is tried again has the same tuples, so that a mistake is made again.
+    captures
+        Whether a last try leaves out the tuples that raise.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        coordinator: MasterBatchCoordinator,
+        clock: Clock | None = None,
+        repeats: bool = False,
+        captures: bool = False,
+    ) -> None:
+        self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
+        self._repeats, self._captures = repeats, captures
+        self._mistaken = 0  # the last batch with a mistake, which its next try leaves out
+        self.fatal: BatchFailedError | None = None
+        self.waiting: Waiting | None = None
+        self._waits: dict[int, int] = {}  # how often a batch in flight failed because something was away
+        self._away: dict[int, Waiting] = {}
+
+    def is_last_try(self, txid: int) -> bool:
+        """Whether another failure of this batch ends the topology."""
+        return self._tries(txid) >= self._config.max_batch_attempts or txid == self._mistaken
+
+    def _tries(self, txid: int) -> int:
+        """Return how often a batch has failed with the failure that just came, other than because something was away."""
+        return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
+
+    def pause_after(self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False) -> float:
+        """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
+        tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
+        waiting = self._wait_for(txid, failure, in_commit)
+        if failure.is_mistake and self._repeats:
+            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
+            failure = failure if self._captures and txid != self._mistaken else replace(failure, retry=False)
+            self._mistaken = txid
+        if waiting is not None and may_retry:
+            if self._is_worth_it(waiting, failure):
+                self._waits = {each: count for each, count in self._waits.items() if each > self._coordinator.last_txid}
+                self._waits[txid] = self._waits.get(txid, 0) + 1
+                return _pause(self._config, waiting.tries)
+            limit = f"{self._config.store_wait_s:g} seconds, store_wait_s"
+            failure = replace(failure, cause=f"{failure.cause} ({waiting}: longer than {limit})")
+            may_retry, tries = True, max(tries, self._config.max_batch_attempts, waiting.tries)
+        try:
+            return pause_after(self._config, attempt, failure, tries, may_retry)
+        except BatchFailedError as fatal:
+            self.fatal = fatal
+            return 0.0
+
+    def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
+        """Note what a batch waits for since this failure; None if the failure is another one."""
+        earlier = self._away.pop(txid, None)
+        found = None
+        if failure.waits_for:
+            what = f"{failure.waits_for} (step {failure.step!r})" if failure.is_source_away else failure.waits_for
+            found = Waiting(what, self._clock.monotonic(), self._clock.wall_ms(), in_commit)
+            if earlier is not None and earlier.what == what:
+                found = replace(earlier, in_commit=in_commit, tries=earlier.tries + 1)
+            self._away[txid] = found
+        self._show()
+        return found
+
+    def _is_worth_it(self, waiting: Waiting, failure: Failure) -> bool:
+        return failure.is_source_away or self._clock.monotonic() - waiting.since < self._config.store_wait_s
+
+    def has_answered(self, txid: int, committed: bool = True) -> None:
+        """Note that a batch got over what it waited for: it is committed, or only processed."""
+        waiting = self._away.get(txid)
+        if waiting is not None and (committed or not waiting.in_commit):
+            del self._away[txid]
+            logger.info("%s answers again, after %.0f s", waiting.what, self._clock.monotonic() - waiting.since)
+            self._show()
+
+    def _show(self) -> None:
+        self.waiting = self._away[min(self._away)] if self._away else None
+
+    def excludes(self, txid: int) -> bool:
+        """Whether this batch is not to be started: it has failed for good, or one before it."""
+        return self.fatal is not None and txid >= self.fatal.txid
+
+    def raise_fatal(self, committed: int) -> None:
+        """Raise what ends the topology, once all batches before the one that failed are committed."""
+        if self.fatal is not None and committed + 1 == self.fatal.txid:
+            raise self.fatal
+
+
+def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool) -> float:
+    """Return how many seconds pass before the next attempt; they double with each try, up to a maximum.
+
+    Parameters
+    ----------
+    tries
+        How often this batch has failed by now.
+    may_retry
+        Whether this driver can number another attempt.
+
+    Raises
+    ------
+    BatchFailedError
+        The batch is not tried again. Earlier ones may be committed; a restart continues with this one.
+    """
+    if not may_retry or not failure.retry or tries >= config.max_batch_attempts:
+        kind = BatchFailedError if may_retry else RetriesUsedUpError
+        error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
+        error.writes_dead_letters, error.can_heal = config.on_poison == "dead_letter", failure.can_heal
+        raise error
+    return _pause(config, tries)
+
+
+def opened_when_back(topology: str, config: Config, open_it: Callable[[], T], clock: Clock) -> T:
+    """Return what `open_it` returns; while it raises that a store is away, it is called again, for `store_wait_s` at most."""
+    waiting: Waiting | None = None
+    while True:
+        try:
+            return open_it()
+        except StoreAwayError as error:
+            now = clock.monotonic()
+            if waiting is None or waiting.what != error.waits_for:
+                waiting = Waiting(error.waits_for, now, clock.wall_ms())
+            else:
+                waiting = replace(waiting, tries=waiting.tries + 1)
+            if now - waiting.since >= config.store_wait_s or _gives_up.get()():
+                raise
+            pause_s = _pause(config, waiting.tries)
+            logger.warning("topology %s: %s: %s; trying again in %.1f s", topology, waiting, error, pause_s)
+        until = clock.monotonic() + pause_s
+        while not _gives_up.get()() and clock.monotonic() < until:
+            time.sleep(min(pause_s, _LOOK_S))
+
+
+@contextmanager
+def giving_up_if(is_asked: Callable[[], bool]) -> Iterator[None]:
+    """Have a start in the block no longer wait for a store once this says so, as after Ctrl-C."""
+    before = _gives_up.set(is_asked)
+    try:
+        yield
+    finally:
+        _gives_up.reset(before)
+
+
+def _pause(config: Config, tries: int) -> float:
+    doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
+    return float(min(doubled, config.retry_backoff_max_ms)) / 1000

@@ -1,0 +1,265 @@
+"""Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same.
+
+All of it happens in the loop's thread, which owns the spouts' coordinators.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from trident.coordination.letter_records import LETTERS
+from trident.coordination.records import DefineRecord
+from trident.planner import Plan
+from trident.runtime.clock import Clock
+from trident.runtime.commit.replays import Replays
+from trident.runtime.engine.runners import Part
+from trident.runtime.loop.back_pressure import Throttle
+from trident.runtime.loop.batch import Batch, Defined, Definitions, Undecided, of_spouts
+from trident.runtime.loop.batch_time import TIME, BatchTime
+from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.lags import Lags
+from trident.runtime.loop.retrying import Waiting
+from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.steps.failures import failing_at
+from trident.spout.interfaces import Definition, SpoutType
+
+__all__ = ["Sources"]
+
+logger = logging.getLogger(__name__)
+
+
+class Sources:
+    """The spouts of a topology, and the other sources of a batch.
+
+    Every call raises `StepFailed` if a source does: that fails the batch.
+
+    Parameters
+    ----------
+    work
+        Watches the calls of the spouts, which may not return.
+    """
+
+    def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
+        self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
+        self._sync, self._topology, self._told_ahead = bool(opened.lasting), opened.plan.topology, 0
+        self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
+        self._replays = Replays(opened.plan, opened.letters)
+        self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
+        self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
+        self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
+        self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
+        self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
+
+    def look_now(self) -> None:
+        """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
+        self._replays.look_now()
+        for coordinator in self._coordinators.values():
+            coordinator.look_now()
+
+    def are_preparing(self) -> bool:
+        """Whether a source that has nothing yet may have something soon."""
+        return any(coordinator.is_preparing() for coordinator in self._coordinators.values())
+
+    def waiting(self) -> Waiting | None:
+        """Return a source that is away and holds up no batch. For any thread."""
+        found = ((name, away) for name, one in self._coordinators.items() if (away := one.away()) is not None)
+        return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
+
+    # ---- defining a batch -------------------------------------------------------------------------------------------
+
+    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> Defined | None:
+        """Fix what batch `txid` contains; None if no spout has anything and no window is due.
+
+        What the log has from an earlier attempt is reused.
+        """
+        logged = self._log.state.definitions.get(txid, {})
+        self.throttle.tell()
+        asked = {
+            name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
+            for name in self._spouts
+        }
+        next_letters = self._replays.next
+        asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
+        undecided = tuple(name for name, one in self._coordinators.items() if _is_open(asked[name], one.is_complete))
+        now = 0 if self._time is None else self._clock.wall_ms()
+        if not undecided:
+            definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
+            return None if definitions is None else Defined(definitions)
+        decided = {name: one for name, one in asked.items() if name not in undecided}
+        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
+        self._settle(txid, logged, decided, time)
+        return Defined(_given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time))
+
+    def complete(self, batch: Batch) -> bool:
+        """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
+        undecided, txid = batch.undecided, batch.attempt.txid
+        if undecided is None:
+            return True
+        read = {}
+        for name in undecided.spouts:
+            with failing_at(name):
+                complete = self._coordinators[name].complete
+                read[name] = complete(batch.definitions[name], batch.output.metadata.get(name, {}))
+        logged = self._log.state.definitions.get(txid, {})
+        time = undecided.time_if_read if _any(read) else undecided.time_if_not
+        definitions = self._settle(txid, logged, {**undecided.asked, **read}, time)
+        if definitions is None:
+            return False
+        batch.definitions, batch.undecided, batch.empty = definitions, None, not batch.output.tuples
+        return True
+
+    def _settle(
+        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
+    ) -> Definitions | None:
+        """Log what is known of a batch and return it; None, and nothing is logged, if it is nothing."""
+        given = _given(asked, time)
+        if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
+            return None
+        self._write(txid, logged, asked, time)
+        return given
+
+    def _ask(self, spout: str, txid: int, earlier: Definition | None) -> Definition | None:
+        with failing_at(spout):
+            return self._work.ask(txid, spout, self._coordinators[spout].initialize_transaction, txid, earlier)
+
+    def _time_of(
+        self, now: int, txid: int, in_flight: Mapping[int, Batch], asked: Mapping[str, Definition | None]
+    ) -> Definition | None:
+        """Return the time of a batch of which the spouts said this; None if it is none, or no window uses the time."""
+        if self._time is None:
+            return None
+        logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
+        time = self._time.define(
+            now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged), may_begin_again=self._may_begin_again
+        )
+        if time is not None and self._time.ahead(now, time) and time["now"] != self._told_ahead:
+            self._told_ahead = time["now"]
+            self._tell_ahead(now, time["now"])
+        return time
+
+    def _tell_ahead(self, now: int, ahead: int) -> None:
+        """Say that the time of the batch stands still, since when and until when."""
+        at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
+        logger.warning(
+            "topology %s: the time of its batches stands still at %s since batch %s, because the clock of its driver was "
+            "ahead then; the clock says %s now. Windows by the time of the batch give nothing until it has got there: the "
+            "time never goes back, or windows that were given would be given again. If that is too long, start once with "
+            "reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
+            self._topology,
+            _moment(ahead),
+            min(at, default=self._log.state.txid),
+            _moment(now),
+        )
+
+    def _write(
+        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
+    ) -> None:
+        """Log what a replay has to repeat, before anything reads a source, or before what has been read is committed.
+
+        That is the definitions of transactional spouts, "nothing" included, the letters, the time, and where any spout has
+        chosen to begin; otherwise a spout is asked again for each attempt. It is made durable here if a state needs identical
+        replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
+        batch, which saves one of two syncs.
+        """
+        chosen = {name for name, definition in asked.items() if self._is_choice(name, definition)}
+        repeated = {
+            name: definition
+            for name, definition in asked.items()
+            if name in chosen or (definition is not None if name == LETTERS else self._is_repeated[name])
+        }
+        if time is not None:
+            repeated[TIME] = {name: time[name] for name in ("now", "begins_again") if name in time}
+        for name, definition in repeated.items():
+            if name not in logged:
+                self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
+
+    def _is_choice(self, name: str, definition: Definition | None) -> bool:
+        if definition is None or name not in self._coordinators:
+            return False
+        with failing_at(name):
+            return self._coordinators[name].is_choice(definition)
+
+    def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
+        """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
+        for before in range(txid - 1, self._log.state.txid, -1):
+            batch = in_flight.get(before)
+            if batch is not None and name in batch.definitions:
+                return batch.definitions[name]
+        return self._log.state.spouts.get(name)
+
+    # ---- a defined batch --------------------------------------------------------------------------------------------
+
+    def size_of(self, definitions: Definitions) -> int | None:
+        """Return about how many bytes a batch has; None if one of its spouts does not say."""
+        total = 0
+        for name, definition in of_spouts(definitions):
+            with failing_at(name):
+                size = self._coordinators[name].size(definition)
+            if size is None:
+                return None
+            total += size
+        if LETTERS in definitions:
+            with failing_at("dead letters"):
+                total += self._replays.size_of(definitions[LETTERS], self._log.state)
+        return total
+
+    def cut(self, batch: Batch) -> list[Part]:
+        """Cut a batch into parts, for the runner that takes it."""
+        parts: list[Part] = []
+        for name, definition in of_spouts(batch.definitions):
+            with failing_at(name):
+                parallelism = self._hints[name] or batch.runner.parallelism
+                cut_into = self._coordinators[name].parts
+                cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
+            parts.extend((name, part, batch.capture) for part in cut)
+        if LETTERS in batch.definitions:
+            with failing_at("dead letters"):
+                put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
+                parts.extend((entry, part, batch.capture) for entry, part in put_back)
+        return parts
+
+    def commit(self, batch: Batch) -> None:
+        """Let the spouts that take part commit a batch that all states have committed."""
+        for name, commit in self._committers.items():
+            if name in batch.definitions:
+                self._log.check_owner()  # a fenced driver must not commit anywhere
+                with failing_at(name):
+                    self._work.ask(batch.attempt.txid, name, commit, batch.attempt, batch.definitions[name])
+
+    def succeeded(self, batch: Batch) -> None:
+        """Tell the spouts that a batch is committed."""
+        txid = batch.attempt.txid
+        for name, definition in of_spouts(batch.definitions):
+            # A call that does not return delays the next batch; this one is committed.
+            self._work.ask(txid + 1, name, self._tell, name, txid, definition)
+        self.throttle.took(batch.share, batch.times.own_s, batch.output.bytes_spilled)
+
+    def _tell(self, name: str, txid: int, definition: Definition) -> None:
+        self._coordinators[name].success(txid, definition)
+        self.lags.ask(name, definition)
+
+
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _is_open(definition: Definition | None, is_complete: Callable[[Definition], bool]) -> bool:
+    return definition is not None and not is_complete(definition)
+
+
+def _any(asked: Mapping[str, Definition | None]) -> bool:
+    return any(definition is not None for definition in asked.values())
+
+
+def _given(asked: Mapping[str, Definition | None], time: Definition | None) -> Definitions:
+    """Return the definitions of those that have something, and the time."""
+    given = {name: definition for name, definition in asked.items() if definition is not None}
+    return given if time is None else {**given, TIME: time}
+
+
+def _largest_hint(plan: Plan, spout: str) -> int:
+    """The largest hint of the spout's stage, 0 if there is none; a state's hint is the number of its partitions."""
+    stage = plan.fragments[spout].ids
+    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)

@@ -1,0 +1,408 @@
+"""RunningTopology: a started topology, with the names of PySpark's `StreamingQuery`."""
+
+from __future__ import annotations
+
+import math
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from trident.config import Config
+from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import MemoryLog
+from trident.errors import TridentError
+from trident.graph import Graph
+from trident.observe.at_work import AtWork
+from trident.observe.batch_committed import Placement
+from trident.observe.component_statistics import TopologyStatistics
+from trident.observe.events import TopologyStarted, TopologyTerminated
+from trident.observe.listener import TopologyListener
+from trident.observe.monitoring import Monitoring
+from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
+from trident.planner import make_plan
+from trident.runtime.clock import Clock
+from trident.runtime.commit.dead_letters import waiting
+from trident.runtime.figures.operation_totals import OperationTotals
+from trident.runtime.loop.batch import Observer
+from trident.runtime.loop.execution import execution_of
+from trident.runtime.loop.loop import BatchLoop
+from trident.runtime.loop.progress import Progress
+from trident.runtime.loop.retrying import opened_when_back
+from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.views import StateView
+from trident.runtime.start.engine_choice import tell_loads
+from trident.runtime.start.log_choice import open_log
+from trident.runtime.start.opened_topology import OpenedTopology, open_topology
+from trident.runtime.start.placements import PlacedState, executors_of
+from trident.runtime.topology_figures import TopologyFigures
+from trident.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from trident.drpc.local import DRPCFunction, LocalDRPC
+    from trident.stream import TridentState
+
+__all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
+
+
+class RunningTopology:
+    """A topology that runs in a thread of this process.
+
+    Use it as a context manager: leaving it stops the topology after the running commit. Made by
+    `TridentTopology.start`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        opened: OpenedTopology,
+        observer: Observer | None,
+        monitoring: Monitoring | None = None,
+        active: bool = True,
+    ) -> None:
+        self.name, self.graph, self.config = graph.name, graph, opened.config
+        self._opened, self._clock = opened, Clock()
+        self._began = self._clock.monotonic()
+        self._monitoring = monitoring = monitoring or Monitoring(graph.name)
+        placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
+        self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
+        kept = self.config.progress_kept
+        self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
+        self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self.run_id, self._now)
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._drpc: LocalDRPC | None = None
+        self._drpc_lock = threading.Lock()
+        self._loop = BatchLoop(opened, execution_of(opened), self._progress, self._clock, observer, active)
+        self._watch = Watch(
+            self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up, lambda: self.at_work
+        )
+        monitoring.watch(self.pages.status)
+        at_ms = self._clock.wall_ms()
+        monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
+        threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
+
+    # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether batches are (or may be) running."""
+        return not self._ended.is_set()
+
+    def process_all_available(self) -> None:
+        """Block until everything that the spouts had when this was called is committed.
+
+        Ten empty batches in a row are taken as the end of what the spouts have. With an endless spout (a cycling one) it
+        never returns. Raises what ended the topology, if it ends first; `TridentError` while it is deactivated.
+        """
+        done = self._loop.drain()
+        while not done.wait(0.05) and not self._ended.is_set():
+            if self.is_deactivated:
+                raise TridentError(
+                    f"topology {self.name!r} is deactivated: its spouts are not asked for what they have; call activate()"
+                )
+        self._raise_error()
+        if not done.is_set():
+            raise TridentError(f"topology {self.name!r} was stopped before all available data was processed")
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the topology ends, at most `timeout` seconds; returns whether it ended, raises what ended it."""
+        ended = self._ended.wait(timeout)
+        if ended:
+            self._raise_error()
+        return ended
+
+    def stop(self) -> None:
+        """End after the running commit. Batches that are being processed are dropped; a restart processes them again.
+
+        A commit that takes longer than `message_timeout_s`, and 10 seconds, is no longer waited for; `exception` says so. A
+        listener may call this; there it does not wait, because the topology waits for its listeners.
+        """
+        self._watch.stop()
+        if not self._monitoring.is_in_listener:
+            self._ended.wait()
+
+    def deactivate(self) -> None:
+        """Begin no more batches; those that have begun are finished and committed, `drain` waits for them.
+
+        States can be read and requests are answered meanwhile. Windows that are due by time wait for `activate`.
+        """
+        self._loop.set_active(False)
+
+    def activate(self) -> None:
+        """Begin batches again, after the last committed one."""
+        self._loop.set_active(True)
+
+    @property
+    def is_deactivated(self) -> bool:
+        """Whether it was told to begin no more batches, and has not ended."""
+        return not self._loop.activity.is_ordered and self.is_active
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until every batch that had begun is committed; whether that was so in time. Deactivate first.
+
+        A batch that fails is tried again as always, and its spouts are asked again if they do not repeat batches. False also
+        if another thread calls `activate` meanwhile. Raises what ended the topology, if it ends first.
+        """
+        rested, until = self._loop.activity.rested, math.inf if timeout_s is None else monotonic() + timeout_s
+        while not rested.wait(max(0.0, min(0.05, until - monotonic()))):
+            if self._ended.is_set() or not self.is_deactivated or monotonic() >= until:
+                break
+        self._raise_error()
+        return rested.is_set()
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the topology, None if it runs or was stopped."""
+        return self._error
+
+    @property
+    def placements(self) -> Mapping[str, PlacedState]:
+        """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
+        return self._opened.placements
+
+    def explain(self) -> str:
+        """Return what runs where, as `TridentTopology.explain`, with where each state is committed, and why there."""
+        from trident.explain import explain
+
+        placed = self._opened.placements
+        why = [f"  {name}: {where}, {reason}" for name, (where, reason) in placed.items()]
+        text = explain(self.graph, {name: each.where for name, each in placed.items()})
+        return "\n".join([text, "commits", *why, ""]) if why else text
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
+
+        `waiting` says which store or source does not answer, and since when; it is empty if all do.
+        `deadLetters` counts those of all runs that wait to be put back, `leftOut` the tuples that this run has left out.
+        `sources` has the rows of each source in this run, and its lag: an amount and a unit, None if it is not known. `share`
+        is how much of their limits the sources may read. `listeners` has how many events each was told and was not told, and
+        how many errors it raised.
+        """
+        log, (sources, share) = self.log_state, self._progress.sources()
+        return {
+            "message": self._message(),
+            "waiting": self._loop.waiting if self.is_active else "",
+            "isActive": self.is_active,
+            "txid": log.txid,
+            "batches": self._progress.batches,
+            "tuples": self._progress.tuples,
+            "sources": sources,
+            "share": share,
+            "failures": self._progress.failures,
+            "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
+            "deadLetters": waiting(log),
+            "leftOut": self._progress.left_out,
+            "metrics": self._progress.metrics(),
+            "listeners": self._monitoring.listeners(),
+        }
+
+    @property
+    def at_work(self) -> AtWork:
+        """Which batch runs, for how long and where it is; since when none was committed, and what is left to do."""
+        if not self.is_active:
+            return AtWork()
+        moved, usual_s = max(self._progress.last_recorded, self._began), self._progress.usual_s
+        batch = self._loop.at_work(moved)
+        sources, _ = self._progress.sources()
+        lags = [each["lag"] for each in sources if each["lag"] and each["lag"]["amount"]]
+        left = " and ".join(f"{each['amount']:,} {each['unit']}" for each in lags)
+        return AtWork(
+            self._clock.monotonic() - moved,
+            "committed",
+            f"{left} to be read" if left and not self.is_deactivated else "",
+            max(usual_s, self.config.batch_emit_interval_ms / 1000),
+            self.config.message_timeout_s,
+            None if batch is None else replace(batch, usual_s=usual_s),
+        )
+
+    @property
+    def statistics(self) -> TopologyStatistics:
+        """What each operation did in the committed batches of ten minutes, three hours, a day, and this run."""
+        return self.pages.statistics
+
+    @property
+    def errors(self) -> list[ReportedError]:
+        """The last ten errors of each operation, oldest first: failed attempts, tuples that were left out, what ended it."""
+        return self._progress.errors.all()
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The last committed batch; None before the first."""
+        return self._progress.last()
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The last `progress_kept` committed batches, oldest first."""
+        return [event.as_dict() for event in self._progress.events()]
+
+    def add_listener(self, listener: TopologyListener) -> None:
+        """Tell a listener of what happens from now on; see `TopologyListener`."""
+        self._monitoring.add(listener)
+
+    def remove_listener(self, listener: TopologyListener) -> None:
+        """Remove a listener; events that are queued for it are still delivered."""
+        self._monitoring.remove(listener)
+
+    # ---- ours -------------------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The name of this run, in every event; another start has another one."""
+        return self._monitoring.run_id
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where metrics are served, None without `metrics_port`."""
+        return self._monitoring.metrics_url
+
+    @property
+    def txid(self) -> int:
+        """The last committed txid, 0 if there is none."""
+        return self.log_state.txid
+
+    @property
+    def log_state(self) -> LogState:
+        """What the log says now: an object that changes as batches are committed."""
+        return self._opened.log.state
+
+    @property
+    def gate(self) -> CommitGate:
+        """For readers that commits overtake."""
+        return self._opened.gate
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """The number of partitions of each state that the topology updates."""
+        return self._opened.plan.partitions
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first define to the last commit of this run."""
+        return self._progress.seconds
+
+    def state(self, state: TridentState | str) -> StateView:
+        """Return a state for reading, at the snapshot of the last committed batch."""
+        name = state if isinstance(state, str) else state.state_name
+        return self._opened.view(name)
+
+    def drpc(self, function: str) -> DRPCFunction:
+        """Return a DRPC function of the topology: `running.drpc("words").execute("cat dog the man")`.
+
+        It is answered in this process, at the last committed batch, while the topology runs.
+        """
+        return self.local_drpc().function(function)
+
+    def local_drpc(self) -> LocalDRPC:
+        """Return what answers the DRPC functions in this process; it ends with the topology."""
+        # Here, because most topologies have no function and need nothing of that package.
+        from trident.drpc.local import LocalDRPC
+
+        with self._drpc_lock:
+            if self._drpc is None:
+                if self._ended.is_set():
+                    raise TridentError(f"topology {self.name!r} has ended, and its DRPC functions with it")
+                self._drpc = LocalDRPC(self)
+                self._opened.closers.add("drpc", self._drpc.close)
+            return self._drpc
+
+    def __enter__(self) -> RunningTopology:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is None:
+            self._raise_error()
+
+    def __repr__(self) -> str:
+        return f"RunningTopology({self.name!r}, {self.status['message']}, txid {self.txid})"
+
+    def _state(self) -> str:
+        if self.is_active:
+            return "inactive" if self.is_deactivated else "running"
+        return "stopped" if self._error is None else "failed"
+
+    def _now(self) -> tuple[str, Mapping[str, Any], AtWork, BaseException | None]:
+        return self._state(), self.status, self.at_work, self._error
+
+    def _message(self) -> str:
+        if self._error is not None and not self.is_active:
+            return f"failed: {self._error}"
+        return (self._loop.waiting if self.is_active else "") or self._state()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run()
+        except BaseException as error:  # noqa: BLE001  kept for exception(), raised to whoever waits
+            if not self._ended.is_set():
+                self._note(error)
+        finally:
+            self._watch.stopping()
+            self._opened.close()
+            self._end_monitoring()
+            with self._drpc_lock:
+                self._ended.set()
+
+    def _give_up(self, error: TridentError) -> None:
+        """End the topology although its thread, or a commit, does not come back.
+
+        Only the spouts are closed then. The log stays open, because the thread may come back and no other driver may write
+        meanwhile.
+        """
+        self._loop.stop()  # if the thread comes back it must not begin a commit
+        self._note(error)
+        self._end_monitoring()
+        self._ended.set()
+        self._opened.closers.close("spouts")  # threads that wait for them have waited long enough
+
+    def _note(self, error: BaseException) -> None:
+        if self._error is None:
+            text = "".join(traceback.format_exception(error))
+            self._progress.errors.add(WHOLE_TOPOLOGY, text, self._clock.wall_ms() / 1000)
+        self._error = self._error or error
+
+    def _end_monitoring(self) -> None:
+        error, at_ms = self._error, self._clock.wall_ms()
+        told = (None, None) if error is None else (str(error), type(error).__name__)
+        self.pages.end()
+        self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *told))
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+def start(
+    graph: Graph,
+    config: Config,
+    memory_log: MemoryLog | None = None,
+    observer: Observer | None = None,
+    listeners: Sequence[TopologyListener] = (),
+    active: bool = True,
+) -> RunningTopology:
+    """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
+    plan = make_plan(graph)
+    # First, because a port that is taken is to be known before Spark starts and stores are opened.
+    monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
+    try:
+        log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
+        opened = opened_when_back(graph.name, config, lambda: open_topology(graph, plan, config, log_of), Clock())
+        tell_loads(plan, config, executors_of(opened.placements))
+        try:
+            return RunningTopology(graph, opened, observer, monitoring, active)
+        except BaseException:
+            opened.close()
+            raise
+    except BaseException:
+        monitoring.close()
+        raise
+
+
+def new_memory_log(topology: str) -> MemoryLog:
+    """Return an empty log in memory; `start` continues it each time, so the states in memory keep their log."""
+    return MemoryLog(topology, epoch=0)

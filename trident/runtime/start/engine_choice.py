@@ -1,0 +1,95 @@
+"""Which runner a topology gets: `engine="spark"`, `"in_process"` or `"auto"`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from trident.config import Config
+from trident.planner import Plan
+from trident.planner.loads import StageLoad, commit_loads
+from trident.runtime.commit.committing import Committing
+from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
+from trident.runtime.engine.pace import ALONE, MOST_PENDING
+from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
+from trident.runtime.engine.shared_jobs import SharingRunner
+from trident.runtime.engine.spark_runner import SparkRunner
+from trident.runtime.engine.worker import Program
+from trident.spark.spark_resources import memory_settings
+
+__all__ = ["most_pending", "open_runner", "tell_loads"]
+
+logger = logging.getLogger(__name__)
+
+
+def open_runner(
+    program: Program, config: Config, loads: Sequence[StageLoad], in_executors: Committing | None = None
+) -> Runner:
+    """Open the runner that the settings ask for.
+
+    Parameters
+    ----------
+    loads
+        The loads of the stages.
+    in_executors
+        What Spark runs in place of `program`, if executors commit states.
+    """
+    if config.engine == "in_process":
+        return InProcessRunner(program)
+    spark = in_executors or Committing(program, frozenset())
+    return (
+        _spark_runner(spark, config, loads) if config.engine == "spark" else _auto_runner(program, spark, config, loads)
+    )
+
+
+def most_pending(runner: Runner, config: Config) -> int:
+    """Return how many batches may be in flight at once."""
+    return runner.most_pending if isinstance(runner, PacesBatches) else config.max_spout_pending or ALONE
+
+
+def tell_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
+    """Log which loads have no effect, because their steps run in the driver's process."""
+    unplaced = commit_loads(plan, in_executors) if config.engine != "in_process" else list(plan.resources)
+    if unplaced:
+        logger.info(
+            "topology %s: cpu and memory loads of %s are recorded only: they run in the process of the driver",
+            plan.topology, ", ".join(unplaced),
+        )  # fmt: skip
+
+
+def _auto_runner(program: Program, spark: Committing, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
+    """Open both runners. If Spark runs already it is used at once, and says how many cores there are."""
+    from pyspark import SparkContext
+
+    large: Runner
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001  PySpark has no public question
+        large = _spark_runner(spark, config, loads)
+    else:
+        parallelism = config.parallelism or cores()
+        large = LateRunner(
+            program,
+            parallelism,
+            lambda: _spark_runner(spark, replace(config, parallelism=parallelism), loads),
+            spark.commits,
+        )
+    return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
+
+
+def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> Runner:
+    from pyspark import SparkContext
+
+    from trident.spark.session import spark_session
+    from trident.spark.shipping import ship_code
+
+    # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
+    owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
+    program = committing.program
+    name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
+    spark = spark_session(name, config.master, dict(config.spark_conf), memory)
+    ship_code(spark.sparkContext)
+    runner = SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)
+    # A job that commits has the rows of one batch alone (R2).
+    if committing.commits or config.max_spout_pending == 1:
+        return runner
+    return SharingRunner(runner, config.max_spout_pending or MOST_PENDING)

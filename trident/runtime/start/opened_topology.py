@@ -1,0 +1,237 @@
+"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trident.config import Config
+from trident.coordination.memory_log import TransactionLog
+from trident.errors import TridentError
+from trident.graph import Graph
+from trident.planner import Plan
+from trident.planner.loads import stage_loads
+from trident.planner.meaning import meaning_of
+from trident.runtime.closing import Closers
+from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
+from trident.runtime.commit.committing import committing_program
+from trident.runtime.commit.dead_letters import DeadLetters, dead_letters_of
+from trident.runtime.daemon_pool import DaemonPool
+from trident.runtime.engine.runners import Runner
+from trident.runtime.engine.worker import Program, WorkerProgram
+from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.open_partitions import make_state, view_of
+from trident.runtime.reading.views import StateView
+from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
+from trident.runtime.start.capabilities import check_states, lasting_states
+from trident.runtime.start.changes import NewMeaning, check_meaning
+from trident.runtime.start.engine_choice import open_runner
+from trident.runtime.start.placements import PlacedState, executors_of, placements_of
+from trident.runtime.start.recovery import reconcile
+from trident.runtime.steps.bounds import Bounds
+from trident.state.interfaces import State
+
+__all__ = ["OpenedTopology", "open_topology"]
+
+_MOST_THREADS = 16  # of one state's commit
+
+States = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class OpenedTopology:
+    """What a running topology opened and has to close.
+
+    Attributes
+    ----------
+    states
+        By name, the writer of each partition of the states that the topology updates.
+    gate
+        Held by readers that commits overtake.
+    lasting
+        The states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
+    meaning
+        What the log does not say yet of this topology.
+    commit_threads
+        Returns the threads that a commit uses beside its own.
+    placements
+        By state, where batches that Spark processes are committed.
+    publishing
+        By name, the writers that want to know what is recorded.
+    """
+
+    plan: Plan
+    config: Config
+    log: TransactionLog
+    states: States
+    spouts: Mapping[str, SpoutHandle]
+    runner: Runner
+    committer: Committer
+    closers: Closers
+    lasting: Collection[str]
+    meaning: NewMeaning
+    letters: DeadLetters
+    commit_threads: Callable[[], Sequence[int]]
+    placements: Mapping[str, PlacedState]
+    publishing: Sequence[tuple[str, State]] = ()
+    gate: CommitGate = field(default_factory=CommitGate)
+    _views: dict[str, StateView] = field(default_factory=dict)
+
+    def view(self, name: str) -> StateView:
+        """Open a state for reading; closed with the topology. `TridentError` naming the states if there is no such one."""
+        plan = self.plan
+        if name not in plan.states:
+            raise TridentError(f"topology {plan.topology!r} has no state {name!r}; it has {list(plan.states)}")
+        if name not in self._views:
+            log, count = self.log, plan.partitions.get(name, 1)
+            snapshot = lambda: log.state.snapshot(name)  # noqa: E731
+            self._views[name] = view_of(plan, self.config, name, count, snapshot, lambda: log.state, self.gate)
+            self.closers.add("views", self._views[name].close)
+        return self._views[name]
+
+    def tell_recorded(self) -> None:
+        """Tell states that publish their contents which batch the log holds."""
+        for name, state in self.publishing:
+            state.recorded(self.log.state.snapshot(name))
+
+    def close(self) -> None:
+        """Close everything, spouts first and the log last, also if something raises."""
+        self.closers.close()
+
+
+def open_topology(
+    graph: Graph,
+    plan: Plan,
+    config: Config,
+    open_log: Callable[[States], TransactionLog],
+    reach: Reach | None = None,
+    in_threads: bool = True,
+) -> OpenedTopology:
+    """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
+
+    Parameters
+    ----------
+    open_log
+        Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
+    reach
+        Called with the points of each state's commit, see `update_partition`.
+    in_threads
+        Whether the partitions of a state may be updated in several threads.
+    """
+    closers = Closers(plan.topology)
+    try:
+        states = _open_states(plan, config, closers)
+        check_states(plan, graph, states, config.allow_inexact)
+        placements = placements_of(plan, config, states)
+        log = open_log(states)
+        closers.add("log", log.close)
+        lasting = lasting_states(plan, states)
+        meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting)
+        spouts, emitters = open_spouts(plan, config, closers)
+        runner = _open_runner(plan, config, emitters, placements, closers)
+        threads = _open_threads(plan, closers) if in_threads else None
+        committer = _open_committer(plan, config, states, runner, threads, reach, closers)
+        letters = dead_letters_of(config, plan.topology)
+        idents = list if threads is None else threads.idents
+        publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
+        opened = OpenedTopology(
+            plan,
+            config,
+            log,
+            states,
+            spouts,
+            runner,
+            committer,
+            closers,
+            lasting,
+            meaning,
+            letters,
+            idents,
+            placements,
+            publishing,
+        )
+        opened.tell_recorded()
+        return opened
+    except BaseException:
+        closers.close()
+        raise
+
+
+def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
+    """Open the writers of all states that the topology updates."""
+    states: dict[str, list[State]] = {}
+    for name, count in plan.partitions.items():
+        states[name] = []
+        for partition in range(count):
+            state = make_state(plan, config, name, partition, count)
+            states[name].append(state)
+            closers.add("states", state.close)
+    return states
+
+
+def _bring_together(
+    graph: Graph,
+    plan: Plan,
+    config: Config,
+    log: TransactionLog,
+    states: States,
+    executors: Sequence[str],
+    lasting: Collection[str],
+) -> NewMeaning:
+    """Compare topology, log and stores; nothing is written before all three are known to belong together."""
+    meaning = meaning_of(graph)
+    check_meaning(graph.name, log, meaning, config.allow_changed_topology)
+    reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
+    return NewMeaning(log, meaning, lasting)
+
+
+def _open_runner(
+    plan: Plan, config: Config, emitters: Mapping[str, Any], placements: Mapping[str, PlacedState], closers: Closers
+) -> Runner:
+    """Open the runner of the fragments before the states, and of the states that executors commit."""
+    committed = {node.id for node in plan.commits}
+    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
+    program = Program(
+        plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels
+    )
+    in_executors = committing_program(program, plan, executors_of(placements))
+    runner = open_runner(program, config, stage_loads(plan, executors_of(placements)), in_executors)
+    closers.add("runner", runner.close)
+    return runner
+
+
+def _open_threads(plan: Plan, closers: Closers) -> DaemonPool | None:
+    """Open the threads in which the partitions of one state are updated; None if no state has several."""
+    widest = max(plan.partitions.values(), default=1)
+    if widest == 1:
+        return None
+    threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
+    closers.add("partitions", threads.shutdown)
+    return threads
+
+
+def _open_committer(
+    plan: Plan,
+    config: Config,
+    states: States,
+    runner: Runner,
+    threads: DaemonPool | None,
+    reach: Reach | None,
+    closers: Closers,
+) -> Committer:
+    """Open the committer, which runs the fragments behind the states; operations that the runner prepared here are shared."""
+    behind = {node.id: plan.fragments[node.id] for node in plan.commits}
+    settings = config.as_mapping()
+    program = WorkerProgram(
+        Program(plan.topology, behind, {}, _static(plan), settings, plan.exchanges),
+        operations_of_commits(plan.commits),
+        runner.operations,
+    )
+    closers.add("operations", program.cleanup)
+    in_parallel = map if threads is None else threads.map
+    return Committer(plan, states, program.state, in_parallel, runner.program.exchanges, reach, Bounds.of(settings))
+
+
+def _static(plan: Plan) -> dict[str, Any]:
+    return {name: state for name, state in plan.states.items() if state.static}

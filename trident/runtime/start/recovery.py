@@ -1,0 +1,234 @@
+"""At start: do log and stores belong together (R8)? If not: refuse, adopt the stores, or empty the states.
+
+All states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
+driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
+several to any of which a key may come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from trident.coordination.memory_log import TransactionLog
+from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord, StartRecord
+from trident.errors import BackendError, FencedError, StateMismatchError, StatePlaceError
+from trident.planner import Plan
+from trident.runtime.start.capabilities import kinds_of
+from trident.state.interfaces import StateType
+from trident.state.sentinel import check_sentinel
+from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
+
+__all__ = ["reconcile"]
+
+logger = logging.getLogger(__name__)
+
+Make = Callable[[str, int, int], Any]
+
+_TRIES = 3
+_ABOVE_ALL = 1 << 62
+"""An attempt that no sentinel is ahead of, because a store ahead of the log is a mismatch and not a replaced driver."""
+
+
+@dataclass
+class _Found:
+    """A state that keeps sentinels, as this start finds it.
+
+    Attributes
+    ----------
+    instances
+        The partitions that the log knows, then the added ones.
+    known
+        How many of them the log knows.
+    sentinels
+        The sentinels in their stores.
+    mismatch
+        Why store and log do not belong together; None if they do.
+    """
+
+    name: str
+    instances: Sequence[Any]
+    known: int
+    sentinels: list[Sentinel | None]
+    mismatch: StateMismatchError | None = None
+
+
+def reconcile(
+    plan: Plan,
+    log: TransactionLog,
+    states: Mapping[str, Sequence[Any]],
+    policy: str,
+    make: Make,
+    executors: Sequence[str] = (),
+) -> None:
+    """Bring log and stores together before the first batch.
+
+    Parameters
+    ----------
+    states
+        By name, the state of each partition, as the topology wants it now.
+    policy
+        `"refuse"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
+    make
+        `make(state, partition, partitions)` opens a partition of another layout.
+    executors
+        The states that tasks will commit; the log notes them.
+
+    Raises
+    ------
+    StateMismatchError
+        They do not belong together and the policy is to refuse. Nothing was written.
+    """
+    kinds = kinds_of(plan, states)
+    with ExitStack() as opened:
+        founds = [
+            _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
+            for name, partitions in states.items()
+            if partitions[0].offers("read_sentinel")
+        ]
+        _recover(log, founds, policy)
+        log.append(StartRecord(log.epoch, executors))
+        by_name = {found.name: found for found in founds}
+        for name, partitions in states.items():
+            roams = plan.states[name].free_keys and len(partitions) > 1
+            _lay_out(log, name, kinds[name], partitions, by_name.get(name), roams)
+
+
+def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Make, opened: ExitStack) -> Sequence[Any]:
+    """Return the partitions of a state that the log knows; where there are more or fewer than wanted they are opened."""
+    count = log.state.layouts.get(name, (len(wanted),))[0]
+    if count == len(wanted):
+        return wanted
+    instances = []
+    for partition in range(count):
+        instances.append(make(name, partition, count))
+        opened.callback(instances[-1].close)
+    return instances
+
+
+def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> _Found:
+    instances = [*laid_out, *wanted[len(laid_out) :]]
+    found = _Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
+    for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
+        # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
+        if partition >= found.known and sentinel is not None and _knows(log, sentinel):
+            sentinel = sentinel._replace(txid=0)
+        try:
+            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), instance.place)
+        except StateMismatchError as mismatch:
+            # Another state's place must not be emptied, whatever else is wrong.
+            if found.mismatch is None or isinstance(mismatch, StatePlaceError):
+                found.mismatch = mismatch
+    return found
+
+
+def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
+    """Return the next commit, to be compared with what drivers of earlier epochs left behind."""
+    state = log.state
+    expected = state.expected(name, partition)
+    return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, state.epochs)
+
+
+# ---- what the policy asks for ----------------------------------------------------------------------------------------
+
+
+def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None:
+    mismatches = [found for found in founds if found.mismatch is not None]
+    for found in mismatches:
+        assert found.mismatch is not None
+        # Another state's values are not ours to remove.
+        if policy == "refuse" or (policy == "restart" and isinstance(found.mismatch, StatePlaceError)):
+            raise found.mismatch
+        logger.warning("state %r: %s; state_recovery=%s", found.name, found.mismatch, policy)
+    if not mismatches:
+        return
+    if policy == "adopt":
+        _adopt(log, founds)
+        return
+    for found in mismatches:
+        for instance in found.instances:
+            log.check_owner()  # a successor's values are not to be removed
+            instance.reset()
+        log.append(ResetRecord(found.name))
+
+
+def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
+    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left.
+
+    A state that matches the end of the log stays as it is, because the log knows the winners of its batches. The sentinels
+    of the others are all written before the first record, by an epoch that the log does not know yet. So after a crash in
+    between they match no log, and the next start adopts them again.
+    """
+    state, attempt = log.state, log.epoch << RETRY_BITS
+    base = max(
+        [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
+    )
+    records = []
+    for found in founds:
+        beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
+        if found.mismatch is None and not beyond:
+            continue
+        foreign = base > state.txid or any(s is not None and not _knows(log, s) for s in found.sentinels)
+        for instance in found.instances:
+            instance.move_sentinel(Sentinel(state.incarnation, base, attempt), force=True)
+        laid = dict.fromkeys(range(len(found.instances)), (base, attempt))
+        records.append(AdoptRecord(found.name, base, foreign, laid))
+    for record in records:
+        log.append(record)
+
+
+def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
+    """Whether the log knows the winners up to a sentinel, because a driver of this log wrote it."""
+    return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in log.state.epochs
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def _lay_out(
+    log: TransactionLog,
+    name: str,
+    kind: StateType | None,
+    partitions: Sequence[Any],
+    found: _Found | None,
+    roams: bool,
+) -> None:
+    """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
+
+    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced. So are all
+    partitions at each start if keys may roam from one to another (an updater chooses them): in the batch that a driver left
+    unfinished, a key may come to another partition now, and that one's sentinel does not stop the old writer.
+    """
+    layout = (len(partitions), "custom" if kind is None else kind.value)
+    if log.state.layouts.get(name) == layout and not (found and roams):
+        return
+    attempt = None
+    if found is not None:
+        attempt = log.epoch << RETRY_BITS
+        txid = log.state.claimed_at(name)
+        # Under a claim of batch 0 there may be what a failed attempt wrote, so another log must not treat it as empty.
+        is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
+        claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
+        for instance in [*partitions, *found.instances[len(partitions) :]]:
+            _claim(log, instance, claim)
+    log.append(LayoutRecord(name, *layout, attempt))
+
+
+def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
+    """Write this driver's sentinel; a replaced driver that wakes up may still move its own a few times meanwhile."""
+    place = instance.place
+    what = f"claim the place of {place or 'a state'}"
+    for left in reversed(range(_TRIES)):
+        found = instance.read_sentinel()
+        log.check_owner()  # after the read: a driver that claims the log later finds another sentinel than it read
+        if found is not None and place and found.place not in ("", place):
+            raise StatePlaceError(what, place, found.place)
+        try:
+            instance.move_sentinel(claim, force=True)
+            return
+        except (FencedError, BackendError):
+            if not left:
+                raise

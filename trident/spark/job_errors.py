@@ -1,0 +1,111 @@
+"""Turns Spark's own errors into one line each, with what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+
+from trident.errors import EnvironmentProblem, describe
+from trident.runtime.steps.failures import Failure, failure_of
+from trident.spark.executor_problems import executor_problem
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+
+__all__ = ["JobFailed", "bound_reached", "job_failure", "jvm_gone", "way_out"]
+
+
+# A stack frame, also inside a text of Spark: java.base/java.lang.Thread.run(Thread.java:840)
+_STACK = re.compile(r"\s+(at|\.\.\.) |Driver stacktrace|[\w.$/<>]+\((Native Method|Unknown Source|\w+\.\w+:\d+)\)$")
+
+
+class JobFailed(Exception):
+    """Spark ended a job. The text is Spark's message without stack traces."""
+
+    @staticmethod
+    def of(said: str) -> JobFailed:
+        """Make one from the text of an exception of the JVM."""
+        lines = said.splitlines()
+        told = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
+        return JobFailed(told + way_out(said))
+
+
+def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext) -> Failure:
+    """Return why a job failed. What an executor lacks it lacks at the next try as well."""
+    said = _said(error)
+    problem = bound_reached(said) or executor_problem(said, lambda: _failing_hosts(context))
+    return failure_of("spark", JobFailed.of(said)) if problem is None else failure_of("spark", problem, retry=False)
+
+
+def _failing_hosts(context: SparkContext) -> list[str]:
+    executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
+    found = [executors.apply(at) for at in range(executors.size())]
+    return [str(one.hostPort()).rpartition(":")[0] for one in found if one.failedTasks()]
+
+
+def _said(error: Py4JJavaError | PySparkException) -> str:
+    if not isinstance(error, Py4JJavaError):
+        return str(error)  # PySpark 4.2 raises what the worker raised in its place
+    return str(error.java_exception)
+
+
+def jvm_gone(error: Exception) -> EnvironmentProblem:
+    """Return the error for a JVM that does not answer."""
+    return EnvironmentProblem.of_now(
+        f"Spark's JVM does not answer any more ({describe(error)}). Most often it ran out of memory, which on a local master "
+        "is spark.driver.memory (1g unless spark_conf says more)"
+    )
+
+
+# What Spark says when data outgrows it, in one line with the way out. Where the same batch would fail again, it is final.
+
+_RESULTS = re.compile(
+    r"Total size of serialized results of (\d+) tasks \(([^)]+)\) is bigger than (?:local )?spark\.driver\.maxResultSize "
+    r"\(?(\d[\d.]* \w+)"
+)
+_PART = re.compile(
+    r"Serialized task \S+ was (\d+) bytes, which exceeds max allowed: spark\.rpc\.message\.maxSize \((\d+) bytes\)"
+)
+
+_ENDED = re.compile(r"ExecutorLostFailure|exit (?:code|status):? 137|Python worker exited unexpectedly")
+_NO_HEAP = re.compile(r"OutOfMemoryError|TaskResultLost")
+
+
+class TooMuchData(Exception):
+    """A batch has more data than Spark passes on; another try would meet the same bound."""
+
+
+def bound_reached(said: str) -> TooMuchData | None:
+    """Return the error for the text of a failed job if a bound of Spark's ended it; None if not."""
+    if found := _RESULTS.search(said):
+        return TooMuchData(
+            f"{found[1]} tasks of the batch give the driver {found[2]} together, and spark.driver.maxResultSize is {found[3]}. "
+            'Let states commit in the executors (state_placement="executors"), use smaller batches, or raise '
+            "spark.driver.maxResultSize, and spark.driver.memory to four times as much"
+        )
+    if found := _PART.search(said):
+        return TooMuchData(
+            f"a part of the batch carries its rows to a task in {found[1]} bytes, and spark.rpc.message.maxSize is {found[2]} "
+            "bytes. Use smaller batches, more parts (parallelism), or a spout whose rows are read in the tasks"
+        )
+    return None
+
+
+def way_out(said: str) -> str:
+    """Return what to do about the text of a failed job if memory is the most likely cause; empty if it is not."""
+    if _NO_HEAP.search(said):
+        return (
+            ". A JVM had too little memory for what tasks gave: raise spark.driver.memory or spark.executor.memory, or use "
+            "smaller batches"
+        )
+    if _ENDED.search(said):
+        return (
+            ". A process that ends like this was most often killed because memory ran out: use smaller batches, more "
+            "partitions (parallelism_hint), fewer tasks at a time (spark.executor.cores), or raise "
+            "spark.executor.memoryOverhead, in which Python's memory counts; if one key has most of the rows, aggregate with a "
+            "CombinerAggregator, or set max_bytes_per_partition to be told the key"
+        )
+    return ""

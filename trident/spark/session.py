@@ -1,0 +1,296 @@
+"""The Spark session that a topology runs on: a quiet local one by default, or the user's active one.
+
+Precedence of a setting, highest first: what the caller asked for; what spark-submit, PYSPARK_SUBMIT_ARGS or
+spark-defaults.conf say; the defaults of this module. Only adaptive execution is switched off whatever the files say: it
+would split or merge the partitions of a state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from trident.errors import ConfigError, EnvironmentProblem, describe
+from trident.spark.environment import check_java, check_master, pin_python_of, pin_worker_python
+from trident.spark.jvm_output import JvmOutput
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+
+__all__ = ["spark_session", "stop_session"]
+
+logger = logging.getLogger(__name__)
+
+_REQUIRED = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # spark-submit sets it for every Python driver, so it is never missing
+}
+_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",  # halves the fixed cost of a Python task
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_WORKER_DAEMON = "trident.spark.worker_daemon"
+_LOCAL_ADDRESS = "127.0.0.1"
+_STOP_S = 60.0
+_MOST_RESULTS = 1 << 30  # Spark's own spark.driver.maxResultSize, whatever the driver's heap
+_OF_HEAP = 4  # with a third of the heap in results, Spark was seen to hang
+# If any of these is set, the master may be set outside the program.
+_OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
+# In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors. The last
+# one is that of a streaming query.
+_ECHOING_LOGGERS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.TaskContextImpl",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+)
+
+# On a cluster it echoes a failed job in the same way; and only there a job may wait for executors that do not come.
+_ECHOING_SCHEDULER = "org.apache.spark.scheduler.TaskSetManager"
+_WAITING_LOGGER = "org.apache.spark.scheduler.TaskSchedulerImpl"
+
+_jvm_outputs: list[JvmOutput] = []  # the output of this process's JVM, if we read it
+
+
+def spark_session(
+    app_name: str,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return the active session if there is one, else start Spark.
+
+    A start prints nothing but errors, leaves the handler of SIGINT as it was (PySpark alone would replace it by one
+    that cancels all jobs), and starts a JVM that ignores SIGINT: so a driver that handles Ctrl-C can finish its batch.
+
+    Parameters
+    ----------
+    app_name
+        The name of the application, used at a start only.
+    master
+        A Spark master; None: what Spark's own configuration says, else `local[*]`.
+    conf
+        Spark settings, which win over everything else. With a session active, a setting that Spark can change at run
+        time gives a new session on the same context, and the active one stays as it is.
+    defaults
+        Spark settings for a start, with the lowest precedence.
+
+    Raises
+    ------
+    EnvironmentProblem
+        No fit Java, or Spark did not start; the message has the last lines that the JVM printed. Or Spark Connect is in use.
+    ConfigError
+        A session is active, and `master` or `conf` ask for what cannot be changed while it runs; or they ask for Spark
+        Connect.
+    """
+    asked = dict(conf or {})
+    if master is not None:
+        asked["spark.master"] = master
+    _refuse_connect(asked)
+    active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
+        active = SparkSession.builder.getOrCreate()
+    if active is None:
+        return _start(app_name, asked, defaults or {})
+    pin_python_of(active.sparkContext)
+    return _adapt(active, asked)
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark, and hide what its processes print while they end.
+
+    A Python worker that is idle when the JVM goes may find its pipe broken and print a traceback that says nothing of
+    the topology. Spark itself sets no limit to its end (that of a `local-cluster` waits for all of its parts): after a
+    minute it is left behind, and its JVM ends with this process.
+    """
+    for output in _jvm_outputs:
+        output.hold()
+    errors: list[Exception] = []
+
+    def stop() -> None:
+        try:
+            spark.stop()
+        except (Py4JNetworkError, OSError):
+            logger.debug(
+                "Spark's JVM was gone already", exc_info=True
+            )  # where a signal goes to all processes of a group
+        except Exception as error:  # noqa: BLE001  raised below, in the caller's thread
+            errors.append(error)
+
+    stopping = threading.Thread(target=stop, name="spark-stop", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_S)
+    if stopping.is_alive():
+        logger.warning("Spark did not stop within %g seconds; it is left behind", _STOP_S)
+    if errors:
+        raise errors[0]
+
+
+def _refuse_connect(asked: Mapping[str, str]) -> None:
+    """Refuse Spark Connect by name, because it has no RDDs. The address is not shown, because it may hold a token."""
+    cause = "Spark Connect cannot run a topology, because it has no RDDs, which process the batches; "
+    wanted = ("spark.master", "sc://"), ("spark.remote", ""), ("spark.api.mode", "connect")
+    found = [key for key, begin in wanted if key in asked and asked[key].startswith(begin)]
+    if found:
+        raise ConfigError(
+            f"{cause}{found[0]} asks for it. Name a master, as in master='local[*]' or 'spark://host:7077'"
+        )
+    instead = 'or give engine="in_process", which needs no Spark'
+    if is_remote():
+        raise EnvironmentProblem(
+            f"{cause}this process has a session of it. Stop that and start a classic one (SparkSession.builder.master(...)), "
+            f"run the topology in a process of its own, {instead}"
+        )
+    wishes = "SPARK_REMOTE" in os.environ, os.environ.get("SPARK_API_MODE", "").lower() == "connect"
+    if any(wishes) and SparkContext._active_spark_context is None:  # noqa: SLF001 - PySpark has no public question
+        name = "SPARK_REMOTE" if wishes[0] else "SPARK_API_MODE"
+        raise EnvironmentProblem(f"{cause}the environment variable {name} asks for it. Unset it, {instead}")
+
+
+def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
+    current = {key: active.conf.get(key, None) for key in asked}
+    differing = {key: value for key, value in asked.items() if current[key] != value}
+    fixed = [key for key in differing if not active.conf.isModifiable(key)]
+    if fixed:
+        found = ", ".join(f"{key} is {current[key]!r}, asked for was {asked[key]!r}" for key in fixed)
+        raise ConfigError(
+            f"a Spark session is active and cannot be changed: {found}. "
+            "Stop it first (`spark.stop()`), or ask for nothing that differs from it"
+        )
+    if not differing:
+        return active
+    session = active.newSession()
+    for key, value in differing.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) -> SparkSession:
+    pin_worker_python(asked.get("spark.pyspark.python"))
+    if "spark.master" not in asked and not any(os.environ.get(name) for name in _OUTSIDE):
+        asked["spark.master"] = "local[*]"
+    if asked.get("spark.master", "").startswith("local"):
+        # Otherwise Spark looks up the host's name, and many laptops and containers cannot resolve their own.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
+    quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
+    running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
+    output = _jvm_output(quiet, running is not None)
+    if not running:
+        logger.info("starting Spark, which may take up to a minute")
+    try:
+        with _sigint_handler_kept():
+            gateway = running or _launch(asked, output)
+            conf = _configure(gateway, app_name, asked, defaults)
+            check_master(conf.get("spark.master") or "")
+            context = SparkContext(gateway=gateway, conf=conf)
+            if quiet:
+                _log_errors_only(context, gateway)
+            return SparkSession.builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        said = "" if output is None else output.last_lines()
+        raise EnvironmentProblem.of_now(f"Spark did not start: {_cause(error)}.{said}") from error
+    finally:
+        if output is not None:
+            output.release()
+            _jvm_outputs[:] = [output]
+
+
+def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
+    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
+    if running:
+        return _jvm_outputs[0] if _jvm_outputs else None
+    return JvmOutput() if quiet else None
+
+
+def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], defaults: Mapping[str, str]) -> SparkConf:
+    conf = SparkConf(_jvm=gateway.jvm)  # holds what spark-submit and spark-defaults.conf say
+    for key, value in {**_REQUIRED, **asked, "spark.app.name": app_name}.items():
+        conf.set(key, value)
+    for key, value in {**_DEFAULTS, **defaults}.items():
+        conf.setIfMissing(key, value)
+    heap = int(gateway.jvm.java.lang.Runtime.getRuntime().maxMemory())
+    if heap // _OF_HEAP < _MOST_RESULTS:
+        conf.setIfMissing("spark.driver.maxResultSize", str(heap // _OF_HEAP))
+    master = conf.get("spark.master") or ""
+    if master.startswith("local"):
+        conf.setIfMissing("spark.driver.host", _LOCAL_ADDRESS)
+        conf.setIfMissing("spark.driver.bindAddress", _LOCAL_ADDRESS)
+        if os.environ["PYSPARK_PYTHON"] == sys.executable:  # another Python may have no Trident
+            conf.setIfMissing("spark.python.daemon.module", _WORKER_DAEMON)
+        conf.setIfMissing("spark.sql.shuffle.partitions", str(min(4, max(2, _cores(master)))))
+    return conf
+
+
+def _launch(asked: Mapping[str, str], output: JvmOutput | None) -> JavaGateway:
+    if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # under spark-submit the JVM runs already
+        check_java()
+    conf = SparkConf(loadDefaults=False)
+    for key, value in asked.items():
+        conf.set(key, value)
+    kwargs: dict[str, Any] = {} if output is None else {"stderr": output.write_end}
+    with warnings.catch_warnings():
+        # PySpark forks with a preexec_fn, and newer Pythons warn of that wherever a thread runs.
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*", category=DeprecationWarning)
+        return launch_gateway(conf, popen_kwargs=kwargs)
+
+
+def _cores(master: str) -> int:
+    asked = re.match(r"local\[(\d+)", master)
+    if asked is not None:
+        return int(asked[1])
+    return 1 if master == "local" else os.cpu_count() or 1
+
+
+def _user_configures_logging(asked: Mapping[str, str]) -> bool:
+    """Tell whether a log4j2 configuration of the user's is in force; then it is theirs to say what is printed."""
+    options = asked.get("spark.driver.extraJavaOptions", "") + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if "log4j" in options or os.environ.get("PYSPARK_GATEWAY_PORT"):
+        return True
+    home, folder = os.environ.get("SPARK_HOME"), os.environ.get("SPARK_CONF_DIR")
+    where = Path(folder) if folder else Path(home, "conf") if home else None
+    return where is not None and any(where.glob("log4j2.*"))
+
+
+def _log_errors_only(context: SparkContext, gateway: JavaGateway) -> None:
+    context.setLogLevel("ERROR")
+    log4j = gateway.jvm.org.apache.logging.log4j
+    local = (context.master or "").startswith("local")
+    for name in _ECHOING_LOGGERS if local else [_ECHOING_SCHEDULER]:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    if not local:
+        log4j.core.config.Configurator.setLevel(_WAITING_LOGGER, log4j.Level.WARN)
+
+
+@contextmanager
+def _sigint_handler_kept() -> Iterator[None]:
+    """Restore the handler of SIGINT afterwards. PySpark changes it only in the main thread."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _cause(error: Exception) -> str:
+    """Return an error of the JVM without its stack trace; `from` keeps the whole."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
+    return text.splitlines()[0].rstrip(".")
