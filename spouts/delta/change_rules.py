@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spouts.delta.delta_types import fields_of_table
-from spouts.delta.table_log import DataFile, LogEntry, Metadata
+from spouts.delta.table_log import LogEntry, LoggedFile, Metadata
 from spouts.files.column_types import reads_as
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
@@ -65,7 +65,7 @@ class ChangeRules:
                     "old type may need allow_changed_topology=True"
                 )
 
-    def files(self, entry: LogEntry, partition_columns: Sequence[str], has_feed: bool) -> list[DataFile]:
+    def files(self, entry: LogEntry, partition_columns: Sequence[str], has_feed: bool) -> list[LoggedFile]:
         """Return the files of a version that have rows; `has_feed` says whether the table keeps what changes."""
         found = self._changes(entry, has_feed) if self.mode == "changes" else self._appended(entry)
         if found and entry.with_vector is not None:
@@ -91,7 +91,7 @@ class ChangeRules:
                 )
         return found
 
-    def _appended(self, entry: LogEntry) -> list[DataFile]:
+    def _appended(self, entry: LogEntry) -> list[LoggedFile]:
         if not entry.removed or self.on_removal == "added_files":
             return entry.added
         if self.on_removal == "skip":
@@ -104,7 +104,7 @@ class ChangeRules:
             "only copied"
         )
 
-    def _changes(self, entry: LogEntry, has_feed: bool) -> list[DataFile]:
+    def _changes(self, entry: LogEntry, has_feed: bool) -> list[LoggedFile]:
         if entry.changes:
             return entry.changes
         if entry.added and entry.removed and not has_feed:

@@ -14,12 +14,12 @@ import pyarrow as pa
 from spouts.delta.table_place import TablePlace
 from trident.errors import SpoutError
 
-__all__ = ["DataFile", "LogEntry", "Metadata", "TableLog"]
+__all__ = ["LogEntry", "LoggedFile", "Metadata", "TableLog"]
 
 _log = logging.getLogger(__name__)
 
 
-class DataFile(NamedTuple):
+class LoggedFile(NamedTuple):
     """A file with rows.
 
     Attributes
@@ -63,9 +63,9 @@ class LogEntry:
     crc: int
     timestamp_ms: int = 0
     operation: str = "an unknown operation"
-    added: list[DataFile] = field(default_factory=list)
-    removed: list[DataFile] = field(default_factory=list)
-    changes: list[DataFile] = field(default_factory=list)
+    added: list[LoggedFile] = field(default_factory=list)
+    removed: list[LoggedFile] = field(default_factory=list)
+    changes: list[LoggedFile] = field(default_factory=list)
     metadata: Metadata | None = None
     reader_features: tuple[str, ...] = ()
     with_vector: str | None = None  # a file of which some rows are deleted
@@ -166,7 +166,7 @@ class TableLog:
         entry = LogEntry(version, self.crc(version) or 0, timestamp_ms)
         for action in sorted(actions, key=lambda one: str(one["path"])):
             values = {name: _value_text(action.get(f"partition.{name}")) for name in names}
-            entry.added.append(DataFile("insert", action["path"], action["size_bytes"], values))
+            entry.added.append(LoggedFile("insert", action["path"], action["size_bytes"], values))
         if vectors is not None and vectors.num_rows:
             entry.with_vector = str(vectors["filepath"][0])
         return entry
@@ -204,11 +204,11 @@ def _apply(entry: LogEntry, action: Mapping[str, Any]) -> None:
         entry.reader_features = tuple(said.get("readerFeatures") or ())
 
 
-def _file(entry: LogEntry, change: str, said: Mapping[str, Any]) -> DataFile:
+def _file(entry: LogEntry, change: str, said: Mapping[str, Any]) -> LoggedFile:
     if said.get("deletionVector"):
         entry.with_vector = str(said["path"])
     size = said.get("size")
-    return DataFile(change, said["path"], -1 if size is None else int(size), dict(said.get("partitionValues") or {}))
+    return LoggedFile(change, said["path"], -1 if size is None else int(size), dict(said.get("partitionValues") or {}))
 
 
 def _value_text(value: Any) -> str | None:

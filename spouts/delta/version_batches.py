@@ -23,20 +23,20 @@ from typing import Any
 from spouts.delta.change_rules import ChangeRules
 from spouts.delta.delta_types import fields_of_table
 from spouts.delta.lost_versions import cleaned_up, not_there, other_table
-from spouts.delta.table_log import DataFile, LogEntry, Metadata, TableLog
+from spouts.delta.table_log import LogEntry, LoggedFile, Metadata, TableLog
 from spouts.delta.version_rows import FilePiece
-from spouts.files.ranges import Range, cut
+from spouts.files.ranges import FileRange, cut
 from trident.errors import SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
-__all__ = ["BatchLimits", "DeltaCoordinator"]
+__all__ = ["DeltaCoordinator", "VersionLimits"]
 
 _ALL = -1
 _MAX_VERSIONS = 1000
 
 
 @dataclass(frozen=True)
-class BatchLimits:
+class VersionLimits:
     """The greatest number of bytes and of files of one batch."""
 
     max_batch_bytes: int
@@ -60,13 +60,13 @@ class _Version:
 
     entry: LogEntry
     snapshot: bool
-    files: list[DataFile]
+    files: list[LoggedFile]
 
 
 class DeltaCoordinator(BatchCoordinator):
     """Says which files make up a batch, one version after the other."""
 
-    def __init__(self, log: TableLog, rules: ChangeRules, limits: BatchLimits, starting_version: int | str) -> None:
+    def __init__(self, log: TableLog, rules: ChangeRules, limits: VersionLimits, starting_version: int | str) -> None:
         self._log, self._rules, self._limits, self._start = log, rules, limits, starting_version
         self._share, self._newest = 1.0, 0
         self._metadata: Metadata | None = None  # at the version being read
@@ -111,9 +111,9 @@ class DeltaCoordinator(BatchCoordinator):
         ranges = []
         for version, timestamp_ms, files in definition["commits"]:
             for change, path, size, values in files:
-                range_ = Range(path, 0, max(1, size), 0)
+                range_ = FileRange(path, 0, max(1, size), 0)
                 ranges.append(range_)
-                made[id(range_)] = FilePiece(DataFile(change, path, size, values), version, timestamp_ms, 0, 0)
+                made[id(range_)] = FilePiece(LoggedFile(change, path, size, values), version, timestamp_ms, 0, 0)
         return [
             tuple(made[id(piece.range)]._replace(start=piece.start, end=piece.end) for piece in part)
             for part in cut(ranges, parallelism, lambda _: False)

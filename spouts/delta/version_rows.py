@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spouts.delta.delta_types import partition_value
-from spouts.delta.table_log import DataFile
+from spouts.delta.table_log import LoggedFile
 from spouts.delta.table_place import TablePlace, not_read
 from spouts.files.column_types import read_schema
 from spouts.files.parquet_rows import ROWS, columns_as, columns_in, parquet_file
@@ -27,7 +27,7 @@ _TYPE = CHANGE_FIELDS.names[0]
 class FilePiece(NamedTuple):
     """What one task reads of a file: the row groups that begin in the bytes `start` to `end`."""
 
-    file: DataFile
+    file: LoggedFile
     version: int
     timestamp_ms: int
     start: int
@@ -78,7 +78,7 @@ class DeltaEmitter:
             columns = dict(zip(wanted.names, columns_as(batch, wanted), strict=True))
             yield self._table(piece, columns, len(batch))
 
-    def _in_file(self, file: DataFile) -> pa.Schema:
+    def _in_file(self, file: LoggedFile) -> pa.Schema:
         """Return the columns that the file itself has to have."""
         own = [one for one in schema_of(self.fields) if one.name not in file.values]
         if self.with_changes and not file.change:

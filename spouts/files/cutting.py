@@ -18,10 +18,10 @@ from spouts.files.bytes_ahead import BytesAhead
 from spouts.files.file_format import FileFormat, Rest
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.positions import Position, Positions
-from spouts.files.ranges import Piece, Range, cut, open_error, plain
+from spouts.files.ranges import FileRange, Piece, cut, open_error, plain
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
-__all__ = ["Clock", "FileCoordinator"]
+__all__ = ["CuttingClock", "FileCoordinator"]
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
@@ -31,7 +31,7 @@ _Seen = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Clock:
+class CuttingClock:
     """Tells the time in seconds since 1970, and sleeps."""
 
     now: Callable[[], float] = time.time
@@ -52,7 +52,7 @@ class FileCoordinator(BatchCoordinator):
         max_batch_bytes: int,
         follow: bool,
         tail_idle_s: float,
-        clock: Clock,
+        clock: CuttingClock,
     ) -> None:
         self._format, self._source, self._follow = format_, source, follow
         self._max_batch_bytes, self._share = max_batch_bytes, 1.0
@@ -104,7 +104,9 @@ class FileCoordinator(BatchCoordinator):
     ) -> Sequence[tuple[Piece, ...]]:
         """Cut the ranges to about equal bytes; less than 512 KiB make one part."""
         base = os.fsdecode(definition["base"])
-        ranges = [Range(base + os.fsdecode(path), start, end, crc) for path, start, end, crc in definition["ranges"]]
+        ranges = [
+            FileRange(base + os.fsdecode(path), start, end, crc) for path, start, end, crc in definition["ranges"]
+        ]
         return cut(ranges, parallelism, self._format.is_whole)
 
     def size(self, definition: Definition) -> int | None:
@@ -189,7 +191,7 @@ class FileCoordinator(BatchCoordinator):
                 self._stamps.pop(path, None)
 
     def _define(self) -> Definition | None:
-        ranges: list[Range] = []
+        ranges: list[FileRange] = []
         room = max(1, int(self._max_batch_bytes * self._share))
         while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
             path = self._queue[0]
@@ -208,7 +210,7 @@ class FileCoordinator(BatchCoordinator):
             self._queue.popleft()
         return self._definition(ranges) if ranges else None
 
-    def _find(self, path: str, room: int, alone: bool) -> tuple[Range | None, Rest, int] | None:
+    def _find(self, path: str, room: int, alone: bool) -> tuple[FileRange | None, Rest, int] | None:
         seen: list[_Seen] = []
 
         def is_final(status: os.stat_result) -> bool:
@@ -232,7 +234,7 @@ class FileCoordinator(BatchCoordinator):
         taken = 0 if found.range is None else found.range.end - found.range.start
         return found.range, found.rest, taken if found.weight is None else found.weight
 
-    def _definition(self, ranges: list[Range]) -> Definition:
+    def _definition(self, ranges: list[FileRange]) -> Definition:
         folders = {os.path.dirname(one.path) for one in ranges}
         base = (os.path.commonpath(folders) if len(folders) > 1 else folders.pop()).rstrip("/") + "/"
         made: dict[str, Any] = {

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from spouts.files.positions import Position
-from spouts.files.ranges import Range
+from spouts.files.ranges import FileRange
 
-__all__ = ["FileFormat", "Found", "Rest"]
+__all__ = ["FileCut", "FileFormat", "Rest"]
 
 
 class Rest(Enum):
@@ -22,7 +22,7 @@ class Rest(Enum):
     NO_ROOM = "nothing of the file fits what is left of the batch"
 
 
-class Found(NamedTuple):
+class FileCut(NamedTuple):
     """What a batch takes of a file.
 
     Attributes
@@ -35,7 +35,7 @@ class Found(NamedTuple):
         What it takes of the room of the batch; None: its bytes.
     """
 
-    range: Range | None
+    range: FileRange | None
     rest: Rest
     position: Position | None
     weight: int | None = None
@@ -46,7 +46,7 @@ class FileFormat(Protocol):
 
     def find(
         self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
-    ) -> Found:
+    ) -> FileCut:
         """Find what a batch takes of a file from where the batches before have come to.
 
         Parameters

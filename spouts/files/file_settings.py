@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
-from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_format import FileFormat
 from spouts.files.file_listing import FileSource, Paths
 from trident.errors import SpoutError
@@ -76,7 +76,7 @@ class ChosenFiles:
         follow, allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
         return ChosenFiles(kind, source, max_batch_bytes, follow, tail_idle_s, allow_empty)
 
-    def coordinator(self, format_: FileFormat, clock: Clock | None) -> FileCoordinator:
+    def coordinator(self, format_: FileFormat, clock: CuttingClock | None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         if not self.allow_empty and not self.source.files():
             raise SpoutError(
@@ -84,5 +84,5 @@ class ChosenFiles:
                 "files will come later"
             )
         return FileCoordinator(
-            format_, self.source, self.max_batch_bytes, self.follow, self.tail_idle_s, clock or Clock()
+            format_, self.source, self.max_batch_bytes, self.follow, self.tail_idle_s, clock or CuttingClock()
         )

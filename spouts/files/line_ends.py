@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spouts.files.file_format import Found, Rest
+from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position
-from spouts.files.ranges import Range, opened
+from spouts.files.ranges import FileRange, opened
 from spouts.files.tail_checks import bytes_before, check_goes_on, position_at, position_in
 from trident.errors import ReplayMismatchError, SpoutError
 
@@ -52,7 +52,7 @@ class LineFiles:
 
     def find(
         self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
-    ) -> Found:
+    ) -> FileCut:
         """Find what a batch takes of a file: lines that fit it, and at least one if the batch is empty."""
         with opened(path) as file:
             status = os.fstat(file)
@@ -63,13 +63,13 @@ class LineFiles:
             start = _after_completion(file, start)
             size = status.st_size
             if start >= size:
-                return Found(None, Rest.NOTHING, position_in(file, start) if start else None)
+                return FileCut(None, Rest.NOTHING, position_in(file, start) if start else None)
             if start + room < size:
                 return _find_part(path, file, start, size, room, alone, self.max_line_bytes, is_final(status))
             before_end = bytes_before(file, size)
             if before_end.endswith(b"\n") or is_final(status):
                 position = Position(size, zlib.crc32(before_end))
-                return Found(Range(path, start, size, position.crc), Rest.NOTHING, position)
+                return FileCut(FileRange(path, start, size, position.crc), Rest.NOTHING, position)
             end = _line_end_before(file, start, size)
             if size - end > self.max_line_bytes:
                 raise too_long(path, end, self.max_line_bytes)
@@ -99,18 +99,18 @@ def too_long(path: str, offset: int, limit: int) -> SpoutError:
 
 def _find_part(
     path: str, file: int, start: int, size: int, room: int, alone: bool, max_line_bytes: int, final: bool
-) -> Found:
+) -> FileCut:
     end = _line_end_before(file, start, start + room)
     if end == start:
         if not alone:
-            return Found(None, Rest.NO_ROOM, None)
+            return FileCut(None, Rest.NO_ROOM, None)
         stop = min(size, start + max_line_bytes + 1)  # 1: the line end
         end = line_end_after(file, start, stop)
         if end == stop and os.pread(file, 1, end - 1) != b"\n":
             if end < size or end - start > max_line_bytes:
                 raise too_long(path, start, max_line_bytes)
             if not final:
-                return Found(None, Rest.HELD, None)
+                return FileCut(None, Rest.HELD, None)
     return _found(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
 
 
@@ -122,26 +122,26 @@ def _find_whole(
     room: int,
     alone: bool,
     is_final: Callable[[os.stat_result], bool],
-) -> Found:
+) -> FileCut:
     if start == status.st_size:
-        return Found(None, Rest.NOTHING, None)
+        return FileCut(None, Rest.NOTHING, None)
     if start:
         raise ReplayMismatchError(
             f"the file {path} had {start} bytes when it was read and has {status.st_size} now; "
             "such files are read once, whole, and do not grow. Give what is new a name of its own"
         )
     if not is_final(status):
-        return Found(None, Rest.HELD, None)
+        return FileCut(None, Rest.HELD, None)
     if status.st_size > room and not alone:
-        return Found(None, Rest.NO_ROOM, None)
+        return FileCut(None, Rest.NO_ROOM, None)
     return _found(path, file, 0, status.st_size, Rest.NOTHING)
 
 
-def _found(path: str, file: int, start: int, end: int, rest: Rest) -> Found:
+def _found(path: str, file: int, start: int, end: int, rest: Rest) -> FileCut:
     if start == end:
-        return Found(None, rest, None)
+        return FileCut(None, rest, None)
     position = position_in(file, end)
-    return Found(Range(path, start, end, position.crc), rest, position)
+    return FileCut(FileRange(path, start, end, position.crc), rest, position)
 
 
 def _after_completion(file: int, start: int) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spouts.files.column_types import read_schema, reads_as
-from spouts.files.ranges import Piece, Range, open_error
+from spouts.files.ranges import FileRange, Piece, open_error
 from spouts.files.row_groups import Footer
 from spouts.rows.driver_rows import ddl_of
 from trident.arrow import schema_of
@@ -124,7 +124,7 @@ def columns_as(batch: pa.RecordBatch, wanted: pa.Schema) -> list[pa.Array]:
     return columns
 
 
-def _checked(range_: Range, source: pa.NativeFile) -> Footer:
+def _checked(range_: FileRange, source: pa.NativeFile) -> Footer:
     """Read the footer through the same descriptor as the rows; `ReplayMismatchError` if it is another one."""
     size = source.size()
 

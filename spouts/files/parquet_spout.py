@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spouts.files.column_types import fields_of_columns, read_schema, typed_as
-from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.parquet_rows import ParquetEmitter, ParquetOptions
@@ -79,7 +79,7 @@ class ParquetFileSpout:
         """Return the fields with their types."""
         return self._options.all_fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         self._refuse_tables()
         return self._files.coordinator(ParquetFiles(self._bytes_per_row), clock)

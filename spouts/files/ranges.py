@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from trident.errors import SpoutError
 
-__all__ = ["Piece", "Range", "cut", "open_error", "opened", "plain"]
+__all__ = ["FileRange", "Piece", "cut", "open_error", "opened", "plain"]
 
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 
 
-class Range(NamedTuple):
+class FileRange(NamedTuple):
     """The bytes `start` to `end` of a file; `crc` tells whether the file is the same (see `FileFormat`)."""
 
     path: str
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 class Piece(NamedTuple):
     """What one task reads of a range: what begins in `start` to `end`, lines or row groups, the last one to its end."""
 
-    range: Range
+    range: FileRange
     start: int
     end: int
 
@@ -62,7 +62,7 @@ def open_error(path: str, error: OSError, doing: str) -> SpoutError:
     return SpoutError(f"{doing}: the file {path} cannot be read: {error.strerror or error}")
 
 
-def cut(ranges: Sequence[Range], parallelism: int, is_whole: Callable[[str], bool]) -> list[tuple[Piece, ...]]:
+def cut(ranges: Sequence[FileRange], parallelism: int, is_whole: Callable[[str], bool]) -> list[tuple[Piece, ...]]:
     """Cut ranges into parts of about equal bytes, not more than `parallelism`.
 
     At any byte, because readers align to what begins in a piece; but not where a file `is_whole`.

@@ -15,9 +15,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spouts.files.file_format import Found, Rest
+from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position
-from spouts.files.ranges import Range, opened
+from spouts.files.ranges import FileRange, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
 __all__ = ["Footer", "ParquetFiles"]
@@ -102,12 +102,12 @@ class ParquetFiles:
 
     def find(
         self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
-    ) -> Found:
+    ) -> FileCut:
         """Find the row groups that fit a batch, and at least one if it is empty."""
         footer, status = self._after(path, before)
         if footer is None:
             if not is_final(status):  # a writer writes the footer last
-                return Found(None, Rest.HELD, None)
+                return FileCut(None, Rest.HELD, None)
             raise SpoutError(
                 f"{path} has no footer: it is no Parquet file, or its writer has not ended. Remove it, or leave it out "
                 "with pattern"
@@ -119,9 +119,9 @@ class ParquetFiles:
                 break
             at, weight, end = at + 1, weight + one, footer.bounds[at + 1]
         if at == start:
-            return Found(None, Rest.NO_ROOM if at + 1 < len(footer.bounds) else Rest.NOTHING, None)
+            return FileCut(None, Rest.NO_ROOM if at + 1 < len(footer.bounds) else Rest.NOTHING, None)
         rest = Rest.MORE if at + 1 < len(footer.bounds) else Rest.NOTHING
-        return Found(Range(path, footer.bounds[start], end, footer.crc), rest, Position(end, footer.crc), weight)
+        return FileCut(FileRange(path, footer.bounds[start], end, footer.crc), rest, Position(end, footer.crc), weight)
 
     def _after(self, path: str, before: Position | None) -> tuple[Footer | None, os.stat_result]:
         footer, status = _footer_of(path)

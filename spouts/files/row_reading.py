@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spouts.files.ranges import Piece
-from spouts.files.text_blocks import Text, TextOptions, line_ends, read_texts
+from spouts.files.text_blocks import TextBlock, TextOptions, line_ends, read_texts
 from trident.arrow import schema_of
 from trident.errors import BadDataError
 from trident.fields import Fields
@@ -96,7 +96,7 @@ class LineEmitter:
             if body:
                 yield from self._tables(text, body, bool(skipped), parser)
 
-    def _tables(self, text: Text, body: bytes, is_after_header: bool, parser: RowParser) -> Iterator[pa.Table]:
+    def _tables(self, text: TextBlock, body: bytes, is_after_header: bool, parser: RowParser) -> Iterator[pa.Table]:
         table = _parsed(body, parser)
         # A lone \r ends a row where it is not quoted, so with one the number of rows proves nothing.
         if isinstance(table, pa.Table) and b"\r" not in body:
@@ -123,14 +123,14 @@ class LineEmitter:
             columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), table.num_rows))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
-    def _header(self, text: Text) -> bytes:
+    def _header(self, text: TextBlock) -> bytes:
         if text.is_first:
             return text.text[: text.text.find(b"\n")]
         with Path(text.path).open("rb") as file:
             line = file.readline(self._options.text.files.max_line_bytes)
         return line.decode(self._options.text.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
 
-    def _error(self, text: Text, bad: _Bad, is_after_header: bool) -> BadDataError:
+    def _error(self, text: TextBlock, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header
         offset = text.offset + (int(line_ends(text.block)[number - 1]) + 1 if number else 0)
         shown = bad.line.decode("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_settings import ChosenFiles
 from spouts.files.row_reading import LineEmitter, RowFormat, RowOptions
 from trident.fields import Fields
@@ -36,7 +36,7 @@ class RowFileSpout:
         """Return the fields with their types."""
         return self._options.emitted_fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         return self._files.coordinator(self._options.text.files, clock)
 

@@ -6,7 +6,7 @@ import os
 import zlib
 
 from spouts.files.positions import Position
-from spouts.files.ranges import Range, open_error, opened
+from spouts.files.ranges import FileRange, open_error, opened
 from trident.errors import ReplayMismatchError
 
 __all__ = ["bytes_before", "check_goes_on", "check_unchanged", "position_at", "position_in"]
@@ -49,7 +49,7 @@ def check_goes_on(path: str, file: int, size: int, before: Position | None) -> N
         )
 
 
-def check_unchanged(file: int, range_: Range, whole: bool) -> None:
+def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
     """Make sure that a range that was defined before still holds what it held; `ReplayMismatchError` if not.
 
     A file that is read `whole` may not have grown either.

@@ -20,7 +20,7 @@ from spouts.files.ranges import Piece, open_error, opened
 from spouts.files.tail_checks import check_unchanged
 from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["Text", "TextOptions", "buffer_of", "line_ends", "read_texts"]
+__all__ = ["TextBlock", "TextOptions", "buffer_of", "line_ends", "read_texts"]
 
 _log = logging.getLogger(__name__)
 _GREATEST_LINE = 512 << 20
@@ -50,7 +50,7 @@ class TextOptions:
         return TextOptions(_checked_encoding(encoding), errors, files)
 
 
-class Text(NamedTuple):
+class TextBlock(NamedTuple):
     """A block, as it is in the file from `offset` on, and as UTF-8 in which every line ends with a newline.
 
     `is_first` says whether it is the beginning of the file.
@@ -63,7 +63,7 @@ class Text(NamedTuple):
     is_first: bool
 
 
-def read_texts(pieces: Iterable[Piece], options: TextOptions) -> Iterator[Text]:
+def read_texts(pieces: Iterable[Piece], options: TextOptions) -> Iterator[TextBlock]:
     """Read pieces, as blocks of about a megabyte."""
     for piece in pieces:
         range_ = piece.range
@@ -140,14 +140,14 @@ def _blocks(read: Callable[[int], bytes], offset: int, path: str, max_line_bytes
         yield offset, b"".join(pending)
 
 
-def _text_of(path: str, offset: int, block: bytes, is_first: bool, options: TextOptions) -> Text:
+def _text_of(path: str, offset: int, block: bytes, is_first: bool, options: TextOptions) -> TextBlock:
     if len(block) > options.files.max_line_bytes:
         _check_lengths(path, offset, line_ends(block), options.files.max_line_bytes)
     text = block if block.endswith(b"\n") else block + b"\n"
     text = _as_utf8(path, offset, text, options)
     if b"\r" in text:  # much faster to look for than both bytes
         text = text.replace(b"\r\n", b"\n")
-    return Text(path, offset, block, text, is_first)
+    return TextBlock(path, offset, block, text, is_first)
 
 
 def line_ends(text: bytes) -> npt.NDArray[np.int64]:

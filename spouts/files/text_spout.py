@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.cutting import Clock, FileCoordinator
+from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles
 from spouts.files.line_ends import LineFiles
 from spouts.files.ranges import Piece
-from spouts.files.text_blocks import Text, TextOptions, buffer_of, line_ends, read_texts
+from spouts.files.text_blocks import TextBlock, TextOptions, buffer_of, line_ends, read_texts
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.spout.interfaces import SpoutType
@@ -107,7 +107,7 @@ class TextFileSpout:
         """Return the fields with their types."""
         return self._fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         return self._files.coordinator(self._text.files, clock)
 
@@ -146,7 +146,7 @@ class LineOptions:
 
 def read_lines(pieces: Iterable[Piece], options: LineOptions) -> Iterator[pa.Table]:
     """Read the lines of pieces, as tables of about a megabyte; small files share one."""
-    texts: list[Text] = []
+    texts: list[TextBlock] = []
     size = 0
     for text in read_texts(pieces, options.text):
         texts.append(text)
@@ -158,7 +158,7 @@ def read_lines(pieces: Iterable[Piece], options: LineOptions) -> Iterator[pa.Tab
         yield _batch_of(texts, options)
 
 
-def _batch_of(texts: list[Text], options: LineOptions) -> pa.Table:
+def _batch_of(texts: list[TextBlock], options: LineOptions) -> pa.Table:
     text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
     # For a few lines a Python object each costs less than numpy needs to begin.
     lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
@@ -178,7 +178,7 @@ def _lines(text: bytes) -> pa.StringArray:
     return pa.StringArray.from_buffers(count, buffer_of(offsets), pa.py_buffer(data))
 
 
-def _sources(texts: list[Text]) -> list[pa.Array[Any]]:
+def _sources(texts: list[TextBlock]) -> list[pa.Array[Any]]:
     """Return the columns of files and of the bytes where lines begin."""
     starts = [np.concatenate(([0], line_ends(one.block)[:-1] + 1)) + one.offset for one in texts]
     paths = pa.array([one.path.encode("utf-8", "replace").decode() for one in texts], pa.string())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from trident.spout.interfaces import Definition
 
-__all__ = ["Range", "Spot", "definition_of", "parts_of", "positions_of", "ranges_of", "records_of", "share"]
+__all__ = ["OffsetRange", "Spot", "definition_of", "parts_of", "positions_of", "ranges_of", "records_of", "share"]
 
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 
@@ -33,7 +33,7 @@ class Spot(NamedTuple):
         return f"partition {self.partition} of topic {self.topic!r}"
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """The records from offset `start` to before offset `end` of a partition, whose topic has the id `topic_id`.
 
     No record before the end has a leader epoch above `epoch`, and none before the start one above `since`; -1: not known.
@@ -52,7 +52,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-def definition_of(ranges: Sequence[Range], size: int) -> Definition:
+def definition_of(ranges: Sequence[OffsetRange], size: int) -> Definition:
     """Return the definition of a batch."""
     topics: dict[str, dict[str, Any]] = {}
     for one in sorted(ranges):
@@ -62,16 +62,16 @@ def definition_of(ranges: Sequence[Range], size: int) -> Definition:
     return {"topics": topics, "bytes": size}
 
 
-def ranges_of(definition: Definition) -> Iterator[Range]:
+def ranges_of(definition: Definition) -> Iterator[OffsetRange]:
     """Iterate over the ranges of a definition, empty ones too."""
     for name, topic in definition["topics"].items():
         flat, since = topic["ranges"], topic["since"]
         for at in range(0, len(flat), 4):
             partition, start, end, epoch = flat[at : at + 4]
-            yield Range(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])
+            yield OffsetRange(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])
 
 
-def positions_of(definition: Definition | None) -> dict[Spot, Range]:
+def positions_of(definition: Definition | None) -> dict[Spot, OffsetRange]:
     """Return how far each partition was read: the ends of its ranges."""
     return {} if definition is None else {one.spot: one for one in ranges_of(definition)}
 
@@ -81,12 +81,12 @@ def records_of(definition: Definition) -> int:
     return sum(one.offsets for one in ranges_of(definition))
 
 
-def parts_of(definition: Definition, parallelism: int) -> list[tuple[Range, ...]]:
+def parts_of(definition: Definition, parallelism: int) -> list[tuple[OffsetRange, ...]]:
     """Cut a batch into parts of about as many offsets each, not more than `parallelism`, in the order of the ranges."""
     ranges = [one for one in ranges_of(definition) if one.offsets]
     total = sum(one.offsets for one in ranges)
     count = max(1, min(parallelism, definition["bytes"] // _MIN_PART_BYTES, total))
-    parts: list[list[Range]] = [[] for _ in range(count)]
+    parts: list[list[OffsetRange]] = [[] for _ in range(count)]
     taken = 0
     for one in ranges:
         at = one.start

@@ -12,7 +12,7 @@ from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.client_settings import consumer_settings, kafka_error
 from spouts.kafka.options import KafkaOptions, Topics
 from spouts.kafka.record_sizes import mean_sizes
-from spouts.kafka.truncations import Place, truncations
+from spouts.kafka.truncations import LogPosition, truncations
 from trident.errors import SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of, is_away, kafka_package
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-__all__ = ["Bounds", "BrokerView", "TopicView"]
+__all__ = ["BrokerView", "OffsetBounds", "TopicView"]
 
 _log = logging.getLogger(__name__)
 _ASK_S = 3.0
@@ -29,7 +29,7 @@ _NONE = -1  # what a broker answers where it has no such offset
 _NO_ANSWER = -1001  # what the client says where a leader just went away, and where a group has no offset
 
 
-class Bounds(NamedTuple):
+class OffsetBounds(NamedTuple):
     """Where a partition begins and ends, the end as the isolation level sees it; `epoch` is its leader's."""
 
     low: int
@@ -130,7 +130,7 @@ class BrokerView:
 
     # ---- offsets ------------------------------------------------------------------------------------------------------
 
-    def bounds(self, spots: Iterable[Spot]) -> dict[Spot, Bounds]:
+    def bounds(self, spots: Iterable[Spot]) -> dict[Spot, OffsetBounds]:
         """Return where partitions begin and end; those that do not answer are not in the result."""
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -139,7 +139,7 @@ class BrokerView:
         end = self._ask(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         lows = low()
         return {
-            spot: Bounds(lows[spot][0], *found)
+            spot: OffsetBounds(lows[spot][0], *found)
             for spot, found in end().items()
             if spot in lows and min(lows[spot][0], found[0]) >= 0
         }
@@ -172,7 +172,7 @@ class BrokerView:
                 )
         return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
 
-    def truncations(self, places: Mapping[Spot, Place]) -> dict[Spot, int | None]:
+    def truncations(self, places: Mapping[Spot, LogPosition]) -> dict[Spot, int | None]:
         """Return where partitions were cut off, as `truncations.truncations` does."""
         return truncations(self._consumer(), places, _ASK_S)
 

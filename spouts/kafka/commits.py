@@ -15,7 +15,7 @@ from trident.servers.kafka_client import error_of
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
-__all__ = ["Commits", "Limits"]
+__all__ = ["Commits", "ReadLimits"]
 
 _log = logging.getLogger(__name__)
 _ASK_S = 5.0
@@ -24,7 +24,7 @@ _RENEW_S = (
 )
 
 
-class Limits(NamedTuple):
+class ReadLimits(NamedTuple):
     """How much of its partitions a task may hold.
 
     Attributes
@@ -46,7 +46,7 @@ class Limits(NamedTuple):
 class Commits:
     """The commits of one task."""
 
-    def __init__(self, work: Mapping[Spot, PartitionWork], limits: Limits) -> None:
+    def __init__(self, work: Mapping[Spot, PartitionWork], limits: ReadLimits) -> None:
         self._work, self._every_s, self._most, self._done = work, limits.commit_every_s, limits.max_pending, 0
         self._renewed = time.monotonic()
         self._due = self._renewed + self._every_s

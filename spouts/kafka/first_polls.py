@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.broker_view import Bounds, BrokerView
+from spouts.kafka.broker_view import BrokerView, OffsetBounds
 from spouts.kafka.options import KafkaOptions
 
 __all__ = ["FirstPoll"]
@@ -37,7 +37,7 @@ class FirstPoll:
         """
         return is_first or (self._options.topics.pattern is None and topic not in known)
 
-    def starts(self, spots: Sequence[Spot], bounds: Mapping[Spot, Bounds]) -> dict[Spot, int]:
+    def starts(self, spots: Sequence[Spot], bounds: Mapping[Spot, OffsetBounds]) -> dict[Spot, int]:
         """Return where partitions begin of which `first_poll` decides; `SourceAwayError` if that is not answered."""
         first, starts = self._options.first_poll, {spot: bounds[spot].low for spot in spots}
         if first == "latest":

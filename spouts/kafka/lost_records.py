@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spouts.kafka.batch_ranges import Range, Spot
+from spouts.kafka.batch_ranges import OffsetRange, Spot
 from trident.errors import ReplayMismatchError, SpoutError
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
 _CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (each skip is logged and counted)'
 
 
-def range_lost(one: Range, low: int, high: int) -> ReplayMismatchError:
+def range_lost(one: OffsetRange, low: int, high: int) -> ReplayMismatchError:
     """Say that records of a batch that was defined are gone."""
     what = f"the batch was defined as offsets {one.start} to {one.end} of {one.spot}, which has {low} to {high} now: "
     if one.start < low:
@@ -47,7 +47,7 @@ def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
     )
 
 
-def rewritten(one: Range, offset: int, epoch: int) -> ReplayMismatchError:
+def rewritten(one: OffsetRange, offset: int, epoch: int) -> ReplayMismatchError:
     """Say that other records have the offsets of a batch that was defined."""
     return ReplayMismatchError(
         f"the batch was defined as offsets {one.start} to {one.end} of {one.spot} under leader epoch {one.epoch}; offset "
@@ -56,7 +56,7 @@ def rewritten(one: Range, offset: int, epoch: int) -> ReplayMismatchError:
     )
 
 
-def cut_off(one: Range, position: int, offset: int) -> ReplayMismatchError:
+def cut_off(one: OffsetRange, position: int, offset: int) -> ReplayMismatchError:
     """Say that a partition was cut off before the records of a batch that was defined."""
     kept = f"only what is before offset {offset} is still there" if offset >= 0 else "Kafka knows nothing of that epoch"
     return ReplayMismatchError(

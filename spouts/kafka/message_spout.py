@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from spouts.kafka.commits import Limits
+from spouts.kafka.commits import ReadLimits
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_functions import ByColumns
 from spouts.kafka.record_tables import emitted_fields
@@ -100,7 +100,7 @@ class KafkaSpout(MessageSpout):
             "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": "fail", "config": config,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
-        self._dead_letters, self._limits = dead_letters, Limits(max_pending, max_uncommitted, commit_every_s)
+        self._dead_letters, self._limits = dead_letters, ReadLimits(max_pending, max_uncommitted, commit_every_s)
         self._check()
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
         super().__init__(emitted_fields(self._options), policy, max_pending)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.broker_view import Bounds, BrokerView, TopicView
+from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.client_settings import kafka_error
 from spouts.kafka.lost_records import lost_before, truncated
 from spouts.kafka.offset_notes import OffsetNotes
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.truncations import Place
+from spouts.kafka.truncations import LogPosition
 from trident.errors import SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of
 
@@ -103,7 +103,7 @@ class OwnPartitions:
         return {spot: self._noted(start, topics[spot.topic]) for spot, start in found.items()}
 
     def _gone_on(
-        self, committed: Mapping[Spot, Start], topics: Mapping[str, TopicView], bounds: Mapping[Spot, Bounds]
+        self, committed: Mapping[Spot, Start], topics: Mapping[str, TopicView], bounds: Mapping[Spot, OffsetBounds]
     ) -> dict[Spot, Start]:
         """Return where to go on behind what is committed, of the partitions that say whether it is still there."""
         found = {}
@@ -112,7 +112,7 @@ class OwnPartitions:
                 _log.warning("%s was created again; it is read from its beginning", spot)
                 found[spot] = Start(bounds[spot].low, OffsetNotes(), False, bounds[spot].epoch)
         places = {
-            spot: Place(start.notes.furthest(start.offset), start.epoch)
+            spot: LogPosition(start.notes.furthest(start.offset), start.epoch)
             for spot, start in committed.items()
             if spot not in found and 0 <= start.epoch < bounds[spot].epoch
         }
@@ -178,7 +178,7 @@ class OwnPartitions:
         ]
 
     def _first(
-        self, fresh: Sequence[Spot], at_first: Sequence[Spot], bounds: Mapping[Spot, Bounds]
+        self, fresh: Sequence[Spot], at_first: Sequence[Spot], bounds: Mapping[Spot, OffsetBounds]
     ) -> dict[Spot, Start]:
         """Begin with partitions of which nothing is committed; those added later begin at their first record."""
         offsets = {spot: bounds[spot].low for spot in fresh}
@@ -190,7 +190,7 @@ class OwnPartitions:
                 offsets[spot] = bounds[spot].end if offset is None else offset
         return {spot: Start(offset, OffsetNotes(), False, bounds[spot].epoch) for spot, offset in offsets.items()}
 
-    def _checked(self, spot: Spot, start: Start, limits: Bounds, cut: int | None) -> Start:
+    def _checked(self, spot: Spot, start: Start, limits: OffsetBounds, cut: int | None) -> Start:
         """Go on where records are, if those that come next are gone, or those that were read, and that is permitted."""
         furthest, is_deleted = start.notes.furthest(start.offset), cut is None and start.offset < limits.low
         if cut is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.offset_notes import OffsetNotes
 from spouts.kafka.own_partitions import Start
-from spouts.kafka.truncations import Place, placed
+from spouts.kafka.truncations import LogPosition, placed
 
 __all__ = ["OffsetWindow", "PartitionWork"]
 
@@ -38,9 +38,9 @@ class PartitionWork:
         self._committed = self._state() if start.is_committed else None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> LogPosition:
         """What comes next from the broker."""
-        return Place(self.window.position, self.epoch)
+        return LogPosition(self.window.position, self.epoch)
 
     def arrive(self, offset: int, epoch: int | None) -> bool:
         """Note that a record came; whether it is to be processed."""
@@ -69,7 +69,7 @@ class PartitionWork:
             return None
         self._committed = state
         low, text = state
-        return placed(spot, Place(low, self.epoch), text)
+        return placed(spot, LogPosition(low, self.epoch), text)
 
     def commit_again(self) -> None:
         """The last commit did not succeed."""

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from spouts.kafka.batch_limits import BatchLimits
-from spouts.kafka.batch_ranges import Range, Spot, definition_of, parts_of, positions_of, ranges_of, records_of
-from spouts.kafka.broker_view import Bounds, BrokerView, TopicView
+from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, positions_of, ranges_of, records_of
+from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.first_polls import FirstPoll
 from spouts.kafka.lost_records import lost_before, replaced_text, topic_replaced, truncated
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_tables import READERS, KafkaEmitter
 from spouts.kafka.topic_watch import TopicWatch
-from spouts.kafka.truncations import Place
+from spouts.kafka.truncations import LogPosition
 from trident.errors import SourceAwayError, SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
@@ -39,7 +39,7 @@ class KafkaCoordinator(BatchCoordinator):
         )
         self._first = FirstPoll(options, self._view)
         self._watch = TopicWatch(options, self._view, refuse_compacted=self._waits)
-        self._bounds: dict[Spot, Bounds] = {}
+        self._bounds: dict[Spot, OffsetBounds] = {}
         self._asked, self._txid = float("-inf"), 0
         self._complaint, self._complained = "", 0.0
         self._resting: set[Spot] = set()
@@ -78,7 +78,7 @@ class KafkaCoordinator(BatchCoordinator):
             self._limits.defined(txid, records_of(made))
         return made
 
-    def _defined(self, read: dict[Spot, Range], is_first: bool) -> Definition | None:
+    def _defined(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
         self._is_unsure = True  # until all is known
         if self._is_waited_for:
             self._is_waited_for = False
@@ -115,7 +115,7 @@ class KafkaCoordinator(BatchCoordinator):
         for spot, start in starts.items():
             end, epoch = start + counts.get(spot, 0), bounds[spot].epoch
             since = held[spot].epoch if spot in held and start == held[spot].end else epoch
-            ranges[spot] = Range(spot, topics[spot.topic].id, start, end, epoch, since)
+            ranges[spot] = OffsetRange(spot, topics[spot.topic].id, start, end, epoch, since)
         return definition_of(list(ranges.values()), size)
 
     def is_choice(self, definition: Definition) -> bool:
@@ -126,9 +126,9 @@ class KafkaCoordinator(BatchCoordinator):
         self,
         new: Sequence[Spot],
         starts: dict[Spot, int],
-        bounds: Mapping[Spot, Bounds],
+        bounds: Mapping[Spot, OffsetBounds],
         away: Sequence[Spot],
-        read: Mapping[Spot, Range],
+        read: Mapping[Spot, OffsetRange],
         is_first: bool,
     ) -> bool:
         """Add where `new` partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
@@ -142,7 +142,7 @@ class KafkaCoordinator(BatchCoordinator):
         starts.update(self._first.starts(complete, bounds))
         return self._first.moves and (is_first or bool(complete))
 
-    def _ends(self, led: Mapping[Spot, bool], read: Mapping[Spot, Range]) -> Mapping[Spot, Bounds]:
+    def _ends(self, led: Mapping[Spot, bool], read: Mapping[Spot, OffsetRange]) -> Mapping[Spot, OffsetBounds]:
         """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
         wanted = [spot for spot, has_leader in led.items() if has_leader]
         known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
@@ -157,12 +157,12 @@ class KafkaCoordinator(BatchCoordinator):
         self._asked = time.monotonic()
         return self._bounds
 
-    def _waiting(self, ranges: Iterable[Range]) -> int:
+    def _waiting(self, ranges: Iterable[OffsetRange]) -> int:
         return sum(max(0, self._bounds[one.spot].end - one.end) for one in ranges if one.spot in self._bounds)
 
     # ---- what is said once --------------------------------------------------------------------------------------------
 
-    def _held(self, read: Mapping[Spot, Range]) -> dict[Spot, Range]:
+    def _held(self, read: Mapping[Spot, OffsetRange]) -> dict[Spot, OffsetRange]:
         """Return how far the partitions were read that `topics` names; the others rest where they are."""
         held = {spot: one for spot, one in read.items() if self._options.topics.hold(*spot)}
         for spot, one in read.items():
@@ -184,7 +184,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     # ---- what is lost -------------------------------------------------------------------------------------------------
 
-    def _replaced(self, held: Mapping[Spot, Range], topics: Mapping[str, TopicView]) -> set[str]:
+    def _replaced(self, held: Mapping[Spot, OffsetRange], topics: Mapping[str, TopicView]) -> set[str]:
         """Return the topics that were created again since they were read; a topic that is gone is not one yet."""
         replaced = set()
         for spot, one in held.items():
@@ -203,14 +203,14 @@ class KafkaCoordinator(BatchCoordinator):
         return replaced
 
     def _intact(
-        self, bounds: Mapping[Spot, Bounds], read: Mapping[Spot, Range]
-    ) -> tuple[Mapping[Spot, Bounds], Mapping[Spot, int]]:
+        self, bounds: Mapping[Spot, OffsetBounds], read: Mapping[Spot, OffsetRange]
+    ) -> tuple[Mapping[Spot, OffsetBounds], Mapping[Spot, int]]:
         """Ask, where another leader leads since, whether what was read is still there.
 
         Returns the bounds of the partitions that answer, and the offsets at which partitions were cut off.
         """
         doubtful = {
-            spot: Place(read[spot].end, read[spot].epoch)
+            spot: LogPosition(read[spot].end, read[spot].epoch)
             for spot, found in bounds.items()
             if spot in read
             and 0 <= read[spot].epoch < found.epoch
@@ -235,7 +235,7 @@ class KafkaCoordinator(BatchCoordinator):
             self._skip(starts, spot, offset, error)
         return bool(cut)
 
-    def _skip_lost(self, starts: dict[Spot, int], bounds: Mapping[Spot, Bounds]) -> bool:
+    def _skip_lost(self, starts: dict[Spot, int], bounds: Mapping[Spot, OffsetBounds]) -> bool:
         """Move positions to where there are records; whether any was moved."""
         moved = False
         for spot, start in starts.items():
@@ -267,7 +267,7 @@ class KafkaCoordinator(BatchCoordinator):
 
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
-    ) -> Sequence[tuple[Range, ...]]:
+    ) -> Sequence[tuple[OffsetRange, ...]]:
         """Cut the ranges into parts."""
         return parts_of(definition, parallelism)
 

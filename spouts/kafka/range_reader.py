@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spouts.kafka.asking_client import AskingClient
-from spouts.kafka.batch_ranges import Range, Spot
+from spouts.kafka.batch_ranges import OffsetRange, Spot
 from spouts.kafka.client_settings import is_final, kafka_error
 from spouts.kafka.lost_records import cut_off, gone_topic, range_lost, rewritten, topic_replaced
-from spouts.kafka.truncations import Place, placed, truncation_of
+from spouts.kafka.truncations import LogPosition, placed, truncation_of
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of
 
@@ -85,7 +85,7 @@ class RangeReader:
             raise SpoutError(f"config: {error_of(error).str()}") from error
         self._asking = AskingClient(settings, self._reports)
         # What the consumer gives next, and the epoch up to which it was checked that all before that is still there.
-        self._next: tuple[Spot, Place] | None = None
+        self._next: tuple[Spot, LogPosition] | None = None
 
     def close(self) -> None:
         """Close the consumer and its connections."""
@@ -114,7 +114,7 @@ class RangeReader:
                 raise topic_replaced(name, ids[name], str(found.topic_id))
 
     def read(
-        self, one: Range, most: int, make: Callable[[list[Message]], T], patience_s: float, may_skip: bool
+        self, one: OffsetRange, most: int, make: Callable[[list[Message]], T], patience_s: float, may_skip: bool
     ) -> Iterator[T]:
         """Give what `make` makes of the records of a range, of at most `most` at a time.
 
@@ -145,10 +145,10 @@ class RangeReader:
                 patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
                 position = max(position, self._heed(one, position, each, may_skip))
         if self._next is not None:
-            self._next = (one.spot, Place(one.end, one.epoch))
+            self._next = (one.spot, LogPosition(one.end, one.epoch))
 
     def _taken(
-        self, one: Range, first: Message, most: int, make: Callable[[list[Message]], T], may_skip: bool
+        self, one: OffsetRange, first: Message, most: int, make: Callable[[list[Message]], T], may_skip: bool
     ) -> tuple[T | None, int, Sequence[Message]]:
         """Take what is there after a first message: what is made of it, the offset behind it, and errors.
 
@@ -163,18 +163,18 @@ class RangeReader:
         inside = self._inside(one, records, may_skip)
         return make(inside) if inside else None, after, errors
 
-    def _begin(self, one: Range, position: int) -> int:
+    def _begin(self, one: OffsetRange, position: int) -> int:
         """Have the consumer go on at a position, after the broker has compared the epoch of what was before it.
 
         What it has fetched ahead under an earlier epoch may be gone by now.
         """
-        if self._next != (one.spot, Place(position, one.epoch)):
+        if self._next != (one.spot, LogPosition(position, one.epoch)):
             since = one.since if position == one.start else one.epoch
-            self._consumer.assign([placed(one.spot, Place(position, since))])
-        self._next = (one.spot, Place(position, one.epoch))
+            self._consumer.assign([placed(one.spot, LogPosition(position, since))])
+        self._next = (one.spot, LogPosition(position, one.epoch))
         return position
 
-    def _inside(self, one: Range, records: list[Message], may_skip: bool) -> list[Message]:
+    def _inside(self, one: OffsetRange, records: list[Message], may_skip: bool) -> list[Message]:
         """Leave out the records behind a range: its last offsets may be no records."""
         if offset_of(records[-1]) >= one.end:
             self._next = None
@@ -188,7 +188,7 @@ class RangeReader:
             records = [each for each in records if (each.leader_epoch() or 0) <= one.epoch]
         return records
 
-    def _heed(self, one: Range, position: int, message: Message, may_skip: bool) -> int:
+    def _heed(self, one: OffsetRange, position: int, message: Message, may_skip: bool) -> int:
         """Return the position after an error: the end of the range, if the partition ends there or later."""
         error: KafkaError = message.error()  # type: ignore[assignment]  # only messages with one come here
         name = error.name()
@@ -210,7 +210,7 @@ class RangeReader:
             raise self._failed(f"reading {one.spot}", error)
         return position
 
-    def _lost(self, one: Range, position: int, may_skip: bool) -> int:
+    def _lost(self, one: OffsetRange, position: int, may_skip: bool) -> int:
         low, high = self._watermarks(one.spot)
         if not may_skip:
             raise range_lost(one, low, high)
@@ -218,14 +218,14 @@ class RangeReader:
         _log.warning("on_lost=skip: offsets %d to %d of %s are gone and were left out", position, end, one.spot)
         return self._begin(one, end) if end < one.end else end
 
-    def _leave_out(self, one: Range, position: int, error: SpoutError) -> int:
+    def _leave_out(self, one: OffsetRange, position: int, error: SpoutError) -> int:
         """Leave out the rest of a range; what has its offsets now is found when the next batch is defined."""
         _log.warning("on_lost=skip: %s; offsets %d to %d of %s are left out", error, position, one.end, one.spot)
         self._next = None
         self._consumer.unassign()
         return one.end
 
-    def _silent(self, one: Range, position: int, patience_s: float) -> SpoutError:
+    def _silent(self, one: OffsetRange, position: int, patience_s: float) -> SpoutError:
         """Say why nothing comes."""
         from confluent_kafka import KafkaException
 
@@ -258,7 +258,7 @@ class RangeReader:
         return kafka_error(doing, self._settings["bootstrap.servers"], error, self._reports)
 
 
-def _ends_short(message: Message, one: Range) -> bool:
+def _ends_short(message: Message, one: OffsetRange) -> bool:
     error = message.error()
     return error is not None and error.name() == "_PARTITION_EOF" and offset_of(message) < one.end
 

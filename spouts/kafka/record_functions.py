@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spouts.kafka.value_formats import AvroRecords, BadValue, Bytes, Format, Text, typed_fields
+from spouts.kafka.value_formats import AvroRecords, BadValue, Bytes, Format, TextFormat, typed_fields
 from trident.arrow import table_of
 from trident.errors import ConfigError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
 
-__all__ = ["ByColumns", "ByRecord", "Record", "format_of"]
+__all__ = ["ByColumns", "ByRecord", "KafkaRecord", "format_of"]
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """A record as `ByRecord` passes it on; None where the record has no value or key."""
 
     value: bytes | None
@@ -39,11 +39,11 @@ class ByRecord(Format):
     declared
         The fields that are emitted, with their types.
     function
-        Gets a `Record` and returns a tuple with the values of the fields, or None to leave the record out.
+        Gets a `KafkaRecord` and returns a tuple with the values of the fields, or None to leave the record out.
     """
 
     declared: FieldsLike
-    function: Callable[[Record], Sequence[Any] | None]
+    function: Callable[[KafkaRecord], Sequence[Any] | None]
     replaces_all = True
 
     @property
@@ -58,9 +58,9 @@ class ByRecord(Format):
     def translate(self, table: pa.Table) -> pa.Table:
         """Call the function for each record."""
         rows = []
-        for at, record in enumerate(zip(*(table[name].to_pylist() for name in Record._fields), strict=True)):
+        for at, record in enumerate(zip(*(table[name].to_pylist() for name in KafkaRecord._fields), strict=True)):
             try:
-                row = self.function(Record(*record))
+                row = self.function(KafkaRecord(*record))
                 if row is not None:
                     rows.append(tuple(row))
             except Exception as error:
@@ -77,7 +77,7 @@ class ByColumns(Format):
     declared
         The fields that are emitted, with their types.
     function
-        Gets a PyArrow table with the columns of `Record` and returns one whose columns are the fields, in order. It may
+        Gets a PyArrow table with the columns of `KafkaRecord` and returns one whose columns are the fields, in order. It may
         have other rows.
     """
 
@@ -102,7 +102,7 @@ class ByColumns(Format):
 def format_of(value: Any) -> Format:
     """Return the format that a user names."""
     if value in ("bytes", "text"):
-        return Bytes() if value == "bytes" else Text()
+        return Bytes() if value == "bytes" else TextFormat()
     if isinstance(value, Avro):
         return AvroRecords(value)
     if isinstance(value, Format):

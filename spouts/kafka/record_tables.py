@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from spouts.kafka.batch_ranges import Range
+from spouts.kafka.batch_ranges import OffsetRange
 from spouts.kafka.client_settings import consumer_settings
 from spouts.kafka.consumer_pool import Pool
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.range_reader import RangeReader, offset_of
-from spouts.kafka.record_functions import ByColumns, ByRecord, Record
+from spouts.kafka.record_functions import ByColumns, ByRecord, KafkaRecord
 from spouts.kafka.value_formats import BadValue
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
@@ -56,14 +56,14 @@ class KafkaEmitter:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options, self._fields = options, emitted_fields(options)
-        self._columns = Record._fields if options.value.replaces_all else options.fields
+        self._columns = KafkaRecord._fields if options.value.replaces_all else options.fields
 
     @property
     def key(self) -> str:
         """By what the consumers are found in `READERS`."""
         return repr(sorted(self._settings().items(), key=str))
 
-    def emit(self, part: Sequence[Range]) -> Iterator[pa.Table]:
+    def emit(self, part: Sequence[OffsetRange]) -> Iterator[pa.Table]:
         """Give the records of a part, range after range, in tables of a few megabytes."""
         kafka_package()
         settings = self._settings()
@@ -77,7 +77,7 @@ class KafkaEmitter:
         options = self._options
         return consumer_settings(options.bootstrap_servers, options.isolation, options.group_id, options.config)
 
-    def _tables(self, one: Range, reader: RangeReader) -> Iterator[pa.Table]:
+    def _tables(self, one: OffsetRange, reader: RangeReader) -> Iterator[pa.Table]:
         """Collect arrays of records into tables; with `offset`, to say where a bad value is."""
         names = (*self._columns, *(() if "offset" in self._columns else ("offset",)))
         batches: list[pa.RecordBatch] = []
@@ -97,11 +97,11 @@ class KafkaEmitter:
         if batches:
             yield pa.Table.from_batches(batches).combine_chunks()
 
-    def _emitted(self, one: Range, table: pa.Table) -> pa.Table:
+    def _emitted(self, one: OffsetRange, table: pa.Table) -> pa.Table:
         value = self._options.value
         try:
             if isinstance(value, ByRecord | ByColumns):
-                return value.translate(table.select(Record._fields))
+                return value.translate(table.select(KafkaRecord._fields))
             columns: list[pa.Array] = []
             for name in self._options.fields:
                 columns.extend(self._column(name, table))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.record_functions import ByRecord, Record
+from spouts.kafka.record_functions import ByRecord, KafkaRecord
 from trident.errors import SpoutError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class RecordValues:
     @staticmethod
     def _translated(by_record: ByRecord, record: Message) -> Sequence[Any]:
         try:
-            row = by_record.function(Record(*(_COLUMNS[name](record) for name in Record._fields)))
+            row = by_record.function(KafkaRecord(*(_COLUMNS[name](record) for name in KafkaRecord._fields)))
         except Exception as error:
             raise SpoutError(f"the function of ByRecord raised {type(error).__name__}: {error}") from error
         return () if row is None else tuple(row)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView
 from spouts.kafka.client_settings import consumer_settings, is_final, kafka_error
-from spouts.kafka.commits import Commits, Limits
+from spouts.kafka.commits import Commits, ReadLimits
 from spouts.kafka.dead_topic import DeadTopic
 from spouts.kafka.lost_records import gone_topic
 from spouts.kafka.options import KafkaOptions
@@ -55,7 +55,9 @@ class TopicQueue:
 
     outlives_connections = True
 
-    def __init__(self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: Limits) -> None:
+    def __init__(
+        self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: ReadLimits
+    ) -> None:
         kafka_package()
         self.place = f"Kafka at {options.bootstrap_servers}"
         self._options, self._dead_letters = options, dead_letters

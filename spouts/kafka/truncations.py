@@ -16,20 +16,20 @@ from spouts.kafka.batch_ranges import Spot
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-__all__ = ["Place", "placed", "truncation_of", "truncations"]
+__all__ = ["LogPosition", "placed", "truncation_of", "truncations"]
 
 _ENDS = re.compile(r"broker end offset is (-?\d+)")
 _STEP_S = 0.05
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A position in a partition, and the epoch of a leader that had all records before it; -1: not known."""
 
     offset: int
     epoch: int
 
 
-def placed(spot: Spot, place: Place, metadata: str = "") -> TopicPartition:
+def placed(spot: Spot, place: LogPosition, metadata: str = "") -> TopicPartition:
     """Return what a consumer is assigned so that the broker compares the epoch first, or what is committed."""
     from confluent_kafka import TopicPartition
 
@@ -50,7 +50,7 @@ def truncation_of(error: KafkaError) -> int | None:
     return -1 if found is None else int(found[1])
 
 
-def truncations(consumer: Consumer, places: Mapping[Spot, Place], patience_s: float) -> dict[Spot, int | None]:
+def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience_s: float) -> dict[Spot, int | None]:
     """Return by partition where it was cut off before a place, None if it was not; those that do not answer are left out."""
     found: dict[Spot, int | None] = {}
     deadline = time.monotonic() + patience_s
@@ -64,7 +64,7 @@ def truncations(consumer: Consumer, places: Mapping[Spot, Place], patience_s: fl
             if spot in found or (error is not None and not _is_answer(error)):
                 continue
             found[spot] = None if error is None else truncation_of(error)
-            consumer.incremental_unassign([placed(spot, Place(0, -1))])
+            consumer.incremental_unassign([placed(spot, LogPosition(0, -1))])
     finally:
         consumer.unassign()
     return found

@@ -18,7 +18,7 @@ from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
 
-__all__ = ["AvroRecords", "BadValue", "Bytes", "Format", "Json", "Text", "typed_fields"]
+__all__ = ["AvroRecords", "BadValue", "Bytes", "Format", "Json", "TextFormat", "typed_fields"]
 
 
 class BadValue(Exception):
@@ -110,7 +110,7 @@ class Bytes(Format):
 
 
 @dataclass(frozen=True)
-class Text(Format):
+class TextFormat(Format):
     """The value as UTF-8."""
 
     name = "text in UTF-8"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from spouts.messages.queue import Message, MessageQueue, ReadsAhead
-from spouts.messages.retry_policy import RetryPolicy, Waiting
+from spouts.messages.retry_policy import DueTimes, RetryPolicy
 from trident.errors import SourceAwayError, SpoutError
 from trident.spout import Away
 
@@ -63,7 +63,7 @@ class Deliveries:
         self._emits, self._report = emits, report
         self._ready: deque[Message] = deque()
         self._out: dict[Hashable, Message] = {}
-        self._waiting: Waiting[Message] = Waiting()
+        self._waiting: DueTimes[Message] = DueTimes()
         self._done: list[Message] = []
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active = True

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from trident.errors import ConfigError
 
-__all__ = ["RetryPolicy", "Waiting"]
+__all__ = ["DueTimes", "RetryPolicy"]
 
 T = TypeVar("T")
 _DEFAULT_LIMIT = 10
@@ -67,7 +67,7 @@ class RetryPolicy:
         return min(self.longest_pause_s, self.first_pause_s * 2.0**doublings)
 
 
-class Waiting(Generic[T]):
+class DueTimes(Generic[T]):
     """Things that are due at some moment each. Those of the same moment keep their order."""
 
     def __init__(self) -> None:

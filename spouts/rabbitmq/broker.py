@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from spouts.rabbitmq.options import RabbitMQOptions, driver
 from trident.errors import SourceAwayError, SpoutError
 
-__all__ = ["Broker", "Delivery"]
+__all__ = ["Broker", "BrokerDelivery"]
 
 
-class Delivery(NamedTuple):
+class BrokerDelivery(NamedTuple):
     """A message as the broker delivered it.
 
     Attributes
@@ -55,7 +55,7 @@ class Broker:
         self._parameters, self._timeout_s = options.parameters(), options.timeout_s
         self.place, self.queue = options.place, queue
         self._dead_letters, self._prefetch = dead_letters, prefetch
-        self._arrived: list[Delivery] = []
+        self._arrived: list[BrokerDelivery] = []
         self._number = 0
         self._connection: Any = None
         self._channel: Any = None
@@ -82,7 +82,7 @@ class Broker:
             if queue is not None:
                 self._look_for(queue)
 
-    def arrived(self) -> list[Delivery]:
+    def arrived(self) -> list[BrokerDelivery]:
         """Return what the broker has delivered since the last call, without waiting; keeps the connection alive."""
         with self._errors(f"consuming the queue {self.queue!r}"):
             if self._consumer is None:
@@ -121,7 +121,7 @@ class Broker:
                 self._channel.basic_nack(tag, requeue=True)
 
     def publish(
-        self, queue: str, delivery: Delivery, headers: Mapping[str, Any], without: Collection[str] = ()
+        self, queue: str, delivery: BrokerDelivery, headers: Mapping[str, Any], without: Collection[str] = ()
     ) -> None:
         """Publish a copy of a message to a queue; return once the broker has it safely.
 
@@ -137,7 +137,7 @@ class Broker:
         with self._errors(f"publishing to the queue {queue!r}"):
             self._confirming.basic_publish("", queue, delivery.body, properties, mandatory=True)
 
-    def rest(self) -> list[Delivery]:
+    def rest(self) -> list[BrokerDelivery]:
         """Get no more messages until `arrived` is called; returns what had arrived."""
         if self._consumer is not None:
             with self._errors(f"resting from the queue {self.queue!r}"):
@@ -156,7 +156,7 @@ class Broker:
                 opened.close()
 
     def _take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        self._arrived.append(Delivery(self._number, method.delivery_tag, method, properties, body))
+        self._arrived.append(BrokerDelivery(self._number, method.delivery_tag, method, properties, body))
 
     def _cancelled(self, frame: Any) -> None:
         self._is_cancelled = True

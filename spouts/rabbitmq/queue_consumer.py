@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spouts.messages.queue import Message, decoded
-from spouts.rabbitmq.broker import Broker, Delivery
+from spouts.rabbitmq.broker import Broker, BrokerDelivery
 
 __all__ = ["QueueConsumer", "failures_of", "origin_of"]
 
@@ -44,7 +44,7 @@ class QueueConsumer:
         self,
         broker: Broker,
         dead_letters: str | None,
-        decode: Callable[[Sequence[Delivery]], Sequence[Sequence[Any]]],
+        decode: Callable[[Sequence[BrokerDelivery]], Sequence[Sequence[Any]]],
     ) -> None:
         self.place = f"RabbitMQ at {broker.place}"
         self._broker, self._dead_letters, self._decode = broker, dead_letters, decode
@@ -78,7 +78,7 @@ class QueueConsumer:
             found.append(Message((each.connection, each.tag), values, each, failures_of(each), trouble))
         return found
 
-    def _asked(self) -> list[Delivery]:
+    def _asked(self) -> list[BrokerDelivery]:
         """Ask what there is, where that is not known or nothing came for long: a broker that is silent may have messages."""
         now, ready = time.monotonic(), self._ready
         if ready == _NOTHING and now < self._ask_at:
@@ -114,7 +114,7 @@ class QueueConsumer:
 
     def retry(self, message: Message) -> bool:
         """Give the message back to the queue, with its count."""
-        delivery: Delivery = message.raw
+        delivery: BrokerDelivery = message.raw
         if _counts(delivery) or not delivery.method.redelivered:
             self._broker.requeue([delivery.tag])
             self._put_back(1)
@@ -128,7 +128,7 @@ class QueueConsumer:
 
     def bury(self, message: Message, reason: str) -> None:
         """Publish the message to the queue of dead letters, and acknowledge it once the broker has confirmed that."""
-        delivery: Delivery = message.raw
+        delivery: BrokerDelivery = message.raw
         assert self._dead_letters is not None
         headers = {
             **_origin(delivery), "x-trident-reason": reason, "x-trident-failed": message.failures,
@@ -167,24 +167,24 @@ class QueueConsumer:
             self._open.pop(tag, None)
 
 
-def failures_of(delivery: Delivery) -> int:
+def failures_of(delivery: BrokerDelivery) -> int:
     """Return how often a message failed, as far as the broker knows."""
     if _counts(delivery):
         return int(delivery.headers[_DELIVERIES])
     return int(delivery.headers.get(_FAILURES, 0)) + bool(delivery.method.redelivered)
 
 
-def origin_of(delivery: Delivery) -> tuple[str, str]:
+def origin_of(delivery: BrokerDelivery) -> tuple[str, str]:
     """Return the exchange and the routing key that a message was published with at first."""
     method, headers = delivery.method, delivery.headers
     return headers.get(_EXCHANGE, method.exchange), headers.get(_ROUTING_KEY, method.routing_key)
 
 
-def _origin(delivery: Delivery) -> dict[str, str]:
+def _origin(delivery: BrokerDelivery) -> dict[str, str]:
     exchange, routing_key = origin_of(delivery)
     return {_EXCHANGE: exchange, _ROUTING_KEY: routing_key}
 
 
-def _counts(delivery: Delivery) -> bool:
+def _counts(delivery: BrokerDelivery) -> bool:
     """Whether the queue counts returns: only a quorum queue has the header."""
     return _DELIVERIES in delivery.headers

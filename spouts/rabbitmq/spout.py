@@ -9,7 +9,7 @@ from spouts.kafka.record_functions import format_of
 from spouts.kafka.value_formats import Format
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
-from spouts.rabbitmq.broker import Broker, Delivery
+from spouts.rabbitmq.broker import Broker, BrokerDelivery
 from spouts.rabbitmq.options import RabbitMQOptions
 from spouts.rabbitmq.queue_consumer import QueueConsumer, origin_of
 from trident.errors import ConfigError
@@ -19,7 +19,7 @@ from trident.storm.context import TopologyContext
 
 __all__ = ["RabbitMQSpout"]
 
-_COLUMNS: dict[str, Callable[[Delivery], Any]] = {
+_COLUMNS: dict[str, Callable[[BrokerDelivery], Any]] = {
     "routing_key": lambda each: origin_of(each)[1],
     "exchange": lambda each: origin_of(each)[0],
     "message_id": lambda each: each.properties.message_id,
@@ -93,7 +93,7 @@ class RabbitMQSpout(MessageSpout):
             raise
         return QueueConsumer(broker, self._dead_letters, self._rows)
 
-    def _rows(self, deliveries: Sequence[Delivery]) -> list[tuple[Any, ...]]:
+    def _rows(self, deliveries: Sequence[BrokerDelivery]) -> list[tuple[Any, ...]]:
         columns: list[list[Any]] = []
         for name in self._columns:
             if name == "value":

@@ -12,7 +12,7 @@ from spouts.redis.stream_server import NOTHING, Entry, StreamInfo, StreamServer,
 from trident.errors import SpoutError
 from trident.servers.redis_server import driver
 
-__all__ = ["ConsumerGroup", "Found", "Losses"]
+__all__ = ["ConsumerGroup", "GroupBacklog", "Losses"]
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Losses(NamedTuple):
     group: Literal["refuse", "recreate"]
 
 
-class Found(NamedTuple):
+class GroupBacklog(NamedTuple):
     """Whether there are entries that were not delivered, and how many (None: the server does not say)."""
 
     has_new: bool
@@ -93,7 +93,7 @@ class ConsumerGroup:
         self.client.create(stream, after, read)
         return after
 
-    def look(self) -> Found:
+    def look(self) -> GroupBacklog:
         """Check that nothing was lost, and say whether there is anything new."""
         has_new = False
         unread: int | None = 0
@@ -107,7 +107,7 @@ class ConsumerGroup:
                 has_new = has_new or info.length > 0
             lag = group.get("lag")
             unread = None if unread is None or lag is None else unread + int(lag)
-        return Found(has_new, unread)
+        return GroupBacklog(has_new, unread)
 
     def _check_losses(self, stream: str, info: StreamInfo, delivered: str, read: int | None) -> None:
         missing = info.missing(delivered, read)

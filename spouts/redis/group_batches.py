@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spouts.redis.consumer_group import ConsumerGroup
-from spouts.redis.stream_server import NOTHING, Away, Entry, order_of
+from spouts.redis.stream_server import NOTHING, Entry, ServerAway, order_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
@@ -69,7 +69,7 @@ class GroupCoordinator(BatchCoordinator):
         limit = max(1, int(self._limits.max_entries * self._share))
         try:
             self._read(limit, previous)
-        except Away:  # said by the server's object; what was read before may still make a batch
+        except ServerAway:  # said by the server's object; what was read before may still make a batch
             self._left = dict.fromkeys(self._left, NOTHING)  # an answer may have been lost, with what it delivered
         entries = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         known = previous["last"] if previous else {}
@@ -158,7 +158,7 @@ class GroupCoordinator(BatchCoordinator):
                 more = self._keep(claimed)
             except SpoutError as error:
                 self._lost = (
-                    None if isinstance(error, Away) else error
+                    None if isinstance(error, ServerAway) else error
                 )  # Redis has forgotten them, and says it once only
                 raise
             self._claim_at = now if more else now + self._limits.claim_idle_s / 2
@@ -172,7 +172,7 @@ class GroupCoordinator(BatchCoordinator):
     def _acknowledge(self) -> None:
         try:
             self._group.acknowledge(list(self._done))
-        except Away:
+        except ServerAway:
             _log.debug("%d entries are acknowledged later", len(self._done))
             return
         self._held.difference_update(self._done)

@@ -25,9 +25,9 @@ import pyarrow as pa
 from spouts.redis.entry_tables import EntryTables
 from spouts.redis.stream_server import (
     NOTHING,
-    Away,
     Entry,
     RedisServerOptions,
+    ServerAway,
     StreamInfo,
     StreamServer,
     id_of,
@@ -128,7 +128,7 @@ class RangeCoordinator(BatchCoordinator):
         for stream in self._streams:
             try:
                 found = self._look(stream, at.get(stream, [self._settings.first])[0], each)
-            except Away:
+            except ServerAway:
                 return None  # said by the server's object
             if found is None:
                 self._check_there(stream, at.get(stream))
@@ -296,6 +296,6 @@ class RangeEmitter:
         try:
             found = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
         except driver().RedisError as error:
-            kind = Away if is_transient(error) else SpoutError
+            kind = ServerAway if is_transient(error) else SpoutError
             raise kind(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
         return [Entry(part.stream, id_.decode(), fields) for id_, fields in found]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from spouts.redis.stream_server import Away, RedisServerOptions, StreamServer
+from spouts.redis.stream_server import RedisServerOptions, ServerAway, StreamServer
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.storm.context import TopologyContext
@@ -67,7 +67,7 @@ class RedisStreamBolt(BaseBasicBolt):
                 f"adding to the stream {self._stream!r}",
                 lambda client: client.xadd(self._stream, entry, maxlen=self._max_entries),
             )
-        except Away as error:
+        except ServerAway as error:
             raise ReportedFailedException(str(error)) from error
 
     def cleanup(self) -> None:

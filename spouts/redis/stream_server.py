@@ -13,9 +13,9 @@ from trident.servers.redis_server import RedisServer, driver, error_text, is_tra
 
 __all__ = [
     "NOTHING",
-    "Away",
     "Entry",
     "RedisServerOptions",
+    "ServerAway",
     "StreamCalls",
     "StreamInfo",
     "StreamServer",
@@ -68,7 +68,7 @@ class RedisServerOptions(RedisServer):
         return redis.Redis(connection_pool=redis.ConnectionPool(retry=retry, retry_on_error=lost, **arguments))
 
 
-class Away(SourceAwayError):
+class ServerAway(SourceAwayError):
     """The server does not answer; the same call may succeed later."""
 
 
@@ -143,7 +143,7 @@ class StreamCalls:
 
         Raises
         ------
-        Away
+        ServerAway
             The server does not answer.
         """
         try:
@@ -153,7 +153,7 @@ class StreamCalls:
             if not is_transient(error):
                 raise SpoutError(text) from error
             self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
-            raise Away(f"{text}; is the server up, and its address right?") from error
+            raise ServerAway(f"{text}; is the server up, and its address right?") from error
 
     def is_there(self, stream: str) -> bool:
         """Whether there is a stream; `SpoutError` for a key of another type."""
@@ -186,16 +186,16 @@ class StreamServer(StreamCalls):
         """Return which streams are not there; at the start, when a server that does not answer is an error like others."""
         try:
             return [stream for stream in streams if not self.is_there(stream)]
-        except Away as error:
+        except ServerAway as error:
             raise SpoutError(str(error)) from error
 
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
-        """See `StreamCalls`; after a call without an answer, `Away` without another one for a while."""
+        """See `StreamCalls`; after a call without an answer, `ServerAway` without another one for a while."""
         if self.is_away and time.monotonic() < self._try_at:
-            raise Away(f"Redis {self.place} does not answer")
+            raise ServerAway(f"Redis {self.place} does not answer")
         try:
             result = super().call(doing, function)
-        except Away as error:
+        except ServerAway as error:
             now = time.monotonic()
             if now >= self._say_at:
                 _log.warning("%s (it is tried again until the server answers)", error)

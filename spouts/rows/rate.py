@@ -27,7 +27,7 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
-__all__ = ["RateSpout", "Schedule"]
+__all__ = ["RateSpout", "RowSchedule"]
 
 
 # When which row is due: a steady rate after an optional ramp.
@@ -36,7 +36,7 @@ _US = 1_000_000
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RowSchedule:
     """The rows from number `from_row` on, of which none is due before `from_us`.
 
     Attributes
@@ -86,7 +86,7 @@ _GREATEST_BATCH = 1_000_000
 _ROWS_PER_PART = 16_384  # below this a Spark task costs more than what it would take over
 _ROWS_PER_TABLE = 131_072
 
-RatePart = tuple[Schedule, int, int]
+RatePart = tuple[RowSchedule, int, int]
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _RateCoordinator(BatchCoordinator):
 
     def __init__(self, rate: float, ramp_up_s: float, limits: _Limits, now: Callable[[], float]) -> None:
         self._rate, self._ramp_up_s, self._limits, self._now = rate, ramp_up_s, limits, now
-        self._schedule: Schedule | None = None
+        self._schedule: RowSchedule | None = None
         self._share = 1.0
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -199,18 +199,18 @@ class _RateCoordinator(BatchCoordinator):
     def close(self) -> None:
         """Nothing is open."""
 
-    def _continued(self, start: int, previous: Definition | None) -> Schedule:
+    def _continued(self, start: int, previous: Definition | None) -> RowSchedule:
         """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""
         if not self._rate:
-            return Schedule(start, self._now_us(), 0.0, 0.0)
+            return RowSchedule(start, self._now_us(), 0.0, 0.0)
         old = self._schedule if previous is None else _schedule_of(previous)
         if old is None:
-            return Schedule(start, self._now_us(), self._rate, self._ramp_up_s)
+            return RowSchedule(start, self._now_us(), self._rate, self._ramp_up_s)
         if (old.rows_per_second, old.ramp_up_s) == (self._rate, self._ramp_up_s):
             return old
-        return Schedule(start, old.time_of(start), self._rate, self._ramp_up_s)
+        return RowSchedule(start, old.time_of(start), self._rate, self._ramp_up_s)
 
-    def _end(self, schedule: Schedule) -> int:
+    def _end(self, schedule: RowSchedule) -> int:
         """Return the number of the first row that is not due, as of the last tick."""
         last = self._limits.rows
         if not self._rate:
@@ -239,8 +239,8 @@ class _RateEmitter:
             yield pa.Table.from_arrays([values, times], schema=schema)
 
 
-def _schedule_of(definition: Definition) -> Schedule:
-    return Schedule(
+def _schedule_of(definition: Definition) -> RowSchedule:
+    return RowSchedule(
         int(definition["from_row"]),
         int(definition["from_us"]),
         float(definition["rows_per_second"]),

@@ -25,7 +25,7 @@ from cassandra.query import tuple_factory
 from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, StoreAwayError
 
-__all__ = ["Connection", "UnknownOutcome", "borrow", "give_back"]
+__all__ = ["CassandraConnection", "UnknownOutcome", "borrow", "give_back"]
 
 _RECONNECT_S = 0.5
 _DDL_TIMEOUT_S = 60.0
@@ -50,7 +50,7 @@ class NoAnswer(UnknownOutcome, StoreAwayError):
     """The cluster does not answer, or too few of its nodes do."""
 
 
-class Connection:
+class CassandraConnection:
     """A session of the driver, and the statements prepared in it. Used by several threads at once."""
 
     def __init__(self, options: CassandraOptions) -> None:
@@ -167,22 +167,22 @@ def _cluster(options: CassandraOptions) -> Any:
 
 # ---- sharing ---------------------------------------------------------------------------------------------------------
 
-_registry: dict[tuple[Any, ...], Connection] = {}
+_registry: dict[tuple[Any, ...], CassandraConnection] = {}
 _users: dict[tuple[Any, ...], int] = {}
 _registry_lock = threading.Lock()
 
 
-def borrow(options: CassandraOptions) -> Connection:
+def borrow(options: CassandraOptions) -> CassandraConnection:
     """Return the connection of this process for the options; give it back as often as it was borrowed."""
     with _registry_lock:
         found = _registry.get(options.connection)
         if found is None:
-            found = _registry[options.connection] = Connection(options)
+            found = _registry[options.connection] = CassandraConnection(options)
         _users[found.key] = _users.get(found.key, 0) + 1
         return found
 
 
-def give_back(connection: Connection) -> None:
+def give_back(connection: CassandraConnection) -> None:
     """Close the connection if no other state uses it.
 
     One of a parent process is left alone, because its threads are not here.

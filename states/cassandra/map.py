@@ -8,7 +8,7 @@ from typing import Any
 
 from states.cassandra.cluster_session import borrow, give_back
 from states.cassandra.options import CassandraOptions, table_name
-from states.cassandra.row_statements import Rows
+from states.cassandra.row_statements import RowStatements
 from states.cassandra.schema import open_table
 from states.cassandra.stamps import FLOOR_BUCKET, Registers, Stamps, timestamp
 from trident.errors import BackendError, CommitOrderError, StateError
@@ -16,7 +16,7 @@ from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import FieldsCodec, Record, RecordFence, Register, refuse_read_only
+from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord, refuse_read_only
 
 __all__ = ["RECORD", "CassandraBackingMap"]
 
@@ -143,8 +143,10 @@ class CassandraBackingMap(BackingMap):
         self._connection = borrow(options)
         try:
             table = open_table(self._connection, options, self._table, conf.read_only)
-            self._rows = Rows(self._connection, table, conf.prefix, options)
-            self._fence = Fence(Registers(self._connection, table, conf.prefix, options), self._partition, self._what)
+            self._rows = RowStatements(self._connection, table, conf.prefix, options)
+            self._fence = CassandraFence(
+                Registers(self._connection, table, conf.prefix, options), self._partition, self._what
+            )
         except BaseException:
             give_back(self._connection)
             raise
@@ -183,7 +185,7 @@ RECORD = FieldsCodec(("incarnation", "txid", "attempt", "floor", "token", "place
 """The token distinguishes two runs of the same attempt."""
 
 
-class Fence:
+class CassandraFence:
     """The sentinel of one partition, which moves by condition only.
 
     Parameters
@@ -231,7 +233,7 @@ class Fence:
             floor, token = own.notes  # the seal of its own commit
         else:
             floor, token = self._floor(found, sentinel, force), os.urandom(8)
-        self._record.lay(Record(sentinel, (floor, token)))
+        self._record.lay(SentinelRecord(sentinel, (floor, token)))
         return int(floor) + sentinel.version
 
     def clear(self) -> None:
@@ -244,7 +246,7 @@ class Fence:
             data = self._register.swap(data, None)
         raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
 
-    def _floor(self, found: Record[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
+    def _floor(self, found: SentinelRecord[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
         if force or (found is not None and found.sentinel == sentinel):
             # The version does not rise with this move, so the floor must.
             return self.stamps.raise_floor(sentinel.incarnation, sentinel.version)

@@ -8,11 +8,11 @@ from typing import Any
 
 from cassandra.query import BatchStatement, BatchType
 
-from states.cassandra.cluster_session import Connection
+from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.options import CassandraOptions
 from trident.storekit import by_count, by_size
 
-__all__ = ["BATCH_BYTES", "Rows"]
+__all__ = ["BATCH_BYTES", "RowStatements"]
 
 BATCH_BYTES = 40 << 10
 """The largest batch of several rows. The server's own limit is 50 KiB by default, and it counts a little more."""
@@ -22,7 +22,7 @@ _PAGE = 1000
 _WINDOW_REQUESTS = 4  # per bucket, on average; with one, every second bucket would need a second, nearly empty request
 
 
-class Rows:
+class RowStatements:
     """The rows of one state.
 
     Parameters
@@ -31,7 +31,7 @@ class Rows:
         Where the rows are.
     """
 
-    def __init__(self, connection: Connection, table: str, state: str, options: CassandraOptions) -> None:
+    def __init__(self, connection: CassandraConnection, table: str, state: str, options: CassandraOptions) -> None:
         self._connection, self._state, self._options = connection, state, options
         self._what = f"of state {state!r} in {table}"
         self._level = options.write_consistency

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from states.cassandra.cluster_session import Connection
+from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.options import CassandraOptions
 from trident.errors import ConfigError, StateError
 
@@ -24,7 +24,7 @@ _LAYOUT = 1
 _making = threading.Lock()
 
 
-def open_table(connection: Connection, options: CassandraOptions, table: str, read_only: bool) -> str:
+def open_table(connection: CassandraConnection, options: CassandraOptions, table: str, read_only: bool) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
     Raises
@@ -59,7 +59,7 @@ def _create(full: str, options: CassandraOptions) -> str:
     )
 
 
-def _describe(connection: Connection, keyspace: str, table: str) -> tuple[dict[str, Any], str, int] | None:
+def _describe(connection: CassandraConnection, keyspace: str, table: str) -> tuple[dict[str, Any], str, int] | None:
     doing = f"describe table {keyspace}.{table}"
     where = "WHERE keyspace_name = ? AND table_name = ?"
     tables = connection.prepare(f"SELECT comment, default_time_to_live FROM system_schema.tables {where}", "ONE")
@@ -99,7 +99,7 @@ def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, optio
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-def _check_keyspace(connection: Connection, options: CassandraOptions, read_only: bool) -> None:
+def _check_keyspace(connection: CassandraConnection, options: CassandraOptions, read_only: bool) -> None:
     select = connection.prepare("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", "ONE")
     doing = f"describe keyspace {options.keyspace}"
     found = connection.execute(select.bind((options.keyspace,)), doing)

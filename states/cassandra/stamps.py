@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from states.cassandra.cluster_session import Connection, UnknownOutcome
+from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome
 from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
 from trident.state.encoding.codec import decode, encode
@@ -40,7 +40,7 @@ _REGISTER_KEY = b""
 class Registers:
     """The registers of one state: rows in buckets of their own, read and written through Paxos, so never stale."""
 
-    def __init__(self, connection: Connection, table: str, state: str, options: CassandraOptions) -> None:
+    def __init__(self, connection: CassandraConnection, table: str, state: str, options: CassandraOptions) -> None:
         local = options.write_consistency.startswith("LOCAL")
         quorum, serial = ("LOCAL_QUORUM", "LOCAL_SERIAL") if local else ("QUORUM", "SERIAL")
         where = "WHERE state = ? AND bucket = ? AND key = ?"

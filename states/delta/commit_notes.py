@@ -18,8 +18,8 @@ __all__ = [
     "COMPACTION",
     "RESET",
     "STAGED_AS",
+    "BatchPlace",
     "CommitNote",
-    "Place",
     "find_batch",
     "is_only_staged",
     "only_compactions",
@@ -74,7 +74,7 @@ class CommitNote(NamedTuple):
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """The place of a batch: the version that holds the state after it, and the winners that the newest commit knows."""
 
     version: int
@@ -98,7 +98,7 @@ def find_batch(
     laid: Callable[[], Sentinel | None],
     txid: int | Snapshot,
     what: str,
-) -> Place | None:
+) -> BatchPlace | None:
     """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
@@ -120,14 +120,14 @@ def find_batch(
     ):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
     if number >= last.txid and isinstance(txid, Snapshot):
-        return Place(newest, txid)
+        return BatchPlace(newest, txid)
     if number > last.txid:
         raise StateError(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
     then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
-    return next((Place(version, then) for version, one in shown if one.txid <= number), None)
+    return next((BatchPlace(version, then) for version, one in shown if one.txid <= number), None)
 
 
 def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.memory_bounds import MemoryBounds
 from states.delta.fence import moved_by_compactions, newest_sentinel
-from states.delta.layout import Layout, RawKey, RawValue, in_order
+from states.delta.layout import DeltaLayout, RawKey, RawValue, in_order
 from states.delta.number_rows import number_table
 from states.delta.opened_table import ABSENT, OpenedTable
 from trident.state.columns.kept_values import KeptValues
@@ -24,7 +24,7 @@ __all__ = ["Index", "IndexedValues", "LargeState"]
 class IndexedValues:
     """The raw value of each key. A scan is read and reduced when it is first asked for: to rows, or at once to columns."""
 
-    def __init__(self, layout: Layout, scan: Callable[[], pa.Table] | None = None) -> None:
+    def __init__(self, layout: DeltaLayout, scan: Callable[[], pa.Table] | None = None) -> None:
         self._layout, self._scan = layout, scan
         self._values = KeptValues(layout.takes_columns)
         self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
@@ -135,7 +135,7 @@ class Index:
         The bytes of the files that were there when the version was loaded, and whether they are too much for memory.
     """
 
-    def __init__(self, table: OpenedTable, layout: Layout) -> None:
+    def __init__(self, table: OpenedTable, layout: DeltaLayout) -> None:
         self._table, self._layout = table, layout
         self.values: IndexedValues | LargeIndex = IndexedValues(layout)
         self.seq = 0

@@ -12,13 +12,13 @@ from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN, RawForms, RawKey
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
 
-__all__ = ["SENTINEL_COLUMN", "SEQ_COLUMN", "Layout", "RawKey", "RawValue", "in_order"]
+__all__ = ["SENTINEL_COLUMN", "SEQ_COLUMN", "DeltaLayout", "RawKey", "RawValue", "in_order"]
 
 _COMMIT = [("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.int64())]
 _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())])
 
 
-class Layout(RawForms):
+class DeltaLayout(RawForms):
     """The columns of one state, derived from its kind and its `StateConf`.
 
     Attributes

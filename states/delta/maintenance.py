@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.commit_notes import COMPACTION
 from states.delta.data_files import DataFile
-from states.delta.layout import Layout
+from states.delta.layout import DeltaLayout
 from states.delta.options import DeltaOptions
 from trident.errors import StateError
 
@@ -42,7 +42,7 @@ class Maintenance:
         Columns, options, and the name of the state for messages.
     """
 
-    def __init__(self, table: ChangeTable, layout: Layout, options: DeltaOptions, what: str) -> None:
+    def __init__(self, table: ChangeTable, layout: DeltaLayout, options: DeltaOptions, what: str) -> None:
         self._source, self._layout, self._options, self._what = table, layout, options, what
         self._files = self._entries = self._runs = 0
         self._thread: threading.Thread | None = None

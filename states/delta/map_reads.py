@@ -10,7 +10,7 @@ from states.delta.beyond_memory.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.fence import newest_sentinel
 from states.delta.index import Index
-from states.delta.layout import Layout, RawKey, RawValue, in_order
+from states.delta.layout import DeltaLayout, RawKey, RawValue, in_order
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
@@ -39,7 +39,7 @@ class DeltaReads(BackingMap):
     ) -> None:
         conf = StateConf() if conf is None else conf
         options = DeltaOptions() if options is None else options
-        self._layout = Layout(kind, conf)
+        self._layout = DeltaLayout(kind, conf)
         self._what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
         self._app, self._partition = f"trident/{conf.prefix}/{partition}", partition
         layout = self._layout
@@ -127,7 +127,7 @@ _FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 class Reader:
     """Follows the newest version of a table, and remembers what it answered of this version."""
 
-    def __init__(self, table: ChangeTable, layout: Layout, base: BaseReads) -> None:
+    def __init__(self, table: ChangeTable, layout: DeltaLayout, base: BaseReads) -> None:
         self._table, self._layout, self._base = table, layout, base
         self._answers: dict[RawKey, RawValue | None] = {}
         self._sentinel: tuple[Sentinel | None] | None = None  # None: not read yet

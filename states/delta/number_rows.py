@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.layout import Layout
+from states.delta.layout import DeltaLayout
 from states.delta.raw_forms import SENTINEL_COLUMN, array_of, python_of
 from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
 from trident.state.columns.number_table import NumberTable
@@ -20,7 +20,7 @@ from trident.state.txid import Sentinel
 __all__ = ["columns_of", "key_column", "number_table", "table_of"]
 
 
-def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
+def table_of(layout: DeltaLayout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
     """Build the rows of one commit, and that of its sentinel.
 
     Parameters
@@ -40,7 +40,7 @@ def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel:
     return rows if sentinel is None else pa.concat_tables([rows, layout.table([], [], seq, sentinel)])
 
 
-def number_table(layout: Layout, scan: pa.Table) -> NumberTable:
+def number_table(layout: DeltaLayout, scan: pa.Table) -> NumberTable:
     """Reduce a scan in order to the latest numbers of each key."""
     rows = scan.filter(pc.is_null(scan[SENTINEL_COLUMN]))
     parts = [python_of(rows[name]) for name in layout.key_columns]
@@ -56,7 +56,7 @@ def number_table(layout: Layout, scan: pa.Table) -> NumberTable:
     return table
 
 
-def columns_of(layout: Layout, rows: pa.Table) -> NumberColumns:
+def columns_of(layout: DeltaLayout, rows: pa.Table) -> NumberColumns:
     """Return the numbers of rows, one for each."""
     numbers = np.empty((rows.num_rows, 4), np.int64)
     for at, name in enumerate(layout.value_columns):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.layout import Layout
+from states.delta.layout import DeltaLayout
 from states.delta.raw_forms import SENTINEL_COLUMN
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
@@ -25,7 +25,7 @@ class PublishedRows:
         Their names: those that the topology declares, `key` and `value` where it declares none.
     """
 
-    def __init__(self, layout: Layout, conf: StateConf) -> None:
+    def __init__(self, layout: DeltaLayout, conf: StateConf) -> None:
         self._layout = layout
         self.keys = tuple(name for name, _ in conf.key_fields) if layout.typed_keys else layout.key_columns
         self.value = _free_name(conf.value_field or "value", self.keys)

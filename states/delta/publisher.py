@@ -17,7 +17,7 @@ from typing import NamedTuple
 from states.delta.beyond_memory.base_table import BaseTable
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import Layout
+from states.delta.layout import DeltaLayout
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.published_table import Shown
@@ -58,7 +58,7 @@ class Publisher:
         changes: ChangeTable,
         table: BaseTable,
         rows: PublishedRows,
-        layout: Layout,
+        layout: DeltaLayout,
         options: DeltaOptions,
         name: str,
         what: str,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.index import Index, IndexedValues
-from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.layout import DeltaLayout, RawKey, RawValue
 from states.delta.number_rows import table_of
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
@@ -23,7 +23,7 @@ _TRIES = 5
 class Puts:
     """Puts of one commit; the last one of a key counts."""
 
-    def __init__(self, layout: Layout, rows: Mapping[RawKey, RawValue] | None = None) -> None:
+    def __init__(self, layout: DeltaLayout, rows: Mapping[RawKey, RawValue] | None = None) -> None:
         self._layout = layout
         self._rows: dict[RawKey, RawValue] = dict(rows or {})
         self._columns: tuple[NumberColumns, NumberColumns] | None = None

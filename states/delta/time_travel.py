@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from states.delta.beyond_memory.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.commit_notes import Place, find_batch, shown_batches
+from states.delta.commit_notes import BatchPlace, find_batch, shown_batches
 from states.delta.fence import newest_sentinel
 from states.delta.index import IndexedValues
-from states.delta.layout import Layout, RawValue, in_order
+from states.delta.layout import DeltaLayout, RawValue, in_order
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.spark_table import delta_dataframe
@@ -48,7 +48,7 @@ class DeltaStateAt(State):
     """
 
     def __init__(
-        self, table: ChangeTable, base: BaseReads, layout: Layout, snapshot: Snapshot, snapshot_key: Key | str
+        self, table: ChangeTable, base: BaseReads, layout: DeltaLayout, snapshot: Snapshot, snapshot_key: Key | str
     ) -> None:
         self.txid, self.version = snapshot.txid, table.version
         self._layout, self._snapshot = layout, snapshot
@@ -170,9 +170,9 @@ def delta_state_at(
 class _Found(NamedTuple):
     """The table at a batch of its history; no place: nothing was ever committed."""
 
-    layout: Layout
+    layout: DeltaLayout
     table: ChangeTable
-    place: Place | None
+    place: BatchPlace | None
 
 
 def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
@@ -184,13 +184,13 @@ def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType,
     return DeltaStateAt(table, base, layout, place.snapshot, options.snapshot_key)
 
 
-def _in_memory(table: ChangeTable, layout: Layout) -> IndexedValues:
+def _in_memory(table: ChangeTable, layout: DeltaLayout) -> IndexedValues:
     scan = in_order(table.scan())
     return IndexedValues(layout, lambda: scan)
 
 
 def _found(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> _Found:
-    layout = Layout(kind, replace(conf, read_only=True))
+    layout = DeltaLayout(kind, replace(conf, read_only=True))
     table = ChangeTable(path, layout.schema, layout.description, options, read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {redacted(path)} as of batch {number}"

@@ -27,7 +27,7 @@ from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedO
 from trident.state.interfaces import State, StateConf, StateType
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import FieldsCodec, Record, RecordFence, refuse_read_only
+from trident.storekit import FieldsCodec, RecordFence, SentinelRecord, refuse_read_only
 
 __all__ = ["TopicSink"]
 
@@ -116,4 +116,4 @@ class TopicSink(State):
 
     def _lay(self, sentinel: Sentinel) -> None:
         self._writer.mark = sentinel.txid
-        self._fence.lay(Record(sentinel, (os.urandom(8).hex(),)))
+        self._fence.lay(SentinelRecord(sentinel, (os.urandom(8).hex(),)))

@@ -15,19 +15,19 @@ from states.memcached.faults import CHANGED, refused
 from states.memcached.health import Baseline, BaselineCodec
 from states.memcached.key_names import Names
 from states.memcached.options import MemcachedOptions
-from states.memcached.server_watch import Watch
-from states.memcached.servers import Connection, Servers
+from states.memcached.server_watch import ServerWatch
+from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import Record, RecordFence, Register
+from trident.storekit import RecordFence, Register, SentinelRecord
 
-__all__ = ["Guard"]
+__all__ = ["CommitGuard"]
 
 _NEVER = b"0"
 
 
-class Guard:
+class CommitGuard:
     """The sentinel of one partition, and the health of the servers.
 
     Parameters
@@ -43,10 +43,10 @@ class Guard:
     ) -> None:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
         self._partition = partition
-        self._watch = Watch(servers, names.epoch, options, self.place)
+        self._watch = ServerWatch(servers, names.epoch, options, self.place)
         self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
         self._fence = RecordFence(self._register, BaselineCodec(), self.place)
-        self._known: Record[Baseline] | None = None  # the watch's baseline is this record's, or a later look
+        self._known: SentinelRecord[Baseline] | None = None  # the watch's baseline is this record's, or a later look
         self._loss_told = False
         self._inspected = conf.read_only
 
@@ -94,7 +94,7 @@ class Guard:
         self._learn(found)
         if found is None or force:
             self._watch.begin()
-        record = Record(sentinel, self._watch.baseline)
+        record = SentinelRecord(sentinel, self._watch.baseline)
         with self._naming_the_loss():
             self._fence.lay(record)
         self._known, self._loss_told = record, False
@@ -110,11 +110,11 @@ class Guard:
         self._watch.lay_epochs()
         self._register.delete()  # last: until then the old baseline tells that the epochs changed
 
-    def flags_on(self, connection: Connection) -> bytes:
+    def flags_on(self, connection: MemcachedConnection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
         return self._watch.flags_on(connection)
 
-    def check_epoch(self, connection: Connection, epoch: bytes) -> None:
+    def check_epoch(self, connection: MemcachedConnection, epoch: bytes) -> None:
         """Raise `StateLossDetected` if the epoch that was just read on a server is not the one of the begin."""
         lost = self._watch.loss_of_epoch(connection, epoch)
         if lost is not None:
@@ -132,7 +132,7 @@ class Guard:
             if lost is not None:
                 raise self._lost(lost)
 
-    def _learn(self, record: Record[Baseline] | None) -> None:
+    def _learn(self, record: SentinelRecord[Baseline] | None) -> None:
         """Take from another record what the servers were like when the state began."""
         if record is not None and record != self._known:
             self._watch.baseline = record.notes

@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from trident.storekit import Record, no_sentinel, sentinel_of
+from trident.storekit import SentinelRecord, no_sentinel, sentinel_of
 
 __all__ = ["Baseline", "BaselineCodec", "Health", "loss", "moves_page"]
 
@@ -91,12 +91,12 @@ def _loss(server: str, before: Health, now: Health, evictions: bool) -> str | No
 class BaselineCodec:
     """The record of the sentinel of a partition, with the baseline beside it: JSON."""
 
-    def encode(self, record: Record[Baseline]) -> bytes:
+    def encode(self, record: SentinelRecord[Baseline]) -> bytes:
         """Return the bytes of a record."""
         found = {"sentinel": record.sentinel.fields, "servers": record.notes}
         return json.dumps(found, separators=(",", ":")).encode()
 
-    def decode(self, data: bytes, what: str) -> Record[Baseline]:
+    def decode(self, data: bytes, what: str) -> SentinelRecord[Baseline]:
         """Return the record of bytes."""
         try:
             found = json.loads(data)
@@ -104,4 +104,4 @@ class BaselineCodec:
             baseline = {str(name): Health(*map(int, health)) for name, health in servers.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise no_sentinel(data, what) from error
-        return Record(sentinel_of(fields, what), baseline)
+        return SentinelRecord(sentinel_of(fields, what), baseline)

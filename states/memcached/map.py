@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from states.memcached.faults import CHANGED, refused
-from states.memcached.fence import Guard
+from states.memcached.fence import CommitGuard
 from states.memcached.key_names import Names, prefix_of, unwrap, wrap
 from states.memcached.options import MemcachedOptions
-from states.memcached.servers import Connection, Servers
+from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.interfaces import Key, StateConf
@@ -50,7 +50,7 @@ class MemcachedMap(BackingMap):
     def __init__(self, options: MemcachedOptions, conf: StateConf, partition: int = 0) -> None:
         self._options, self._state, self._read_only = options, conf.prefix, conf.read_only
         self._names, self._servers = Names(prefix_of(conf, options.prefix)), Servers(options)
-        self._guard = Guard(self._servers, self._names, options, conf, partition)
+        self._guard = CommitGuard(self._servers, self._names, options, conf, partition)
         self._expiration = b"%d" % (options.ttl_s or 0)
         self._committing = False
 
@@ -104,7 +104,7 @@ class MemcachedMap(BackingMap):
                     self._write(connection, [keys[at] for at in there], [names[at] for at in there],
                                 [b""] * len(there), _AT_ONCE)  # fmt: skip
 
-    def _read(self, connection: Connection, names: list[bytes], values: dict[bytes, bytes]) -> None:
+    def _read(self, connection: MemcachedConnection, names: list[bytes], values: dict[bytes, bytes]) -> None:
         found = connection.gets([self._names.epoch, *names])
         record = found.pop(self._names.epoch, None)
         epoch = b"0" if record is None else record.data
@@ -115,7 +115,12 @@ class MemcachedMap(BackingMap):
             values.update({name: item.data for name, item in found.items() if item.flags == epoch})
 
     def _write(
-        self, connection: Connection, keys: list[Key], names: list[bytes], values: list[bytes], expiration: bytes
+        self,
+        connection: MemcachedConnection,
+        keys: list[Key],
+        names: list[bytes],
+        values: list[bytes],
+        expiration: bytes,
     ) -> None:
         flags, tokens = self._guard.flags_on(connection), connection.tokens
         self._learn_tokens(connection, names)
@@ -134,7 +139,7 @@ class MemcachedMap(BackingMap):
                 self._guard.check_health()
             raise refused(self._state, connection.name, failed)
 
-    def _learn_tokens(self, connection: Connection, names: list[bytes]) -> None:
+    def _learn_tokens(self, connection: MemcachedConnection, names: list[bytes]) -> None:
         unknown = [name for name in names if name not in connection.tokens]
         if unknown:
             connection.remember(unknown, connection.gets(unknown))
@@ -164,12 +169,12 @@ class MemcachedMap(BackingMap):
         self._guard.check_health()
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel, see `Guard.read_sentinel`."""
+        """Return the sentinel, see `CommitGuard.read_sentinel`."""
         self._committing = False
         return self._guard.read_sentinel()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel, see `Guard.move_sentinel`."""
+        """Move the sentinel, see `CommitGuard.move_sentinel`."""
         self._refuse_read_only("move the sentinel")
         self._guard.move_sentinel(sentinel, force)
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from trident.storekit import Calls, Expiring, seconds, whole
+from trident.storekit import Expiring, ServerCalls, seconds, whole
 
 __all__ = ["MemcachedOptions"]
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class MemcachedOptions(Calls, Expiring):
-    """How a Memcached state is kept; the others are those of `Calls`, `Expiring` and `MapOptions`.
+class MemcachedOptions(ServerCalls, Expiring):
+    """How a Memcached state is kept; the others are those of `ServerCalls`, `Expiring` and `MapOptions`.
 
     Attributes
     ----------

@@ -13,18 +13,18 @@ from typing import Any
 
 from states.memcached.health import Baseline, Health, loss, moves_page
 from states.memcached.options import MemcachedOptions
-from states.memcached.servers import Connection, Servers
+from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, EnvironmentProblem
 from trident.storekit import warn_of_eviction, warn_once
 
-__all__ = ["Watch"]
+__all__ = ["ServerWatch"]
 
 _LOGGER = logging.getLogger(__name__)
 _NEVER = b"0"
 _LOOK_AGAIN_S = 0.001
 
 
-class Watch:
+class ServerWatch:
     """The servers as one partition of a state sees them.
 
     Parameters
@@ -64,7 +64,7 @@ class Watch:
             self.baseline = now
         return lost
 
-    def loss_of_epoch(self, connection: Connection, epoch: bytes) -> str | None:
+    def loss_of_epoch(self, connection: MemcachedConnection, epoch: bytes) -> str | None:
         """Say what was lost if the epoch that was just read on a server is not the one of the baseline."""
         known = self.baseline.get(connection.name)
         if known is None or int(epoch) == known.epoch:
@@ -72,7 +72,7 @@ class Watch:
         now = {connection.name: self._look_at(connection)}
         return loss({connection.name: known}, now) or f"server {connection.name} has lost the epoch"
 
-    def flags_on(self, connection: Connection) -> bytes:
+    def flags_on(self, connection: MemcachedConnection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
         if not self.baseline:
             self.begin()
@@ -90,7 +90,7 @@ class Watch:
             for danger in _dangers(settings, connection.statistics()) if warn else ():
                 warn_once(_LOGGER, f"memcached server {connection.name}", f"it {danger} ({self._place})")
 
-    def _look_at(self, connection: Connection, lay: bool = False) -> Health:
+    def _look_at(self, connection: MemcachedConnection, lay: bool = False) -> Health:
         name = self._epoch_name
         found = connection.gets([name])
         if lay and name not in found:
@@ -99,7 +99,7 @@ class Watch:
         epoch = int(found[name].data) if name in found else 0
         return Health.of(epoch, self._counted(connection))
 
-    def _counted(self, connection: Connection) -> Mapping[bytes, Any]:
+    def _counted(self, connection: MemcachedConnection) -> Mapping[bytes, Any]:
         """Return the statistics of a server, including the slab page that is being moved."""
         statistics = first = connection.statistics()
         give_up = time.monotonic() + self._patience_s

@@ -17,7 +17,7 @@ from states.memcached.protocol import Item, Refusal, Replies, gets_command, stor
 from trident.errors import BackendError, StoreAwayError
 from trident.storekit import Retries, driver_package
 
-__all__ = ["Connection", "Servers", "Write"]
+__all__ = ["MemcachedConnection", "Servers", "Write"]
 
 T = TypeVar("T")
 Write = tuple[bytes, bytes, bytes, bytes, bytes | None]
@@ -27,7 +27,7 @@ _SLOTS = 4096
 _FATAL = (b"ERROR", b"CLIENT_ERROR")
 
 
-class Connection:
+class MemcachedConnection:
     """One server.
 
     Attributes
@@ -170,14 +170,14 @@ class Servers:
 
     def __init__(self, options: MemcachedOptions) -> None:
         driver = _driver()
-        self.connections = [Connection(driver, name, options) for name in options.servers]
+        self.connections = [MemcachedConnection(driver, name, options) for name in options.servers]
         self._slots = _slots(options.servers)
 
-    def of(self, name: bytes) -> Connection:
+    def of(self, name: bytes) -> MemcachedConnection:
         """Return the server of a name."""
         return self.connections[self._slots[crc32(name) % _SLOTS]]
 
-    def placed(self, names: Sequence[bytes]) -> list[tuple[Connection, list[int]]]:
+    def placed(self, names: Sequence[bytes]) -> list[tuple[MemcachedConnection, list[int]]]:
         """Return, for each server that has any of the names, their places in the list."""
         if len(self.connections) == 1:
             return [(self.connections[0], list(range(len(names))))] if names else []

@@ -25,7 +25,7 @@ from typing import Any
 from states.memcached.key_names import Names, prefix_of, unwrap, wrap
 from states.memcached.map import MemcachedMap
 from states.memcached.options import MemcachedOptions
-from states.memcached.servers import Connection, Servers
+from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, ConfigError
 from trident.roles import facts_of
 from trident.state.encoding.serializers import CodecSerializer
@@ -159,7 +159,7 @@ class MemcachedCache(SpacedCache[Any]):
         """Close the connections."""
         self._servers.close()
 
-    def _put(self, connection: Connection, chunk: list[tuple[bytes, bytes]]) -> None:
+    def _put(self, connection: MemcachedConnection, chunk: list[tuple[bytes, bytes]]) -> None:
         replies = connection.set_many(_FLAGS, self._expiration, chunk)
         failed = [(name, reply) for (name, _), reply in zip(chunk, replies, strict=True) if reply != b"STORED"]
         if any(b"too large" not in reply and b"out of memory" not in reply for _, reply in failed):

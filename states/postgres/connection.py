@@ -20,7 +20,7 @@ from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
 from trident.storekit import Retries, warn_once
 
-__all__ = ["Connection", "Session"]
+__all__ = ["PostgresConnection", "Session"]
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class _BytesDumper(Dumper):
         return head + b"".join(chain.from_iterable(zip(lengths, obj, strict=True)))
 
 
-class Connection(psycopg.Connection[Any]):
+class PostgresConnection(psycopg.Connection[Any]):
     """Waits at most `limit_s` for a silent server."""
 
     limit_s = 60.0
@@ -102,10 +102,10 @@ class Session:
         self._options, self._what, self._read_only = options, what, read_only
         self._server = f"PostgreSQL at {_address(options.url)}"
         self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
-        self._connection: Connection | None = None
+        self._connection: PostgresConnection | None = None
         self._process = 0
 
-    def run(self, doing: str, work: Callable[[Connection], T]) -> T:
+    def run(self, doing: str, work: Callable[[PostgresConnection], T]) -> T:
         """Return what `work` does with the connection; it is called again after a failure that may be over.
 
         Raises
@@ -141,17 +141,17 @@ class Session:
         is_lost = self._connection is None and isinstance(error, BackendError) and error.retryable
         return is_lost and failures <= self._options.retries
 
-    def _opened(self) -> Connection:
+    def _opened(self) -> PostgresConnection:
         if self._connection is None or self._process != os.getpid():
             self.close()
             self._connection, self._process = self._connect(), os.getpid()
         return self._connection
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> PostgresConnection:
         options = self._options
         given: dict[str, Any] = {**options.parameters, "connect_timeout": max(2, round(options.connect_timeout_s))}
         try:
-            connection = Connection.connect(
+            connection = PostgresConnection.connect(
                 options.url, autocommit=True, client_encoding="utf8", fallback_application_name="trident", **given
             )
         except psycopg.ProgrammingError:

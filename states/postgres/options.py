@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
-from trident.storekit import Account, Calls, seconds, whole
+from trident.storekit import Account, ServerCalls, seconds, whole
 
 __all__ = ["MAX_NAME_BYTES", "PostgresOptions"]
 
@@ -15,8 +15,8 @@ MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class PostgresOptions(Calls, Account):
-    """The options of a PostgreSQL state; see `Calls`, `Account` and `MapOptions` of `trident.storekit` for the others.
+class PostgresOptions(ServerCalls, Account):
+    """The options of a PostgreSQL state; see `ServerCalls`, `Account` and `MapOptions` of `trident.storekit` for the others.
 
     Attributes
     ----------

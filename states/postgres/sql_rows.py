@@ -10,10 +10,10 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.connection import Connection, Session
+from states.postgres.connection import PostgresConnection, Session
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions
 from trident.state.interfaces import StateConf
-from trident.storekit import Puts, Rows, by_count, by_size
+from trident.storekit import Puts, StoredRows, by_count, by_size
 
 __all__ = ["PostgresRows", "table_name"]
 
@@ -37,7 +37,7 @@ _FIRST = "INSERT INTO {table} VALUES (%(name)b, %(new)b) ON CONFLICT DO NOTHING 
 _NEXT = "UPDATE {table} SET value = %(new)b WHERE key = %(name)b AND value = %(found)b RETURNING 1"
 
 
-class PostgresRows(Rows):
+class PostgresRows(StoredRows):
     """One state's table, which the first write creates."""
 
     max_key_bytes = 2_600  # an entry of an index takes a third of a page at most
@@ -86,7 +86,7 @@ class PostgresRows(Rows):
             self._session.run("make the table", self._create)
             return self._session.run(doing, send)
 
-    def _send(self, puts: Puts, fence: str, given: dict[str, bytes | None], connection: Connection) -> bool:
+    def _send(self, puts: Puts, fence: str, given: dict[str, bytes | None], connection: PostgresConnection) -> bool:
         deleted = [key for key, value in puts.items() if value is None]
         keys = [key for key, value in puts.items() if value is not None]
         values, most = [value for value in puts.values() if value is not None], self._options
@@ -100,12 +100,12 @@ class PostgresRows(Rows):
                 fence, deleted = _FREE, []  # the row that fences is locked until the transaction ends
         return True
 
-    def _create(self, connection: Connection) -> None:
+    def _create(self, connection: PostgresConnection) -> None:
         with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
             connection.execute(self._sql(_CREATE), ())
 
     def _rows(self, doing: str, query: str, *arguments: Any) -> list[Any]:
-        def read(connection: Connection) -> list[Any]:
+        def read(connection: PostgresConnection) -> list[Any]:
             with connection.cursor(binary=True) as cursor:
                 return cursor.execute(self._sql(query), arguments).fetchall()
 

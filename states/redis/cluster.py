@@ -108,7 +108,7 @@ class Cluster(Server):
     def _new_link(self, host: str, port: int, greet: Callable[[Link], None]) -> Link:
         return Link.to({**self._seeds[0], "host": host, "port": port}, greet)
 
-    def _find(self) -> list[Node]:
+    def _find(self) -> list[ClusterNode]:
         """Look up where the buckets are; return each node's own description."""
         errors = driver().exceptions
         known = [address for _, _, address, _ in self._ranges]
@@ -143,7 +143,7 @@ class Cluster(Server):
                 raise answer
         return answers
 
-    def _survey(self, asked: str, answer: bytes) -> Iterator[Node]:
+    def _survey(self, asked: str, answer: bytes) -> Iterator[ClusterNode]:
         """Iterate over each primary's own description, without those that cannot be asked."""
         errors = driver().exceptions
         addresses = {name: address for _, _, address, name in self._ranges}
@@ -157,7 +157,7 @@ class Cluster(Server):
                     continue
                 yield from (each for each in nodes_in(its) if each.own)
 
-    def _refuse_stranded(self, nodes: list[Node]) -> None:
+    def _refuse_stranded(self, nodes: list[ClusterNode]) -> None:
         ours = frozenset(self._slots)
         for node in nodes:
             for slot, source in node.arriving:
@@ -180,7 +180,7 @@ _OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """One line of CLUSTER NODES.
 
     Attributes
@@ -214,7 +214,7 @@ class Node:
         return any(first <= slot <= last for first, last in self.slots)
 
 
-def nodes_in(answer: bytes) -> Iterator[Node]:
+def nodes_in(answer: bytes) -> Iterator[ClusterNode]:
     """Read the answer to CLUSTER NODES."""
     for line in answer.decode().splitlines():
         name, address, flags, _primary, _ping, _pong, epoch, _link, *slots = line.split()
@@ -222,7 +222,7 @@ def nodes_in(answer: bytes) -> Iterator[Node]:
         known = set(flags.split(","))
         primary = "master" in known and known.isdisjoint({"fail", "noaddr", "handshake"})
         moving = [(int(slot), way, other) for slot, way, other in _OPEN.findall(" ".join(slots))]
-        yield Node(
+        yield ClusterNode(
             name, host, int(port), int(epoch), "myself" in known, primary,
             slots=tuple(_range(text) for text in slots if not text.startswith("[")),
             arriving=tuple((slot, other) for slot, way, other in moving if way == "<"),

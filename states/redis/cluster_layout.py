@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from states.redis.layout import KeyGroup, Layout, escaped
+from states.redis.layout import KeyGroup, RedisLayout, escaped
 from trident.errors import ConfigError
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
@@ -18,7 +18,7 @@ from trident.state.interfaces import Key
 __all__ = ["ClusterLayout"]
 
 
-class ClusterLayout(Layout):
+class ClusterLayout(RedisLayout):
     """The names of one state's keys in a cluster.
 
     Parameters

@@ -16,15 +16,15 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from states.redis.layout import SENTINEL, Layout
+from states.redis.layout import SENTINEL, RedisLayout
 from states.redis.scripts import Command, script
 from states.redis.wire import Call, Wire
 from trident.errors import BackendError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
-from trident.storekit import Record
+from trident.storekit import SentinelRecord
 
-__all__ = ["Fence", "fenced"]
+__all__ = ["RedisFence", "fenced"]
 
 # Each script has the hash of the sentinels as KEYS[1], the field of the partition's sentinel as ARGV[1] and the writer's own
 # record as ARGV[2]. It answers 1, or the record that it found instead, or nil where there was none. Redis runs it as a whole.
@@ -88,7 +88,7 @@ return 1"""
 )
 
 
-class Fence:
+class RedisFence:
     """The partition's sentinel as this writer knows it.
 
     Parameters
@@ -101,7 +101,7 @@ class Fence:
         The state and partition, for messages.
     """
 
-    def __init__(self, wire: Wire, layout: Layout, partition: int, what: str) -> None:
+    def __init__(self, wire: Wire, layout: RedisLayout, partition: int, what: str) -> None:
         self._wire, self._layout, self._what = wire, layout, what
         self._place = f"{what} on Redis {wire.servers.name}"
         self._field, self._layout_checked = layout.sentinel_field(partition), False
@@ -172,7 +172,7 @@ class Fence:
         for found in map(self._sentinel, {before for before in seen if before is not None}):
             check_move(f"{doing} of {self._place}", sentinel, found, found, force)
         renewal = self._renewal if mine else 0
-        record = SENTINEL.encode(Record(sentinel, (renewal,)))
+        record = SENTINEL.encode(SentinelRecord(sentinel, (renewal,)))
         calls = [self._move_of(bucket, sentinel, record, before, mine) for bucket, before in enumerate(seen)]
         if not mine:
             self._run(doing, [calls.pop(0)])
@@ -186,7 +186,7 @@ class Fence:
         if self._own is None:
             return []
         self._renewal += 1
-        self._record = record = SENTINEL.encode(Record(self._own, (self._renewal,)))
+        self._record = record = SENTINEL.encode(SentinelRecord(self._own, (self._renewal,)))
 
         def command(bucket: int) -> Command:
             return self.command(_RENEW, bucket, (), [b"%d" % self._acknowledged[bucket]])

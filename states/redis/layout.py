@@ -27,7 +27,7 @@ from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.storekit import FieldsCodec
 
-__all__ = ["SENTINEL", "KeyGroup", "Layout", "default_prefix", "escaped"]
+__all__ = ["SENTINEL", "KeyGroup", "RedisLayout", "default_prefix", "escaped"]
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
@@ -65,7 +65,7 @@ class KeyGroup:
                 out[place] = value
 
 
-class Layout:
+class RedisLayout:
     """The names of one state's keys.
 
     Parameters

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from states.redis.layout import Layout
+from states.redis.layout import RedisLayout
 from states.redis.scripts import Command
 from states.redis.wire import Call, Wire
 from trident.errors import BackendError
@@ -26,7 +26,7 @@ _START = b"0"
 _PASSES = 5
 
 
-def key_pages(wire: Wire, layout: Layout, what: str) -> Iterator[Sequence[Key]]:
+def key_pages(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Sequence[Key]]:
     """Iterate over pages of distinct keys."""
     seen: set[bytes] = set()
     for names in _names_of(wire, layout, what):
@@ -37,7 +37,7 @@ def key_pages(wire: Wire, layout: Layout, what: str) -> Iterator[Sequence[Key]]:
             yield decode_keys(encoded)
 
 
-def empty(wire: Wire, layout: Layout, what: str) -> None:
+def empty(wire: Wire, layout: RedisLayout, what: str) -> None:
     """Remove all keys. The sentinels go first, so that no writer can write meanwhile."""
     doing = f"empty {what}"
     wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
@@ -58,7 +58,7 @@ def _removal(bucket: int, names: Names) -> Call:
     return Call(bucket, lambda: command, lambda _answer: None)
 
 
-def _names_of(wire: Wire, layout: Layout, what: str) -> Iterator[Names]:
+def _names_of(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Names]:
     """Iterate over pages of names; a name may occur twice, and foreign names may occur too."""
     doing = f"list the keys of {what}"
     for _ in range(_PASSES):

@@ -18,9 +18,9 @@ from typing import Any
 from states.redis.cluster import Cluster
 from states.redis.cluster_layout import ClusterLayout
 from states.redis.evictions import Evictions
-from states.redis.fence import Fence, fenced
+from states.redis.fence import RedisFence, fenced
 from states.redis.health import greeted
-from states.redis.layout import KeyGroup, Layout, default_prefix
+from states.redis.layout import KeyGroup, RedisLayout, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
 from states.redis.scripts import Command
@@ -90,7 +90,7 @@ class RedisBackingMap(BackingMap):
         greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
         self._layout, servers = place_of(options, prefix, greet)
         self._wire = Wire(servers, options)
-        self._fence = Fence(self._wire, self._layout, partition, self._what)
+        self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self._values = None if serializer is None else StoredValues(serializer)
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
 
@@ -252,11 +252,11 @@ def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
 # Where a state is: on one server, or on the nodes of a cluster.
 
 
-def place_of(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) -> tuple[Layout, Server]:
+def place_of(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) -> tuple[RedisLayout, Server]:
     """Return the names of the keys, and their servers. Nothing is connected yet."""
     hashed, expires = options.hash_key is not None, options.ttl_s is not None
     if options.clustered:
         layout = ClusterLayout(prefix, options.buckets, hashed, expires)
         return layout, Cluster(options, layout.stems, greet)
     one = Link.to(options.arguments(), greet)
-    return Layout([prefix.encode()], hashed, expires), Server(one)
+    return RedisLayout([prefix.encode()], hashed, expires), Server(one)

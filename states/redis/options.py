@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.servers.redis_server import RedisServer
-from trident.storekit import Account, Calls, Expiring, whole
+from trident.storekit import Account, Expiring, ServerCalls, whole
 
 __all__ = ["MAX_KEYS_PER_CALL", "RedisOptions"]
 
@@ -16,8 +16,8 @@ MAX_KEYS_PER_CALL = 3_900
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class RedisOptions(Calls, Account, Expiring, RedisServer):
-    """The options of a Redis state; see `Calls`, `Account`, `Expiring` and `MapOptions` of `trident.storekit`.
+class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
+    """The options of a Redis state; see `ServerCalls`, `Account`, `Expiring` and `MapOptions` of `trident.storekit`.
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ import time
 
 from trident.cluster.state.beat_records import SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["beat_all", "beat_bytes", "killed_topology", "write_topologies"]
@@ -26,7 +26,7 @@ def write_topologies(cluster: StormClusterState, count: int) -> None:
         cluster.supervisor_heartbeat(f"supervisor-{number}", info)
     for number in range(count):
         name, slot = _name(number), _slot(number)
-        base = _base(name, Status("active", _START))
+        base = _base(name, WantedStatus("active", _START))
         driver = Assignment.DRIVER
         given = Assignment("code", {slot.node: "127.0.0.1"}, {driver: slot}, {driver: _START}, "0" * 64, 1)
         cluster.setup_heartbeats(name)
@@ -53,10 +53,10 @@ def beat_bytes() -> int:
 
 def killed_topology(name: str) -> StormBase:
     """Return the record of a topology that was killed and has no driver."""
-    return _base(name, Status("killed", _START))
+    return _base(name, WantedStatus("killed", _START))
 
 
-def _base(name: str, status: Status) -> StormBase:
+def _base(name: str, status: WantedStatus) -> StormBase:
     return StormBase(name, _START, status, 1, {}, "trident", "m:t", "0" * 64)
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from trident.cli.cluster_output import print_list
 from trident.cluster.client.topology_overviews import TopologyOverview
-from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.cluster_records import StormBase, WantedStatus
 
 
 def waiting(number: int, why: str) -> TopologyOverview:
-    base = StormBase(f"t{number}", 0.0, Status("active", 0.0), 1, {}, "trident", "m:t", "0" * 64)
+    base = StormBase(f"t{number}", 0.0, WantedStatus("active", 0.0), 1, {}, "trident", "m:t", "0" * 64)
     return TopologyOverview(f"t{number}-{number}-0", base, None, None, why)
 
 

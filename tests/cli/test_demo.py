@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from tests.harness.commands import last_txid, started, trident, until
-from trident.cli.demo_crash import Job, Kill
+from trident.cli.demo_crash import DemoJob, Kill
 from trident.cli.demo_folder import DemoFolder
-from trident.cli.demo_text import Text, count_words, find_text, standard_library
+from trident.cli.demo_text import DemoText, count_words, find_text, standard_library
 from trident.coordination.transaction_log import FileLog
 from trident.errors import LogHeldError, SpoutError, StateError, TridentError
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 IN_PROCESS = ("--engine", "in_process")
 LINE = "the cow jumped over the moon, the dog laughed to see such fun\n"
-TEXT = Text(("a.txt",), 100_000, 2000, 0)
+TEXT = DemoText(("a.txt",), 100_000, 2000, 0)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_the_whole_session_of_a_job_is_killed(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     output = tmp_path / "output"
-    with Job(folder, "in_process", tmp_path) as job:
+    with DemoJob(folder, "in_process", tmp_path) as job:
         until(lambda: output.exists() and output.read_text(encoding="utf-8").strip(), "the job has a child")
         child_pid = int(output.read_text(encoding="utf-8"))
         assert os.getsid(child_pid) == job.pid
@@ -183,7 +183,10 @@ def test_what_a_failed_job_said_is_passed_on(tmp_path: Path) -> None:
     folder = DemoFolder(tmp_path / "demo")
     folder.prepare([], TEXT)
     folder.module.write_text("raise ValueError('no such luck')\n", encoding="utf-8")
-    with Job(folder, "in_process", tmp_path) as job, pytest.raises(TridentError, match="exit code 1.*\n.*no such luck"):
+    with (
+        DemoJob(folder, "in_process", tmp_path) as job,
+        pytest.raises(TridentError, match="exit code 1.*\n.*no such luck"),
+    ):
         until(job.ended, "the job ends")
 
 
@@ -234,12 +237,12 @@ def test_a_demo_that_runs_is_not_cleared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("size", "batch"), [(1, 1 << 10), (1 << 20, 1 << 15), (32 << 20, 1 << 20), (1 << 40, 8 << 20)])
 def test_there_are_tens_of_batches_within_limits(tmp_path: Path, size: int, batch: int) -> None:
-    assert DemoFolder(tmp_path).prepare([], Text(("a",), size, 1, 0)) == batch
+    assert DemoFolder(tmp_path).prepare([], DemoText(("a",), size, 1, 0)) == batch
 
 
 def test_a_later_run_keeps_the_size_of_a_batch(tmp_path: Path) -> None:
     folder = DemoFolder(tmp_path)
-    assert folder.prepare([], TEXT) == folder.prepare([], Text(("a",), 1 << 30, 1, 0)) == 100_000 // 32
+    assert folder.prepare([], TEXT) == folder.prepare([], DemoText(("a",), 1 << 30, 1, 0)) == 100_000 // 32
 
 
 def test_words_are_counted_as_split_and_the_text_spout_have_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
-from trident.cli.get import Answer, Listing, plain, read
+from trident.cli.get import KeyListing, LookupAnswer, plain, read
 from trident.cli.target import settings
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
@@ -28,7 +28,7 @@ from trident.topology import TridentTopology
 pytestmark = pytest.mark.slow
 
 IN_PROCESS = ("--conf", "engine=in_process")
-Reading = Callable[[Listing], Answer]
+Reading = Callable[[KeyListing], LookupAnswer]
 WORDS = ("the", "cow", "the", "man", "the", "moon", "the", "the", "the")
 
 
@@ -92,13 +92,13 @@ def test_neither_spark_nor_java_is_started(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("listing", "found", "more"),
     [
-        (Listing(), {"cow": 1, "man": 1, "moon": 1, "the": 6}, False),
-        (Listing("m"), {"man": 1, "moon": 1}, False),
-        (Listing("m", 2), {"man": 1, "moon": 1}, False),
-        (Listing("x", 2), {}, False),
+        (KeyListing(), {"cow": 1, "man": 1, "moon": 1, "the": 6}, False),
+        (KeyListing("m"), {"man": 1, "moon": 1}, False),
+        (KeyListing("m", 2), {"man": 1, "moon": 1}, False),
+        (KeyListing("x", 2), {}, False),
     ],
 )
-def test_keys_are_listed(listing: Listing, found: dict[str, int], more: bool, listed: Reading) -> None:
+def test_keys_are_listed(listing: KeyListing, found: dict[str, int], more: bool, listed: Reading) -> None:
     answer = listed(listing)
     assert answer.keys is not None
     assert dict(zip([word for (word,) in answer.keys], answer.values, strict=True)) == found
@@ -106,7 +106,7 @@ def test_keys_are_listed(listing: Listing, found: dict[str, int], more: bool, li
 
 
 def test_a_listing_that_ends_at_its_limit_says_so(listed: Reading) -> None:
-    answer = listed(Listing(None, 3))
+    answer = listed(KeyListing(None, 3))
     assert answer.keys is not None
     assert (len(answer.keys), answer.more) == (3, True)
 
@@ -232,11 +232,11 @@ def test_keys_must_fit_the_state(state: str, keys: list[str], said: str) -> None
 )
 def test_a_listing_must_fit_the_state(state: str, keys: list[str], said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
-        read(_topology(), settings([], {}), state, keys, Listing())
+        read(_topology(), settings([], {}), state, keys, KeyListing())
 
 
-@pytest.mark.parametrize(("keys", "listing"), [(["x"], None), ([], Listing(prefix="x"))])
-def test_a_key_that_cannot_be_one_is_wrong_usage(keys: list[str], listing: Listing | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keys", "listing"), [(["x"], None), ([], KeyListing(prefix="x"))])
+def test_a_key_that_cannot_be_one_is_wrong_usage(keys: list[str], listing: KeyListing | None, tmp_path: Path) -> None:
     topology = TridentTopology("numbers")
     stream = topology.new_stream("s", FixedBatchSpout("n: int", 1, [1]))
     stream.group_by("n").persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
@@ -246,8 +246,8 @@ def test_a_key_that_cannot_be_one_is_wrong_usage(keys: list[str], listing: Listi
         read(topology, config, "count", keys, listing)
 
 
-@pytest.mark.parametrize("listing", [None, Listing()])
-def test_the_contents_of_a_window_are_no_table(listing: Listing | None) -> None:
+@pytest.mark.parametrize("listing", [None, KeyListing()])
+def test_the_contents_of_a_window_are_no_table(listing: KeyListing | None) -> None:
     topology = TridentTopology("windows")
     stream = topology.new_stream("s", FixedBatchSpout("word", 1, ("a",)))
     stream.group_by("word").tumbling_window(2, MemoryMapState.opaque(), Count(), "n", state_name="w")

@@ -16,7 +16,7 @@ from trident.cli.app import app
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.cluster_log import log_of, submitted_log
 from trident.cluster.state.cluster_address import STATE_FILE, open_cluster_state
-from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.drpc import LocalDRPC
 from trident.operations import Count, MapGet
@@ -57,7 +57,7 @@ def ran(folder: Path, log_dir: str | Path, name: str = "words") -> TridentTopolo
 
 def submitted(cluster: StormClusterState, log_dir: str, conf: Mapping[str, str]) -> None:
     """Add the record of a topology."""
-    status = Status("active", 0.0)
+    status = WantedStatus("active", 0.0)
     base = StormBase("words", time.time(), status, 1, {}, "trident", "m:t", "0" * 64, conf, log_dir=log_dir)
     assert cluster.activate_storm("words-1-1", base)
 

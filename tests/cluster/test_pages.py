@@ -19,7 +19,7 @@ from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StatusKind, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.operations import Count
 from trident.ui.one_topology import OneTopology
@@ -36,8 +36,8 @@ def cluster(tmp_path: Path) -> Iterator[StormClusterState]:
     made.disconnect()
 
 
-def submitted(cluster: StormClusterState, name: str = "counting", status: Status | None = None) -> str:
-    status = status or Status("active", 0.0)
+def submitted(cluster: StormClusterState, name: str = "counting", status: WantedStatus | None = None) -> str:
+    status = status or WantedStatus("active", 0.0)
     conf = {"engine": "in_process", "spark.ssl.keyPassword": "hidden"}
     base = StormBase(name, time.time() - 60, status, 2, {}, "trident", "m.py:t", "hash", conf)
     return TopologyNames(cluster).submit(base)
@@ -74,7 +74,7 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
     supervising(cluster)
     beating(cluster, (storm_id := submitted(cluster)), assigned(cluster, storm_id))
     submitted(cluster, "waiting")
-    submitted(cluster, "broken", Status("failed", 0.0, reason="no such table"))
+    submitted(cluster, "broken", WantedStatus("failed", 0.0, reason="no such table"))
     pages = ClusterOverview(cluster, TOKEN)
     summary = pages.cluster_summary()
     assert {name: summary[name] for name in ("supervisors", "topologies", "slotsTotal", "slotsUsed", "slotsFree")} == {
@@ -113,7 +113,7 @@ def test_slots_are_counted_alike_wherever_they_are_told(cluster: StormClusterSta
 def test_a_topology_without_a_driver_offers_what_can_be_done_and_shows_its_settings(
     cluster: StormClusterState, kind: StatusKind, offered: list[str]
 ) -> None:
-    storm_id = submitted(cluster, status=Status(kind, 0.0))
+    storm_id = submitted(cluster, status=WantedStatus(kind, 0.0))
     page = ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()
     assert (page["actions"], page["isServed"]) == (offered, False)
     assert page["configuration"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
@@ -149,14 +149,14 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
 @pytest.mark.parametrize(
     ("status", "assigned_to", "why"),
     [
-        (Status("failed", 0.0, reason="no such table"), "", "it was marked as failed: no such table"),
-        (Status("killed", 0.0), "", "it ends"),
-        (Status("active", 0.0), "", "it waits: no supervisor is there"),
-        (Status("active", 0.0), "a", "its driver in slot a:6700 starts"),
+        (WantedStatus("failed", 0.0, reason="no such table"), "", "it was marked as failed: no such table"),
+        (WantedStatus("killed", 0.0), "", "it ends"),
+        (WantedStatus("active", 0.0), "", "it waits: no supervisor is there"),
+        (WantedStatus("active", 0.0), "a", "its driver in slot a:6700 starts"),
     ],
 )
 def test_a_topology_without_a_driver_says_why(
-    cluster: StormClusterState, status: Status, assigned_to: str, why: str
+    cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
 ) -> None:
     Leadership(cluster.state, "http://one", "1.0").campaign()
     storm_id = submitted(cluster, status=status)

@@ -19,7 +19,7 @@ from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.coordination.log_state import LogState
 from trident.drpc import LocalDRPC
-from trident.drpc.batching import Executor
+from trident.drpc.batching import RequestExecutor
 from trident.drpc.queried_states import OwnLog
 from trident.errors import (
     BackendError,
@@ -130,7 +130,7 @@ def test_a_batch_that_is_not_committed_is_not_seen() -> None:
     points = Points()
     with start(topology, "in_process", points) as running:
         points.await_point("recorded", 2)
-        executor = Executor(make_request_plan(topology.graph(), "words"), running.config, _Before(running, 1))
+        executor = RequestExecutor(make_request_plan(topology.graph(), "words"), running.config, _Before(running, 1))
         assert executor.answers(["the", "four"]) == [[[4]], [[0]]]
         assert running.drpc("words").execute("four") == [[1]]
 

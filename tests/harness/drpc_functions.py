@@ -8,7 +8,7 @@ from typing import Any
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import Config, Stream, TridentState, TridentTopology
-from trident.drpc.batching import Executor
+from trident.drpc.batching import RequestExecutor
 from trident.operations import Count, FilterNull, MapGet, Split, Sum
 from trident.planner import make_request_plan
 
@@ -47,7 +47,7 @@ def echo() -> TridentTopology:
 
 def answers(topology: TridentTopology, args: Sequence[str], function: str = "f") -> list[Any]:
     """What requests that are answered together are answered with."""
-    executor = Executor(make_request_plan(topology.graph(), function), Config(), None)
+    executor = RequestExecutor(make_request_plan(topology.graph(), function), Config(), None)
     try:
         return list(executor.answers(args))
     finally:

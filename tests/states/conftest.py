@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.cluster_session import Connection, borrow, give_back
+from states.cassandra.cluster_session import CassandraConnection, borrow, give_back
 from tests.harness.servers import Server, start_redis
 from tests.states.cassandra.cassandra_states import Home
 from tests.states.redis.redis_cluster import Cluster, cluster_in
@@ -29,7 +29,7 @@ def home(connected: Home) -> Iterator[Home]:
 
 
 @pytest.fixture
-def cql(connected: Home) -> Iterator[Connection]:
+def cql(connected: Home) -> Iterator[CassandraConnection]:
     connection = borrow(connected.options)
     yield connection
     give_back(connection)

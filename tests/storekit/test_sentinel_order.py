@@ -7,7 +7,7 @@ import pytest
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.sentinel import check_move
 from trident.state.txid import Sentinel
-from trident.storekit import FieldsCodec, Record, RecordFence, Register
+from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord
 
 cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
 
@@ -28,7 +28,7 @@ class Slot(Register):
 
 
 def record(sentinel: Sentinel | None) -> bytes | None:
-    return None if sentinel is None else FieldsCodec().encode(Record(sentinel, ()))
+    return None if sentinel is None else FieldsCodec().encode(SentinelRecord(sentinel, ()))
 
 
 @cases
@@ -47,7 +47,7 @@ def test_a_fence_over_a_cell_keeps_the_rule(case: SentinelCase) -> None:
 
     def move() -> None:
         fence.check_move(case.own, case.force)
-        fence.lay(Record(case.own, ()))
+        fence.lay(SentinelRecord(case.own, ()))
 
     slot.value = record(case.seen)
     found = fence.read()
@@ -67,10 +67,10 @@ def test_a_fence_over_a_cell_keeps_the_rule(case: SentinelCase) -> None:
 def test_a_writer_learns_that_its_record_was_replaced() -> None:
     slot = Slot()
     fence, successor = (RecordFence(slot, FieldsCodec(), "the store") for _ in range(2))
-    fence.lay(Record(Sentinel("log", 1, 5), ()))
+    fence.lay(SentinelRecord(Sentinel("log", 1, 5), ()))
     fence.check()
     successor.read()
-    successor.lay(Record(Sentinel("log", 1, 6), ()))
+    successor.lay(SentinelRecord(Sentinel("log", 1, 6), ()))
     with pytest.raises(Exception, match="a writer with a higher attempt|batch 1 attempt 6"):
         fence.check()
     fence.read()

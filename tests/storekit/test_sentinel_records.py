@@ -8,7 +8,7 @@ import pytest
 
 from trident.errors import CorruptValueError
 from trident.state.txid import Sentinel
-from trident.storekit import FieldsCodec, Record, sentinel_of
+from trident.storekit import FieldsCodec, SentinelRecord, sentinel_of
 
 SENTINEL = Sentinel("é", 3, 1 << 40, "words/count", False)
 NOTED = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
@@ -16,7 +16,7 @@ NOTED = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "pla
 
 @pytest.mark.parametrize("run", ["", "4f1c"])
 def test_a_record_is_its_fields_in_the_order_of_the_codec(run: str) -> None:
-    data = NOTED.encode(Record(SENTINEL._replace(run=run), (7,)))
+    data = NOTED.encode(SentinelRecord(SENTINEL._replace(run=run), (7,)))
     assert data == f'["é",3,1099511627776,7,false,"words/count","{run}"]'.encode()
     found = NOTED.decode(data, "state p")
     assert (tuple(found.sentinel), found.notes) == ((*SENTINEL[:5], run), (7,))

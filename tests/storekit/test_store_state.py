@@ -18,11 +18,11 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.state import Key, StateConf, StateType, Txid
-from trident.storekit import Account, Calls, Expiring, StoreState, driver_package, whole
+from trident.storekit import Account, Expiring, ServerCalls, StoreState, driver_package, whole
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class ShelfOptions(Calls, Account, Expiring):
+class ShelfOptions(ServerCalls, Account, Expiring):
     store: ClassVar[str] = "Shelf"
     longest_ttl_s: ClassVar[int | None] = 864_000
 

@@ -13,13 +13,13 @@ from trident.errors import BackendError, CommitOrderError, FencedError, Unsuppor
 from trident.state import Sentinel, StateConf, Txid
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.wrappers.serialized_map import SerializedMap
-from trident.storekit import Puts, Rows, WholeCommitMap
+from trident.storekit import Puts, StoredRows, WholeCommitMap
 from trident.testing import BackingMapContract, FencedMapContract, Limits, MapStateContract
 
 CONF = StateConf("topology", "state")
 
 
-class DictRows(Rows):
+class DictRows(StoredRows):
     """Rows in memory; `lost` answers are those of writes that were made and sent again."""
 
     stored: ClassVar[defaultdict[str, dict[bytes, bytes]]] = defaultdict(dict)

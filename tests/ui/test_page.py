@@ -24,7 +24,7 @@ from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
 from trident.observe.verdict import verdict
@@ -337,12 +337,16 @@ def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> N
 @pytest.mark.parametrize(
     ("status", "said", "offered"),
     [
-        (Status("active", 0.0), "It waits", ["Deactivate", "Rebalance", "Kill"]),
-        (Status("failed", 0.0, reason="no such table"), "marked as failed: no such table", ["Activate", "Kill"]),
+        (WantedStatus("active", 0.0), "It waits", ["Deactivate", "Rebalance", "Kill"]),
+        (
+            WantedStatus("failed", 0.0, reason="no such table"),
+            "marked as failed: no such table",
+            ["Activate", "Kill"],
+        ),
     ],
 )
 def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
-    browser: Browser, tmp_path: Path, status: Status, said: str, offered: list[str]
+    browser: Browser, tmp_path: Path, status: WantedStatus, said: str, offered: list[str]
 ) -> None:
     cluster = StormClusterState(open_cluster_state(tmp_path))
     base = StormBase("counting", time.time(), status, 1, {}, "trident", "m.py:t", "hash", {})

@@ -21,7 +21,7 @@ from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.observe import at_work
 from trident.observe.heartbeats import heartbeat_of
@@ -130,7 +130,7 @@ def test_a_cluster_says_so_of_a_stuck_topology(
     cluster = StormClusterState(open_cluster_state(tmp_path))
     conf = {"engine": "in_process"}
     kind: Literal["bolts", "trident"] = "bolts" if stuck.name == "bolts" else "trident"
-    base = StormBase(stuck.name, time.time(), Status("active", 0.0), 1, {}, kind, "m.py:t", "hash", conf)
+    base = StormBase(stuck.name, time.time(), WantedStatus("active", 0.0), 1, {}, kind, "m.py:t", "hash", conf)
     storm_id, start, driver = TopologyNames(cluster).submit(base), time.time(), Assignment.DRIVER
     info = Assignment("code", {"a": "host"}, {driver: NodePort("a", 6700)}, {driver: start}, "hash", 1)
     assert cluster.replace_assignment(storm_id, None, info)

@@ -272,14 +272,14 @@ def get_command(
     are not opaque are those of the latest write. A store that does not belong to the log (moved away, an older copy,
     another topology's, without its last writes) is an error that says so.
     """
-    from trident.cli.get import Listing, get
+    from trident.cli.get import KeyListing, get
     from trident.cli.target import load_topology, settings
 
     with reporting(debug):
         config = settings(conf or [], {"log_dir": log_dir})
         if all_keys and limit is not None:
             raise typer.BadParameter("--all lists all keys, --limit some; not both")
-        listing = Listing(prefix, limit) if all_keys or prefix is not None or limit is not None else None
+        listing = KeyListing(prefix, limit) if all_keys or prefix is not None or limit is not None else None
         get(load_topology(target, name), config, state, keys or [], listing, as_json)
 
 

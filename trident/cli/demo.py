@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from trident.cli.console import results, say, table
 from trident.cli.demo_crash import Kill, run_with_kills
 from trident.cli.demo_folder import DemoFolder
-from trident.cli.demo_text import Text, count_words, find_text, standard_library
+from trident.cli.demo_text import DemoText, count_words, find_text, standard_library
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
@@ -97,7 +97,7 @@ class Demo:
             )
         return code or int(made < self.kills)
 
-    def _introduce(self, text: Text) -> None:
+    def _introduce(self, text: DemoText) -> None:
         what = "the Python standard library" if not self.paths else ", ".join(map(str, self.paths))
         left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
         say(f"counting the words of {len(text.files):,} files, {text.size / 1e6:,.1f} MB, of {what}{left_out}")
@@ -201,7 +201,7 @@ def _stored(folder: DemoFolder, topology: TridentTopology) -> int | None:
 
 
 def _show(
-    folder: DemoFolder, counts: dict[str, int], text: Text, before: LogState | None, after: LogState, seconds: float
+    folder: DemoFolder, counts: dict[str, int], text: DemoText, before: LogState | None, after: LogState, seconds: float
 ) -> int:
     """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]

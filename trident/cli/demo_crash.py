@@ -22,7 +22,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import TridentError
 
-__all__ = ["Job", "Kill", "run_with_kills"]
+__all__ = ["DemoJob", "Kill", "run_with_kills"]
 
 _LOOK_S = 0.005
 _GONE_S = 30.0
@@ -46,7 +46,7 @@ class Kill:
         return f"kill {self.number}: SIGKILL after the record of batch {self.recorded}; {where}"
 
 
-class Job:
+class DemoJob:
     """A run of the demo's topology in a session of its own, so that a kill takes Spark with it.
 
     Leaving the context ends every process of the session, however it is left. If this process is killed itself, the job
@@ -79,7 +79,7 @@ class Job:
             env=environment,
         )
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> DemoJob:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -150,7 +150,7 @@ def run_with_kills(
         tempfile.TemporaryDirectory(prefix="trident-demo-", ignore_cleanup_errors=True) as scratch,
     ):
         while True:
-            with Job(folder, engine, Path(scratch)) as job:
+            with DemoJob(folder, engine, Path(scratch)) as job:
                 look = _Look(folder, on_progress)
                 wanted = chance.randint(1, max(1, min(3, (batches - look.txid) // (kills - len(made) + 1))))
                 if len(made) == kills or not _moment(job, look, look.txid + wanted, len(made) % 2 == 0, chance):
@@ -182,7 +182,7 @@ class _Look:
         return self.txid
 
 
-def _moment(job: Job, look: _Look, txid: int, in_commit: bool, chance: random.Random) -> bool:
+def _moment(job: DemoJob, look: _Look, txid: int, in_commit: bool, chance: random.Random) -> bool:
     """Wait until batch `txid` is recorded and then for the moment to kill; False if the job came to its end before.
 
     The moment is the one at which the store commits the next batch (`in_commit`), or any within a batch's time.

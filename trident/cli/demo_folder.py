@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.cli.demo_text import Text
+from trident.cli.demo_text import DemoText
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
@@ -83,7 +83,7 @@ class DemoFolder:
             raise LogHeldError(str(self.log_dir), holder)
         shutil.rmtree(self.path)
 
-    def prepare(self, paths: Sequence[str], text: Text) -> int:
+    def prepare(self, paths: Sequence[str], text: DemoText) -> int:
         """Write the topology and what it reads; return the size of a batch in bytes.
 
         Raises

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from trident.errors import SpoutError
 
-__all__ = ["Text", "count_words", "find_text", "standard_library"]
+__all__ = ["DemoText", "count_words", "find_text", "standard_library"]
 
 _BOM = b"\xef\xbb\xbf"
 _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
 
 
 @dataclass(frozen=True)
-class Text:
+class DemoText:
     """The files that the demo reads.
 
     Attributes
@@ -43,7 +43,7 @@ def standard_library() -> list[Path]:
     return [path for path in _walk(library) if path.suffix == ".py"]
 
 
-def find_text(paths: Sequence[Path]) -> Text:
+def find_text(paths: Sequence[Path]) -> DemoText:
     """Find the UTF-8 text files among `paths` and in folders of them; hidden files and links to folders are left out.
 
     Raises
@@ -66,7 +66,7 @@ def find_text(paths: Sequence[Path]) -> Text:
             lines += data.count(b"\n") + (not data.endswith(b"\n"))
     if not files:
         raise SpoutError(f"no text to count in {', '.join(map(str, paths))}: {skipped} files, none of them UTF-8 text")
-    return Text(tuple(files), size, lines, skipped)
+    return DemoText(tuple(files), size, lines, skipped)
 
 
 def count_words(files: Sequence[str]) -> Counter[str]:

@@ -22,11 +22,11 @@ from trident.runtime.reading.written_keys import parse_key, parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
-__all__ = ["Answer", "Listing", "get", "plain", "read"]
+__all__ = ["KeyListing", "LookupAnswer", "get", "plain", "read"]
 
 
 @dataclass(frozen=True)
-class Listing:
+class KeyListing:
     """Which keys are listed: those that begin with `prefix` (None: all), at most `limit` (None: no bound)."""
 
     prefix: str | None = None
@@ -34,7 +34,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Answer:
+class LookupAnswer:
     """What a state holds for some keys, after batch `txid`; `keys` is None for a single value.
 
     `more` is True if a listing ended at its limit and there are further keys, None if this is not a listing.
@@ -73,7 +73,7 @@ def get(
     config: Config,
     name: str,
     texts: Sequence[str],
-    listing: Listing | None = None,
+    listing: KeyListing | None = None,
     as_json: bool = False,
 ) -> None:
     """Print the values of some keys of a state, of those that are listed, or its single value."""
@@ -88,8 +88,8 @@ def get(
 
 
 def read(
-    topology: TridentTopology, config: Config, name: str, texts: Sequence[str], listing: Listing | None = None
-) -> Answer:
+    topology: TridentTopology, config: Config, name: str, texts: Sequence[str], listing: KeyListing | None = None
+) -> LookupAnswer:
     """Read some keys of a state, list them, or read its single value, at the log's last committed batch.
 
     Raises
@@ -111,12 +111,12 @@ def read(
         if listing is not None:
             rows, more = _listed(state, node, listing)
             found = [row[:-1] for row in rows], [row[-1] for row in rows]
-            return Answer(topology.name, node, state.txid, *found, more)
+            return LookupAnswer(topology.name, node, state.txid, *found, more)
         values = state.multi_get(keys) if keys else [state.get()]
-        return Answer(topology.name, node, state.txid, keys or None, values)
+        return LookupAnswer(topology.name, node, state.txid, keys or None, values)
 
 
-def _listed(state: StateReader, node: StateNode, listing: Listing) -> tuple[list[tuple[Any, ...]], bool]:
+def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool]:
     prefix, limit = listing.prefix, listing.limit
     with _as_usage():
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
@@ -132,7 +132,7 @@ def _refuse_windows(graph: Graph, name: str) -> None:
         )
 
 
-def _keys(node: StateNode, texts: Sequence[str], listing: Listing | None) -> list[Key]:
+def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
     fields = node.key_fields
     aggregated = len(node.value) > 0
     if aggregated and not fields and (texts or listing):

@@ -23,7 +23,7 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
 
-__all__ = ["Beside", "Display", "NoDisplay", "Outcome", "all_beside", "drive", "run"]
+__all__ = ["Beside", "Display", "NoDisplay", "RunOutcome", "all_beside", "drive", "run"]
 
 Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
 """Returns a context that is open while a topology runs."""
@@ -32,7 +32,7 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Attributes
@@ -160,7 +160,7 @@ def drive(
     display: Display,
     beside: Beside = _nothing,
     as_json: bool = False,
-) -> Outcome:
+) -> RunOutcome:
     """Start a topology, show its progress, and stop it: when all is committed (`once`), or at a signal.
 
     Raises what ended the topology, if that was an error.
@@ -178,7 +178,7 @@ def drive(
         except StoreAwayError:
             if signals.received is None:
                 raise
-            return Outcome(signals.received, 0, 0, 0.0, 0, None)
+            return RunOutcome(signals.received, 0, 0, 0.0, 0, None)
         if running.metrics_url is not None:
             say(f"{topology.name}: metrics at {running.metrics_url}")
         with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
@@ -192,7 +192,7 @@ def drive(
     if error is not None:
         raise error
     status = running.status
-    return Outcome(
+    return RunOutcome(
         signals.received,
         status["batches"],
         status["tuples"],

@@ -21,10 +21,10 @@ from trident.roles import has
 from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["Answer", "Executor", "RequestQueue"]
+__all__ = ["Answer", "RequestExecutor", "RequestQueue"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ Answer = list[list[Any]]
 _CLOSE_WAIT_S = 5.0
 
 
-class Executor:
+class RequestExecutor:
     """Answers requests of one function, in one thread at a time; prepares its operations and opens its states."""
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
@@ -49,7 +49,7 @@ class Executor:
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
         """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
-        run = Run(TransactionAttempt(next(self._numbers), 0), TupleErrors(bounds=self._bounds), self._states)
+        run = StepRun(TransactionAttempt(next(self._numbers), 0), TupleErrors(bounds=self._bounds), self._states)
 
         def read() -> list[Answer]:
             self._states.renew()
@@ -100,7 +100,7 @@ class RequestQueue:
         How many requests are answered together at most.
     """
 
-    def __init__(self, function: str, executors: Sequence[Executor], max_batch: int) -> None:
+    def __init__(self, function: str, executors: Sequence[RequestExecutor], max_batch: int) -> None:
         self._function, self._max_batch = function, max_batch
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
@@ -152,7 +152,7 @@ class RequestQueue:
     def _stopped(self) -> DRPCExecutionException:
         return DRPCExecutionException(self._function, "the topology or the server was stopped", reason="stopped")
 
-    def _serve(self, executor: Executor) -> None:
+    def _serve(self, executor: RequestExecutor) -> None:
         while requests := self._take():
             self._answer(executor, [one for one in requests if one.answer.set_running_or_notify_cancel()])
         executor.close()
@@ -163,7 +163,7 @@ class RequestQueue:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
 
-    def _answer(self, executor: Executor, requests: list[_Request]) -> None:
+    def _answer(self, executor: RequestExecutor, requests: list[_Request]) -> None:
         if not requests:
             return
         try:
@@ -174,7 +174,7 @@ class RequestQueue:
         for request, answer in zip(requests, answers, strict=True):
             request.answer.set_result(answer)
 
-    def _fail(self, executor: Executor, requests: list[_Request], error: BaseException) -> None:
+    def _fail(self, executor: RequestExecutor, requests: list[_Request], error: BaseException) -> None:
         """Find the requests that fail by halves; a store that does not answer, or is the wrong one, fails all at once."""
         if len(requests) > 1 and not isinstance(cause_of(error), (BackendError, StateMismatchError)):
             half = len(requests) // 2

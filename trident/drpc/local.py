@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self
 import cloudpickle
 
 from trident.config import Config
-from trident.drpc.batching import Answer, Executor, RequestQueue
-from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, Running
+from trident.drpc.batching import Answer, RequestExecutor, RequestQueue
+from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, QueriedTopology
 from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
@@ -18,7 +18,7 @@ from trident.planner import RequestPlan, make_request_plan
 __all__ = ["DRPCFunction", "LocalDRPC"]
 
 
-class Declared(Protocol):
+class DeclaredTopology(Protocol):
     """A declared topology; `TridentTopology` is one."""
 
     def graph(self) -> Graph:
@@ -51,7 +51,7 @@ class LocalDRPC:
 
     def __init__(
         self,
-        topology: Declared | Running,
+        topology: DeclaredTopology | QueriedTopology,
         conf: Config | Mapping[str, Any] | None = None,
         *,
         threads: int = 1,
@@ -60,8 +60,8 @@ class LocalDRPC:
     ) -> None:
         if threads < 1 or max_batch < 1:
             raise ConfigError(f"threads={threads}, max_batch={max_batch}: expected whole numbers of at least 1")
-        running: Running | None = None
-        if isinstance(topology, Running):
+        running: QueriedTopology | None = None
+        if isinstance(topology, QueriedTopology):
             running, graph, config = topology, topology.graph, topology.config
         else:
             graph, config = topology.graph(), Config.of(conf, **settings)
@@ -80,7 +80,7 @@ class LocalDRPC:
         self._queues: dict[str, RequestQueue] = {}
         try:
             for plan in plans:
-                executors = [Executor(copy, config, self._log) for copy in _copies(plan, threads)]
+                executors = [RequestExecutor(copy, config, self._log) for copy in _copies(plan, threads)]
                 self._queues[plan.function] = RequestQueue(plan.function, executors, max_batch)
         except BaseException:
             self.close()

@@ -17,11 +17,11 @@ from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot
 
-__all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates", "Running"]
+__all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "QueriedTopology", "RequestStates"]
 
 
 @runtime_checkable
-class Running(Protocol):
+class QueriedTopology(Protocol):
     """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one."""
 
     @property
@@ -66,7 +66,7 @@ class CommittedLog(Protocol):
 class OwnLog:
     """The log of a topology that runs in this process."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: QueriedTopology) -> None:
         self._running = running
         self.gate: AbstractContextManager[Any] | None = running.gate
 

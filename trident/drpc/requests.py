@@ -35,7 +35,7 @@ from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.joins import join
 from trident.runtime.steps.reducers import multi_reduce
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 
 __all__ = ["RequestSteps"]
 
@@ -59,7 +59,7 @@ class RequestSteps:
         self._steps = [_Step(node, _carrying(node)) for node in nodes]
         self._answer = plan.nodes[-1]
 
-    def answers(self, args: Sequence[str], run: Run) -> list[list[list[Any]]]:
+    def answers(self, args: Sequence[str], run: StepRun) -> list[list[list[Any]]]:
         """Return the answer of each request, in order: the rows of the last step.
 
         Raises
@@ -105,7 +105,7 @@ def _carrying(node: Node) -> Step:
     return Step(node.id, node.parents, node, tuple(dict.fromkeys([*node.fields.names, _REQUEST])))
 
 
-def _apply(step: _Step, sources: list[pa.Table], requests: int, run: Run) -> pa.Table:
+def _apply(step: _Step, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:
     node = step.node
     if isinstance(node, JoinNode) and not node.preserve:
         return join(step.carrying.node, sources, run.on_error.bounds)
@@ -120,7 +120,7 @@ def _apply(step: _Step, sources: list[pa.Table], requests: int, run: Run) -> pa.
 
 
 def _with_aggregates_of_nothing(
-    node: AggregateNode, done: pa.Table, source: pa.Table, requests: int, run: Run
+    node: AggregateNode, done: pa.Table, source: pa.Table, requests: int, run: StepRun
 ) -> pa.Table:
     """Add the aggregate of nothing for each request that has no rows."""
     missing = sorted(set(range(requests)).difference(source.column(_REQUEST).to_pylist()))
@@ -134,7 +134,7 @@ def _maps_batches(node: Node) -> bool:
     return isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
 
 
-def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: Run) -> pa.Table:
+def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: StepRun) -> pa.Table:
     tables = []
     for number in range(requests):
         own = [source.filter(pc.equal(source.column(_REQUEST), number)) for source in sources]
@@ -154,7 +154,7 @@ def _numbered(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.
     return numbered if like is None else numbered.select(like.column_names)
 
 
-def _routed(node: RepartitionNode, table: pa.Table, run: Run) -> pa.Table:
+def _routed(node: RepartitionNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Return the rows of the only partition; a function of the user's may send a row there several times, or nowhere."""
     sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
     frames = route(sink, Exchange(node, (node.fields,), 1), [table], (node.id, 0, 0), run)

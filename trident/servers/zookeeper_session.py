@@ -18,7 +18,7 @@ from trident.extras import needs_package
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-__all__ = ["AUTH", "Answer", "Result", "SessionChange", "ZooKeeperSession", "lost_errors"]
+__all__ = ["AUTH", "CallResult", "PendingAnswer", "SessionChange", "ZooKeeperSession", "lost_errors"]
 
 AUTH = "TRIDENT_ZOOKEEPER_AUTH"
 """The environment variable with the account: `digest:USER:PASSWORD`."""
@@ -31,7 +31,7 @@ _TRIES = 3  # to connect, while a session lasts
 SessionChange = Literal["suspended", "connected", "expired"]
 
 
-class Result(Protocol):
+class CallResult(Protocol):
     """The answer to a request, some time."""
 
     def wait(self, timeout: float) -> bool:
@@ -41,7 +41,7 @@ class Result(Protocol):
         """Return it, or raise the error that is the answer."""
 
 
-class Answer(NamedTuple):
+class PendingAnswer(NamedTuple):
     """What a request came to.
 
     Attributes
@@ -121,7 +121,7 @@ class ZooKeeperSession(ABC):
         """Whether this process began it, and not one that it was forked from."""
         return self._pid == os.getpid()
 
-    def call(self, request: Callable[[KazooClient], Result], *expected: type[Exception]) -> Answer:
+    def call(self, request: Callable[[KazooClient], CallResult], *expected: type[Exception]) -> PendingAnswer:
         """Ask until there is an answer, whatever happens to connection and session meanwhile; errors `expected` are answers."""
         from kazoo.exceptions import AuthFailedError, NoAuthError
 
@@ -132,28 +132,30 @@ class ZooKeeperSession(ABC):
             try:
                 value = self._once(request, since)
                 self.answered()
-                return Answer(value, None, repeated)
+                return PendingAnswer(value, None, repeated)
             except expected as error:
-                return Answer(None, error, repeated)
+                return PendingAnswer(None, error, repeated)
             except (NoAuthError, AuthFailedError) as error:
                 raise self.refused() from error
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo tells of the loss a moment after its requests have failed
 
-    def call_each(self, requests: Callable[[KazooClient], Iterable[Result]], *expected: type[Exception]) -> list[Any]:
+    def call_each(
+        self, requests: Callable[[KazooClient], Iterable[CallResult]], *expected: type[Exception]
+    ) -> list[Any]:
         """Ask several things at once; for each, in order, the answer or an error that was `expected`."""
         answers: list[Any] = self.call(lambda client: _Together(list(requests(client)), expected)).value
         return answers
 
-    def transaction(self, fill: Callable[[Any], None]) -> Answer:
+    def transaction(self, fill: Callable[[Any], None]) -> PendingAnswer:
         """Carry out all of what `fill` adds to a transaction, or nothing; the value has one result for each operation."""
         from kazoo.exceptions import NoAuthError
 
-        def commit(client: KazooClient) -> Result:
+        def commit(client: KazooClient) -> CallResult:
             transaction = client.transaction()
             fill(transaction)
-            done: Result = transaction.commit_async()
+            done: CallResult = transaction.commit_async()
             return done
 
         answer = self.call(commit)
@@ -181,7 +183,7 @@ class ZooKeeperSession(ABC):
         with contextlib.suppress(KazooException, OSError):
             self._client.close()
 
-    def _once(self, request: Callable[[KazooClient], Result], since: float) -> Any:
+    def _once(self, request: Callable[[KazooClient], CallResult], since: float) -> Any:
         while not self._live.wait(_LOOK_S):
             self._check(since)
         result, by = request(self._client), time.monotonic() + 2 * self.timeout_s
@@ -224,7 +226,7 @@ def lost_errors() -> tuple[type[Exception], ...]:
 class _Together:
     """Several requests that are under way at once, as one."""
 
-    def __init__(self, results: Sequence[Result], expected: tuple[type[Exception], ...]) -> None:
+    def __init__(self, results: Sequence[CallResult], expected: tuple[type[Exception], ...]) -> None:
         self._results, self._expected = results, expected
 
     def wait(self, timeout: float) -> bool:

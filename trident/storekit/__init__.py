@@ -10,37 +10,37 @@ from trident.storekit.chunking import by_count, by_size
 from trident.storekit.guards import refuse_read_only, warn_of_eviction, warn_once
 from trident.storekit.record_fence import RecordFence, Register
 from trident.storekit.retries import Retries
-from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
+from trident.storekit.sentinel_records import FieldsCodec, RecordCodec, SentinelRecord, no_sentinel, sentinel_of
 from trident.storekit.store_options import (
     Account,
-    Calls,
     Expiring,
     MapOptions,
+    ServerCalls,
     StoreOptions,
     check_options,
     seconds,
     whole,
 )
 from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
-from trident.storekit.whole_commits import Puts, Rows, WholeCommitMap
+from trident.storekit.whole_commits import Puts, StoredRows, WholeCommitMap
 
 __all__ = [
     "Account",
-    "Calls",
     "Expiring",
     "FieldsCodec",
     "Kinds",
     "MapOptions",
     "Puts",
-    "Record",
     "RecordCodec",
     "RecordFence",
     "Register",
     "Retries",
-    "Rows",
+    "SentinelRecord",
+    "ServerCalls",
     "StoreMapFactory",
     "StoreOptions",
     "StoreState",
+    "StoredRows",
     "WholeCommitMap",
     "by_count",
     "by_size",

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from trident.errors import FencedError, StateError
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
-from trident.storekit.sentinel_records import Record, RecordCodec
+from trident.storekit.sentinel_records import RecordCodec, SentinelRecord
 
 __all__ = ["RecordFence", "Register"]
 
@@ -53,16 +53,16 @@ class RecordFence(Generic[N]):
 
     def __init__(self, register: Register, codec: RecordCodec[N], what: str) -> None:
         self._register, self._codec, self._what = register, codec, what
-        self.own: Record[N] | None = None
+        self.own: SentinelRecord[N] | None = None
         self._own_data = _UNREAD
         self._seen: bytes | None = _UNREAD  # what the register held when this writer read it or replaced it last
 
-    def read(self) -> Record[N] | None:
+    def read(self) -> SentinelRecord[N] | None:
         """Return the record in the store."""
         self._seen = self._register.read()
         return self._decoded(self._seen)
 
-    def check_move(self, sentinel: Sentinel, force: bool = False) -> Record[N] | None:
+    def check_move(self, sentinel: Sentinel, force: bool = False) -> SentinelRecord[N] | None:
         """Return the record that `lay` would replace: the one that was read or written last, or what is there now.
 
         Raises
@@ -75,7 +75,7 @@ class RecordFence(Generic[N]):
         check_move(self._what, sentinel, before, before, force)
         return found
 
-    def lay(self, record: Record[N]) -> None:
+    def lay(self, record: SentinelRecord[N]) -> None:
         """Replace the record that was read or written last; this instance is the writer from now on.
 
         Raises
@@ -112,11 +112,11 @@ class RecordFence(Generic[N]):
             self._seen = self._register.read()
         return self._seen
 
-    def _displaced(self, own: Sentinel, data: bytes | None, seen: Record[N] | None) -> StateError | FencedError:
+    def _displaced(self, own: Sentinel, data: bytes | None, seen: SentinelRecord[N] | None) -> StateError | FencedError:
         found = self._decoded(data)
         return displaced(
             self._what, own, None if found is None else found.sentinel, None if seen is None else seen.sentinel
         )
 
-    def _decoded(self, data: bytes | None) -> Record[N] | None:
+    def _decoded(self, data: bytes | None) -> SentinelRecord[N] | None:
         return None if data is None else self._codec.decode(data, self._what)

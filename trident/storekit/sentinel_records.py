@@ -10,13 +10,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from trident.errors import CorruptValueError
 from trident.state.txid import Sentinel
 
-__all__ = ["FieldsCodec", "Record", "RecordCodec", "no_sentinel", "sentinel_of"]
+__all__ = ["FieldsCodec", "RecordCodec", "SentinelRecord", "no_sentinel", "sentinel_of"]
 
 N = TypeVar("N")
 _TYPES = (str, int, int, str, bool, str)  # of the fields of a sentinel
 
 
-class Record(NamedTuple, Generic[N]):
+class SentinelRecord(NamedTuple, Generic[N]):
     """A sentinel and the notes of the store."""
 
     sentinel: Sentinel
@@ -26,10 +26,10 @@ class Record(NamedTuple, Generic[N]):
 class RecordCodec(Protocol[N]):
     """Turns records into bytes and back. The same record must always give the same bytes, because they are compared."""
 
-    def encode(self, record: Record[N]) -> bytes:
+    def encode(self, record: SentinelRecord[N]) -> bytes:
         """Return the bytes of a record."""
 
-    def decode(self, data: bytes, what: str) -> Record[N]:
+    def decode(self, data: bytes, what: str) -> SentinelRecord[N]:
         """Return the record of bytes; raise `CorruptValueError`, which names `what`, if they are not a record."""
 
 
@@ -75,12 +75,12 @@ class FieldsCodec:
     dumps: Callable[[Any], bytes] = _dump_json
     loads: Callable[[bytes], Any] = json.loads
 
-    def encode(self, record: Record[tuple[Any, ...]]) -> bytes:
+    def encode(self, record: SentinelRecord[tuple[Any, ...]]) -> bytes:
         """Return the bytes of a record."""
         own, notes = record.sentinel._asdict(), iter(record.notes)
         return self.dumps([own[name] if name in own else next(notes) for name in self.fields])
 
-    def decode(self, data: bytes, what: str) -> Record[tuple[Any, ...]]:
+    def decode(self, data: bytes, what: str) -> SentinelRecord[tuple[Any, ...]]:
         """Return the record of bytes."""
         try:
             found = self.loads(data)
@@ -90,7 +90,7 @@ class FieldsCodec:
             raise no_sentinel(data, what)
         stored = dict(zip(self.fields, found, strict=True))
         sentinel = sentinel_of([stored.pop(name) for name in Sentinel._fields], what)
-        return Record(sentinel, tuple(stored.values()))
+        return SentinelRecord(sentinel, tuple(stored.values()))
 
 
 def _is_of(value: Any, expected: type) -> bool:

@@ -1,6 +1,6 @@
 """The options that stores share: one name, one meaning and one check for each.
 
-`StoreOptions` is the base of all options, `MapOptions` that of a store of bytes. `Calls`, `Account` and `Expiring` add
+`StoreOptions` is the base of all options, `MapOptions` that of a store of bytes. `ServerCalls`, `Account` and `Expiring` add
 options that only some stores have. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the
 option for the place of the store is positional: `url: str = field(kw_only=False)`.
 """
@@ -20,7 +20,7 @@ from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 
-__all__ = ["Account", "Calls", "Expiring", "MapOptions", "StoreOptions", "check_options", "seconds", "whole"]
+__all__ = ["Account", "Expiring", "MapOptions", "ServerCalls", "StoreOptions", "check_options", "seconds", "whole"]
 
 T = TypeVar("T")
 _BOUNDS = "trident.bounds"
@@ -117,7 +117,7 @@ class MapOptions(StoreOptions):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Calls(MapOptions):
+class ServerCalls(MapOptions):
     """Calls to a server.
 
     Attributes

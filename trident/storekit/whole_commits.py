@@ -1,6 +1,6 @@
 """A backing map over a store with transactions: all puts of a commit and its sentinel are one write (R8, R9).
 
-A store with transactions, such as a SQL database, says in a class of `Rows` how rows of bytes are read and written.
+A store with transactions, such as a SQL database, says in a class of `StoredRows` how rows of bytes are read and written.
 `WholeCommitMap` makes a backing map of them that commits a batch whole or not at all and fences writers.
 """
 
@@ -18,15 +18,15 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit.guards import refuse_read_only
 from trident.storekit.record_fence import RecordFence, Register
-from trident.storekit.sentinel_records import FieldsCodec, Record
+from trident.storekit.sentinel_records import FieldsCodec, SentinelRecord
 
-__all__ = ["Puts", "Rows", "WholeCommitMap"]
+__all__ = ["Puts", "StoredRows", "WholeCommitMap"]
 
 Puts = dict[bytes, bytes | None]
 """The values to write, by key; None deletes."""
 
 
-class Rows(ABC):
+class StoredRows(ABC):
     """The rows of one state, each a key and a value, in a store with transactions. Used by one thread at a time.
 
     The first byte of an encoded key is a control character; the key of a sentinel begins with a letter.
@@ -71,7 +71,7 @@ class Rows(ABC):
 class _SentinelRow(Register):
     """The row of a partition's sentinel; `puts` are written together with it, or not at all."""
 
-    def __init__(self, rows: Rows, key: bytes) -> None:
+    def __init__(self, rows: StoredRows, key: bytes) -> None:
         self._rows, self._key = rows, key
         self.puts: Puts = {}
 
@@ -98,7 +98,7 @@ class WholeCommitMap(BackingMap):
 
     facts = MapFacts(commits_atomically=True, shares_keys=True)  # no seal: rows and sentinel are one transaction
 
-    def __init__(self, rows: Rows, conf: StateConf, partition: int, what: str) -> None:
+    def __init__(self, rows: StoredRows, conf: StateConf, partition: int, what: str) -> None:
         self._rows, self._read_only, self._what = rows, conf.read_only, what
         self._row = _SentinelRow(rows, b"sentinel:%d" % partition)
         # The token distinguishes a write whose answer was lost from another run of the same attempt.
@@ -193,4 +193,4 @@ class WholeCommitMap(BackingMap):
 
     def _lay(self, sentinel: Sentinel, puts: Puts) -> None:
         self._row.puts = puts
-        self._fence.lay(Record(sentinel, (os.urandom(8).hex(),)))
+        self._fence.lay(SentinelRecord(sentinel, (os.urandom(8).hex(),)))

@@ -10,7 +10,7 @@ from trident.errors import EnvironmentProblem, TopologyError
 from trident.roles import missing
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.checks import check_signatures, check_topology
-from trident.storm.declarers import BoltDeclarer, Declared, SpoutDeclarer
+from trident.storm.declarers import BoltDeclarer, DeclaredComponent, SpoutDeclarer
 from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import BoltSpec, SpoutSpec, StormTopology
@@ -26,7 +26,7 @@ __all__ = ["TopologyBuilder", "start_on_spark"]
 class _Set:
     """A component as it was set, until the topology is created."""
 
-    declared: Declared
+    declared: DeclaredComponent
     made: Any
     streams: Mapping[str, StreamSpec]
 
@@ -140,7 +140,7 @@ class TopologyBuilder:
         """
         return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings), active)
 
-    def _check(self, id: str, parallelism: int, made: object) -> Declared:
+    def _check(self, id: str, parallelism: int, made: object) -> DeclaredComponent:
         if isinstance(made, type):
             raise TopologyError(
                 f"component {id!r}: {made.__name__} is a class; give an object of it, {made.__name__}(…)"
@@ -151,7 +151,7 @@ class TopologyBuilder:
             raise TopologyError(f"component {id!r} is set twice; the ids of spouts and bolts differ from each other")
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
-        return Declared(id, parallelism)
+        return DeclaredComponent(id, parallelism)
 
 
 def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:

@@ -13,11 +13,11 @@ from trident.storm.interfaces import CustomStreamGrouping
 from trident.storm.storm_config import StormConfig
 from trident.storm.streams import DEFAULT_STREAM
 
-__all__ = ["BoltDeclarer", "Declared", "SpoutDeclarer"]
+__all__ = ["BoltDeclarer", "DeclaredComponent", "SpoutDeclarer"]
 
 
 @dataclass
-class Declared:
+class DeclaredComponent:
     """What was declared of one component so far."""
 
     id: str
@@ -30,7 +30,7 @@ class Declared:
 class SpoutDeclarer:
     """How a spout runs."""
 
-    def __init__(self, declared: Declared) -> None:
+    def __init__(self, declared: DeclaredComponent) -> None:
         self._declared = declared
 
     def set_num_tasks(self, tasks: int) -> Self:

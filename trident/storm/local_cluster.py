@@ -21,7 +21,7 @@ from trident.storm.execution.inbox import Inbox
 from trident.storm.execution.messages import Body
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker
-from trident.storm.execution.task_layout import Layout, lay_out
+from trident.storm.execution.task_layout import TaskLayout, lay_out
 from trident.storm.statistics.local_observer import LocalObserver
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
@@ -274,7 +274,7 @@ class LocalMail:
             pass
 
 
-def inboxes_of(layout: Layout, capacity: int) -> dict[int, Inbox]:
+def inboxes_of(layout: TaskLayout, capacity: int) -> dict[int, Inbox]:
     """Return an inbox for each executor, by its tasks."""
     found: dict[int, Inbox] = {}
     for each in layout.executors:

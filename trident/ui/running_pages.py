@@ -14,12 +14,12 @@ from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration
 from trident.ui.cluster_pages import Action, Page
 
-__all__ = ["Running", "RunningPages"]
+__all__ = ["AnyRunning", "RunningPages"]
 
 logger = logging.getLogger(__name__)
 
 
-class Running(Protocol):
+class AnyRunning(Protocol):
     """A running topology: of Trident or of spouts and bolts, on Spark or not."""
 
     @property
@@ -57,7 +57,7 @@ class RunningPages(ABC):
 
     actions: Sequence[Action] = ("activate", "deactivate", "kill")
 
-    def __init__(self, running: Running, settings: Mapping[str, Any], topology_id: str | None) -> None:
+    def __init__(self, running: AnyRunning, settings: Mapping[str, Any], topology_id: str | None) -> None:
         self._running, self._id = running, topology_id or running.name
         self._settings = shown_configuration(settings)
 

@@ -11,12 +11,12 @@ from trident.observe.recent_batches import RecentRate
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.storm_config import StormConfig
 from trident.ui.cluster_pages import Action, Page
-from trident.ui.running_pages import Running, RunningPages
+from trident.ui.running_pages import AnyRunning, RunningPages
 
 __all__ = ["StormPages"]
 
 
-class _Running(Running, Protocol):
+class _Running(AnyRunning, Protocol):
     """What runs on Spark, or in a `LocalCluster`."""
 
     @property

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from states.delta.beyond_memory.base_table import TRIMMED, BaseTable
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.layout import SEQ_COLUMN, Layout, RawKey, RawValue, in_order
+from states.delta.layout import SEQ_COLUMN, DeltaLayout, RawKey, RawValue, in_order
 from states.delta.options import DeltaOptions
 from states.delta.published_table import Shown
 from trident.errors import StateError
@@ -33,7 +33,7 @@ class BaseReads:
         Of the state: where it is, the columns of its changes, those that people read, and the options.
     """
 
-    def __init__(self, path: str, layout: Layout, schema: pa.Schema, options: DeltaOptions) -> None:
+    def __init__(self, path: str, layout: DeltaLayout, schema: pa.Schema, options: DeltaOptions) -> None:
         self._path, self._layout, self._schema, self._options = path, layout, schema, options
         self._table = self._opened(None)
 

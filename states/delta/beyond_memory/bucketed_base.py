@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket, BucketFile, OpenedBucket, write_bucket
-from states.delta.beyond_memory.sorted_rows import Found, SortedRows, WantedKeys, hashes_in, rows_only
+from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys, hashes_in, rows_only
 from trident.errors import StateError
 
 __all__ = ["BucketLimits", "BucketedBase", "Rewrite"]
@@ -72,9 +72,9 @@ class BucketedBase:
     def __len__(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def lookup(self, wanted: WantedKeys) -> Found:
+    def lookup(self, wanted: WantedKeys) -> FoundRows:
         """Return the rows of keys; absent keys have none."""
-        return Found.all(list(self._found(wanted)), self.schema)
+        return FoundRows.all(list(self._found(wanted)), self.schema)
 
     def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:
         """Iterate over all rows, or those that some changes do not change, a bucket at a time."""
@@ -118,7 +118,7 @@ class BucketedBase:
         if rows.num_rows:
             yield write_bucket(rows, bucket, self._system)
 
-    def _found(self, wanted: WantedKeys) -> Iterator[Found]:
+    def _found(self, wanted: WantedKeys) -> Iterator[FoundRows]:
         for file in self.files:
             part = wanted.within(file.bucket)
             if not len(part):
@@ -127,7 +127,7 @@ class BucketedBase:
                 rows, at = opened.candidates(part.hashes)
             same, places = part.found(rows.select(self.keys), at)
             rows = rows_only(rows)
-            yield Found(rows if same.all() else rows.filter(pa.array(same)), places)
+            yield FoundRows(rows if same.all() else rows.filter(pa.array(same)), places)
 
     def _merged(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Rewrite:
         if file is None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
 from states.delta.beyond_memory.large_values import LargeValues
-from states.delta.beyond_memory.sorted_rows import Found, SortedRows
-from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows
+from states.delta.layout import DeltaLayout, RawKey, RawValue
 from states.delta.number_rows import columns_of, key_column, table_of
 from states.delta.raw_forms import SENTINEL_COLUMN, python_of
 from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
@@ -62,7 +62,7 @@ class LargeIndex:
         The batch P that the base shows.
     """
 
-    def __init__(self, layout: Layout, base: BucketedBase, shown: int) -> None:
+    def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
         self._layout, self._shown = layout, shown
         self._columns = [*layout.key_columns, *layout.value_columns]
         schema = pa.schema([layout.schema.field(name) for name in self._columns])
@@ -183,7 +183,7 @@ class LargeIndex:
         return self._layout.raw_keys(rows.columns[: len(self._layout.key_columns)])
 
 
-def _fill(answers: list[RawValue | None], found: Found, values: Iterator[RawValue]) -> None:
+def _fill(answers: list[RawValue | None], found: FoundRows, values: Iterator[RawValue]) -> None:
     for place, value in zip(found.places.tolist(), values, strict=True):
         answers[place] = value
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from states.delta.beyond_memory.bucketed_base import BucketedBase
-from states.delta.beyond_memory.sorted_rows import Found, SortedRows, WantedKeys
+from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
 
 __all__ = ["LargeValues"]
 
@@ -50,12 +50,12 @@ class LargeValues:
         """The bytes in memory."""
         return sum(run.nbytes for run in self._in_memory())
 
-    def lookup(self, keys: pa.Table) -> tuple[Found, Found]:
+    def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:
         """Look up distinct keys, given as a table of key columns.
 
         Returns
         -------
-        tuple[Found, Found]
+        tuple[FoundRows, FoundRows]
             The changes, in the columns of changes, and rows of the base, in its columns; a key is in at most one of them.
         """
         wanted, parts = WantedKeys.of(keys), []
@@ -63,7 +63,7 @@ class LargeValues:
             found, gone = run.lookup(wanted)
             wanted = wanted.without(np.concatenate([found.places, gone]))
             parts.append(found)
-        return Found.all(parts, self._schema), self.base.lookup(wanted)
+        return FoundRows.all(parts, self._schema), self.base.lookup(wanted)
 
     def together(self) -> tuple[pa.Table, Iterator[pa.Table]]:
         """Return everything: the changes that are no deletions, and the other rows of the base, a bucket at a time."""

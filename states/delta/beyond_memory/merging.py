@@ -29,7 +29,7 @@ from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.commit_notes import COMPACTION
 from states.delta.fence import moved_by_compactions
-from states.delta.layout import Layout
+from states.delta.layout import DeltaLayout
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.publisher import Due, is_newest
@@ -70,7 +70,7 @@ class BeyondMemory(OpenedBase):
         changes: ChangeTable,
         tables: tuple[BaseTable, BaseTable],
         rows: PublishedRows,
-        layout: Layout,
+        layout: DeltaLayout,
         options: DeltaOptions,
         name: str,
         what: str,

@@ -12,7 +12,7 @@ from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.memory_bounds import MemoryBounds
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, Layout, in_order
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, in_order
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.publisher import Due
@@ -32,7 +32,7 @@ class OpenedBase:
         changes: ChangeTable,
         table: BaseTable,
         rows: PublishedRows,
-        layout: Layout,
+        layout: DeltaLayout,
         options: DeltaOptions,
         name: str,
         what: str,

@@ -12,20 +12,20 @@ import pyarrow as pa
 from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket
 from states.delta.beyond_memory.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
 
-__all__ = ["Found", "SortedRows", "WantedKeys", "hashed", "hashes_in", "in_hash_order", "rows_only"]
+__all__ = ["FoundRows", "SortedRows", "WantedKeys", "hashed", "hashes_in", "in_hash_order", "rows_only"]
 
 
-class Found(NamedTuple):
+class FoundRows(NamedTuple):
     """The rows that a lookup found, and for each the number of its key among those asked for; in no order of the keys."""
 
     rows: pa.Table
     places: Places
 
     @staticmethod
-    def all(parts: Sequence[Found], schema: pa.Schema) -> Found:
+    def all(parts: Sequence[FoundRows], schema: pa.Schema) -> FoundRows:
         """Return what several lookups found together."""
         tables = [part.rows for part in parts] or [schema.empty_table()]
-        return Found(pa.concat_tables(tables), np.concatenate([np.empty(0, np.int64), *(p.places for p in parts)]))
+        return FoundRows(pa.concat_tables(tables), np.concatenate([np.empty(0, np.int64), *(p.places for p in parts)]))
 
 
 class WantedKeys:
@@ -123,14 +123,14 @@ class SortedRows:
         """The bytes in memory."""
         return int(self._rows.nbytes + self.deleted.nbytes)
 
-    def lookup(self, wanted: WantedKeys) -> tuple[Found, Places]:
+    def lookup(self, wanted: WantedKeys) -> tuple[FoundRows, Places]:
         """Return the rows of keys, and the numbers of the keys that are deleted here."""
         at, places_at = pairs(self.hashes, wanted.hashes)
         rows = self._rows.take(pa.array(at))
         same, places = wanted.found(rows.select(self._keys), places_at)
         gone = self.deleted[at[same]]
         there = pa.array(np.flatnonzero(same)[~gone])
-        return Found(rows_only(rows).take(there), places[~gone]), places[gone]
+        return FoundRows(rows_only(rows).take(there), places[~gone]), places[gone]
 
     def within(self, bucket: Bucket) -> SortedRows:
         """Return the changes of a bucket."""

@@ -15,14 +15,15 @@ from trident.cluster.driver.upgrade_proof import epoch_before
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.operations import Count
 
 _ID = "words-1-1"
 _REPLACED = {"target": "m:t", "conf": {}, "component->executors": {}}
 _UPGRADED = StormBase(
-    "words", 1.0, Status("active", 0.0), 1, {}, "trident", "m:t", "new", {}, 2, "", previous_code_hash="old", previous=_REPLACED
+    "words", 1.0, WantedStatus("active", 0.0), 1, {}, "trident", "m:t", "new", {}, 2, "",
+    previous_code_hash="old", previous=_REPLACED,
 )  # fmt: skip
 
 

@@ -7,15 +7,26 @@ from collections.abc import Mapping, Sequence
 from trident.cluster.nimbus.assigning import Picture
 from trident.cluster.nimbus.driver_health import Health
 from trident.cluster.state.beat_records import SupervisorInfo
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.driver_deaths import DriverDeath
 
 NOW = 10_000.0
 
 
-def base(launched: float = 0.0, status: Status | None = None, generation: int = 1, before: str = "") -> StormBase:
+def base(launched: float = 0.0, status: WantedStatus | None = None, generation: int = 1, before: str = "") -> StormBase:
     return StormBase(
-        "name", launched, status or Status("active", 0.0), 1, {}, "trident", "m:t", "code", {}, generation, "", before
+        "name",
+        launched,
+        status or WantedStatus("active", 0.0),
+        1,
+        {},
+        "trident",
+        "m:t",
+        "code",
+        {},
+        generation,
+        "",
+        before,
     )
 
 

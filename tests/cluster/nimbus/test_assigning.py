@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.cluster.nimbus.pictures import NOW, assignment, base, death, picture, supervisor
 from trident.cluster.nimbus.assigning import Assign, Forget, MarkFailed, Picture, RollBack, decide
-from trident.cluster.state.cluster_records import Status
+from trident.cluster.state.cluster_records import WantedStatus
 
 
 def slots(seen: Picture) -> dict[str, tuple[str, int]]:
@@ -104,7 +104,7 @@ def test_deaths_of_drivers_that_ran_well_are_not_counted() -> None:
 
 def test_deaths_long_ago_or_before_it_was_activated_are_not_counted() -> None:
     long_ago = picture({"x": base()}, {"x": assignment(("a", 1))}, deaths={"x": [death("a", ago=1801)] * 9})
-    again = base(status=Status("active", NOW - 5))
+    again = base(status=WantedStatus("active", NOW - 5))
     activated = picture({"x": again}, {"x": assignment(("a", 1))}, deaths={"x": [death("a", fatal=True)] * 9})
     assert decide(long_ago) == decide(activated) == []
 
@@ -125,16 +125,16 @@ def test_deaths_of_the_code_before_do_not_count_for_the_new_code() -> None:
 
 
 def test_a_failed_topology_rests() -> None:
-    assert decide(picture({"x": base(status=Status("failed", 0.0))})) == []
+    assert decide(picture({"x": base(status=WantedStatus("failed", 0.0))})) == []
 
 
 def test_a_failed_topology_that_still_has_its_slot_loses_it() -> None:
-    failed = base(status=Status("failed", 0.0, reason="it broke"))
+    failed = base(status=WantedStatus("failed", 0.0, reason="it broke"))
     assert decide(picture({"x": failed}, {"x": assignment(("a", 1))})) == [MarkFailed("x", "it broke")]
 
 
 def test_a_killed_topology_is_forgotten_once_its_driver_has_ended() -> None:
-    killed = base(status=Status("killed", NOW - 1, wait_secs=20))
+    killed = base(status=WantedStatus("killed", NOW - 1, wait_secs=20))
     assert decide(picture({"x": killed}, {"x": assignment(("a", 1))})) == []
     assert decide(picture({"x": killed}, {"x": assignment(("a", 1))}, silent=["x"])) == [Forget("x")]
     assert decide(picture({"x": killed}, {"x": assignment(("a", 1))}, health={"x": "stale"})) == [Forget("x")]
@@ -142,8 +142,8 @@ def test_a_killed_topology_is_forgotten_once_its_driver_has_ended() -> None:
 
 
 def test_a_killed_topology_whose_driver_does_not_end_is_forgotten_half_a_minute_after_its_time() -> None:
-    late = base(status=Status("killed", NOW - 51, wait_secs=20))
-    in_time = base(status=Status("killed", NOW - 49, wait_secs=20))
+    late = base(status=WantedStatus("killed", NOW - 51, wait_secs=20))
+    in_time = base(status=WantedStatus("killed", NOW - 49, wait_secs=20))
     assert decide(picture({"x": late}, {"x": assignment(("a", 1))})) == [Forget("x")]
     assert decide(picture({"x": in_time}, {"x": assignment(("a", 1))})) == []
 
@@ -163,7 +163,12 @@ def pictures(draw: st.DrawFn) -> Picture:
         if draw(st.booleans())
     }
     status = st.sampled_from(
-        [Status("active", 0.0), Status("inactive", 0.0), Status("killed", 0.0), Status("failed", 0.0)]
+        [
+            WantedStatus("active", 0.0),
+            WantedStatus("inactive", 0.0),
+            WantedStatus("killed", 0.0),
+            WantedStatus("failed", 0.0),
+        ]
     )
     return picture(
         {name: base(number, draw(status), draw(st.integers(1, 2))) for number, name in enumerate(names)},

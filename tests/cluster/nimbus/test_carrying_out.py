@@ -14,12 +14,12 @@ from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.topology_changes import rebalanced
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.driver_deaths import DriverDeath, report_death
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 _ID = "words-1-1"
-_NEW = StormBase("words", 1.0, Status("active", 0.0), 1, {}, "trident", "m:t", "new", generation=2)
+_NEW = StormBase("words", 1.0, WantedStatus("active", 0.0), 1, {}, "trident", "m:t", "new", generation=2)
 
 
 @pytest.fixture

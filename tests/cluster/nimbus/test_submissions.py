@@ -22,7 +22,7 @@ from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.state.beat_records import ErrorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status
+from trident.cluster.state.cluster_records import Assignment, NodePort, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.records import TopologyRecord
 from trident.coordination.transaction_log import FileLog
@@ -299,7 +299,7 @@ def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
 
 def _fail(submissions: Submissions, reason: str) -> None:
     storm_id, _ = submissions.names.find("mine")
-    status = Status("failed", 1.0, reason=reason)
+    status = WantedStatus("failed", 1.0, reason=reason)
     submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
 
@@ -319,7 +319,7 @@ def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions:
     sha256 = packed(submissions)
     submissions.submit(Submission(sha256, "mine"))
     since = submissions.kill("mine", 60).status.since_secs
-    assert submissions.kill("mine", 5).status == Status("killed", since, 5.0)
+    assert submissions.kill("mine", 5).status == WantedStatus("killed", since, 5.0)
     for change in (
         lambda: submissions.activate("mine"),
         lambda: submissions.deactivate("mine"),

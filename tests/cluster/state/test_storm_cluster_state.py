@@ -13,13 +13,13 @@ import pytest
 from tests.harness.cluster_states import Opened, Opening
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 BASE = StormBase(
-    "words", 1700000000.5, Status("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words", "ab" * 32,
-    {"trident.batch": "5"}, 3, "submission", "cd" * 32,
+    "words", 1700000000.5, WantedStatus("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words",
+    "ab" * 32, {"trident.batch": "5"}, 3, "submission", "cd" * 32,
 )  # fmt: skip
 ASSIGNMENT = Assignment(
     "/code", {"node-a": "host-a"}, {"[1-1]": NodePort("node-a", 6700)}, {"[1-1]": 1700000001.0}, "ab" * 32, 3

@@ -17,11 +17,11 @@ from trident.operations import BaseStateUpdater, Count
 from trident.planner import make_plan
 from trident.runtime.commit import committing
 from trident.runtime.commit.committing import CommittingProgram, CopyOfTask, committing_program
-from trident.runtime.engine.routing import Frame, route
+from trident.runtime.engine.routing import RowFrame, route
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, run_entry
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.rows import Run as StepRun
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import window_input
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import Sentinel, Txid, Winners
@@ -117,10 +117,10 @@ def test_of_two_runs_of_a_task_one_commits_also_if_the_other_has_no_rows(kind: s
         program = CommittingProgram(made.program)  # another process
         return run_entry(program, order, entry, 0, frames)
 
-    def pieces(table: pa.Table) -> Iterator[Frame]:
+    def pieces(table: pa.Table) -> Iterator[RowFrame]:
         sink = next(sink for sink in made.program.fragments["rows"].sinks if sink.target == entry)
         if sink.window is None:
-            yield Frame(entry, 0, 0, ("rows", 0, 0), table)
+            yield RowFrame(entry, 0, 0, ("rows", 0, 0), table)
             return
         run = StepRun(TransactionAttempt(1, EPOCH), TupleErrors(), lambda name: None)
         yield from route(

@@ -36,7 +36,7 @@ from trident.operations import (
 from trident.planner import Fragment
 from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, waiting
 from trident.runtime.engine.put_back import check_places, put_backs_of
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -324,7 +324,7 @@ def test_letters_of_more_partitions_than_there_are_now_all_come_back(place: str,
 def test_letters_without_columns_of_several_partitions_all_come_back() -> None:
     """Arrow forgets the rows of tables without columns where it puts them together."""
     nothing = pa.table({"_": pa.nulls(2)}).select([])
-    frames = [Frame("s", 0, 0, (LETTERS, 4, partition), nothing, "s/each") for partition in (0, 2)]
+    frames = [RowFrame("s", 0, 0, (LETTERS, 4, partition), nothing, "s/each") for partition in (0, 2)]
     assert put_backs_of(frames)["s/each", 0].num_rows == 4
 
 

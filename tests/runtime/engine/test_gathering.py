@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from trident.runtime.engine.gathering import Gathering, Job, Result
-from trident.runtime.engine.pace import ALONE, Limits, Pace
+from trident.runtime.engine.gathering import GatheredJob, Gathering, SharedResult
+from trident.runtime.engine.pace import ALONE, Pace, SharingLimits
 from trident.spark.job_errors import JobFailed
 from trident.spout.interfaces import TransactionAttempt
 
 WAIT_S = 100.0  # a busy machine
-LIMITS = Limits(linger_s=0.0)
+LIMITS = SharingLimits(linger_s=0.0)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -30,23 +30,23 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 class Jobs:
     """Stands for Spark: jobs that end when the test says so."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self.begun: SimpleQueue[tuple[Job[list[bytes]], Future[None]]] = SimpleQueue()
+    def __init__(self, limits: SharingLimits = LIMITS) -> None:
+        self.begun: SimpleQueue[tuple[GatheredJob[list[bytes]], Future[None]]] = SimpleQueue()
         self.ends: dict[str, Future[None]] = {}
         self.gathering: Gathering[list[bytes]] = Gathering(self.run, self.stop, limits)
         self.gathering.learn(0.0, 0)  # batches are small
         self.pool = ThreadPoolExecutor(20)
 
-    def run(self, job: Job[list[bytes]]) -> list[list[bytes]]:
+    def run(self, job: GatheredJob[list[bytes]]) -> list[list[bytes]]:
         end = self.ends[job.name] = Future()
         self.begun.put((job, end))
         end.result(WAIT_S)
         return [[f"output of {one.attempt.txid}".encode()] for one in job.attempts]
 
-    def stop(self, job: Job[list[bytes]]) -> None:
+    def stop(self, job: GatheredJob[list[bytes]]) -> None:
         self.ends[job.name].set_exception(JobFailed("cancelled"))
 
-    def start(self, *txids: int) -> list[Future[Result[list[bytes]] | None]]:
+    def start(self, *txids: int) -> list[Future[SharedResult[list[bytes]] | None]]:
         """Start attempts one after the other."""
         started = []
         for txid in txids:
@@ -71,7 +71,7 @@ def jobs() -> Iterator[Jobs]:
     jobs.pool.shutdown()
 
 
-def outputs(results: list[Future[Result[list[bytes]] | None]]) -> list[Any]:
+def outputs(results: list[Future[SharedResult[list[bytes]] | None]]) -> list[Any]:
     return [None if (one := result.result(WAIT_S)) is None else (*one.given, one.shared) for result in results]
 
 
@@ -189,7 +189,7 @@ def test_a_shared_job_that_takes_too_long_is_given_up_and_the_attempt_that_hangs
 
 
 def test_attempts_that_come_one_right_after_the_other_are_waited_for_if_the_job_before_was_shared() -> None:
-    jobs = Jobs(Limits(linger_s=0.3))
+    jobs = Jobs(SharingLimits(linger_s=0.3))
     jobs.start(1, 2, 3)
     jobs.next()[1].set_result(None)
     jobs.next()[1].set_result(None)
@@ -215,7 +215,7 @@ def test_large_attempts_run_beside_each_other_in_jobs_of_their_own() -> None:
     [(0.0, 0, 16), (0.01, 0, 16), (0.05, 0, 4), (0.11, 0, 1), (9.0, 0, 1), (0.0, 8 << 20, 8), (0.0, 1 << 30, 1)],
 )
 def test_a_job_takes_as_many_attempts_as_are_little_work_together(seconds: float, size: int, room: int) -> None:
-    pace = Pace(Limits())
+    pace = Pace(SharingLimits())
     assert pace.room == 1
     pace.learn(5.0, 0)  # the first one starts a worker
     pace.learn(seconds, size)
@@ -223,7 +223,7 @@ def test_a_job_takes_as_many_attempts_as_are_little_work_together(seconds: float
 
 
 def test_batches_are_wanted_in_bursts_while_they_are_small() -> None:
-    pace = Pace(Limits())
+    pace = Pace(SharingLimits())
     assert [pace.wants(flying, 16) for flying in range(5)] == [True, True, True, False, False]
     assert not pace.wants(2, 2)
     pace.learn(0.0, 0)
@@ -234,7 +234,7 @@ def test_batches_are_wanted_in_bursts_while_they_are_small() -> None:
 
 
 def test_few_batches_are_wanted_while_they_are_large() -> None:
-    pace = Pace(Limits())
+    pace = Pace(SharingLimits())
     pace.learn(1.0, 0)
     assert [pace.wants(flying, 16) for flying in range(16)].count(True) == ALONE
 

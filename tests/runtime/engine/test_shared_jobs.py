@@ -20,7 +20,7 @@ from tests.runtime.engine.test_gathering import WAIT_S, wait_until
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.operations import Count, Function
 from trident.planner import make_plan
-from trident.runtime.engine.pace import Limits
+from trident.runtime.engine.pace import SharingLimits
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner, Part
 from trident.runtime.engine.shared_jobs import SharingRunner
@@ -103,7 +103,9 @@ def said(output: TaskOutput) -> Any:
 class Together:
     """Attempts that are processed by one runner at the same time: behind the first, which waits, all others gather."""
 
-    def __init__(self, spark: Any, folder: Path, levels: int, acts: list[str], limits: Limits | None = None) -> None:
+    def __init__(
+        self, spark: Any, folder: Path, levels: int, acts: list[str], limits: SharingLimits | None = None
+    ) -> None:
         self.folder, self.batches = folder, Batches(folder, levels, ["wait", *acts])
         self.runner = SharingRunner(SparkRunner(spark, self.batches.program, WIDTH, owned=False), 16, limits)
         self.runner.gathering.learn(0.0, 0)
@@ -165,7 +167,7 @@ def test_cancelled_batches_take_nothing_from_the_others(spark: Any, tmp_path: Pa
 
 
 def test_a_batch_that_hangs_holds_up_no_other(spark: Any, tmp_path: Path) -> None:
-    together = Together(spark, tmp_path, 0, ["nothing", "hang", "nothing"], Limits(patience_s=0.5, patience=0.0))
+    together = Together(spark, tmp_path, 0, ["nothing", "hang", "nothing"], SharingLimits(patience_s=0.5, patience=0.0))
     together.go_on()
     outputs = [together.results[at].result(WAIT_S) for at in (1, 3)]
     assert [sum(said(output)[0].values()) for output in outputs] == [ROWS, ROWS]

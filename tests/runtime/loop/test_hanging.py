@@ -33,7 +33,7 @@ from trident.runtime import watch as watch_module
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.loop.hanging import Work
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.plain_functions import Calls
+from trident.runtime.steps.plain_functions import EmittedRows
 from trident.state import map_state
 from trident.state.interfaces import Key
 
@@ -430,7 +430,7 @@ def test_a_row_that_was_the_last_one_is_not_looked_for() -> None:
         TridentTopology("t").new_stream("in", FixedBatchSpout("word: string", 1, ["a"])).each("word", hangs, "v")._node
     )
     assert isinstance(node, EachNode)
-    calls = Calls("in/each", node, pa.table({"word": ["a"]}))
+    calls = EmittedRows("in/each", node, pa.table({"word": ["a"]}))
     assert calls.position() == ("in/each", TridentTuple(node.inputs, ("a",)))
     calls.run(TupleErrors())
     assert calls.position() == ("in/each", None)

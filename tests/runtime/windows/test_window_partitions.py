@@ -41,11 +41,11 @@ from trident.runtime.commit.committer import Committer, update_time_partition
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows import fired_rows, kept_join, kept_windows
 from trident.runtime.windows.directory import DIRECTORY, Directory
 from trident.runtime.windows.join_input import join_input
-from trident.runtime.windows.shares import Moment, Now, Place, moment_of, together
+from trident.runtime.windows.shares import Moment, Now, PartitionPlace, moment_of, together
 from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
@@ -109,7 +109,7 @@ class Life:
 
     def input(self, sides: Sequence[Any]) -> TaskOutput:
         """What two tasks send for the batch."""
-        run, tables = Run(TransactionAttempt(self.txid, 0), TupleErrors(), lambda name: None), []
+        run, tables = StepRun(TransactionAttempt(self.txid, 0), TupleErrors(), lambda name: None), []
         for port, side in enumerate(sides):
             for some in (side[: len(side) // 2], side[len(side) // 2 :]):
                 table = table_of(FIELDS, some)
@@ -239,7 +239,7 @@ def test_nothing_of_the_other_layout_is_left(make: Callable[[], Life], before: i
         sides = [came[number * 20 : number * 20 + 20]] * (2 if isinstance(life.node, JoinWithinNode) else 1)
         life.batch(sides, count)
     live = {key for key, stored in life.entries.items() if stored.curr is not None and key[0] != "key"}
-    places = [Place(partition, after) for partition in range(after)]
+    places = [PartitionPlace(partition, after) for partition in range(after)]
     own = {place.key(name) for place in places for name in ("windows", "join")[: 1 + (make is joining)]}
     for place in places:
         directory = Directory.of(life.entries[place.key("windows")].curr)
@@ -258,7 +258,7 @@ def test_a_program_that_knows_one_partition_only_refuses_what_several_keep() -> 
 def test_a_directory_that_the_store_lost_is_missed() -> None:
     life = windowed("tumbling event time", sums=True)
     life.batch([given_in_order(10)], 3)
-    del life.entries[Place(1, 3).key("windows")]
+    del life.entries[PartitionPlace(1, 3).key("windows")]
     with pytest.raises(
         AssertionError, match=r"read \('windows', 3, 1\) of a window: it is not there, but .* in 3 partitions"
     ):
@@ -274,11 +274,11 @@ def test_a_count_window_of_each_key_commits_the_partitions_that_have_rows() -> N
 
 def test_the_commit_of_a_partition_ends_as_its_caller_says() -> None:
     life, ended = windowed("tumbling event time", sums=True), list[Txid]()
-    run = Run(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
+    run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
     moment = moment_of(life.node, tables)
     rows_ = update_time_partition(
-        life.node, state, Place(), Txid(1), tables, moment, run, lambda *at: None, ended.append
+        life.node, state, PartitionPlace(), Txid(1), tables, moment, run, lambda *at: None, ended.append
     )
     assert (rows_.column("v").to_pylist(), ended) == ([1], [Txid(1)])
     state.commit(1)  # it had not ended yet
@@ -290,7 +290,7 @@ def test_the_commit_of_a_partition_ends_as_its_caller_says() -> None:
 def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
     life, generator = windowed("sliding event time", sums=False), random.Random(5)
     rows_ = [("a", 1, generator.randrange(1000)) for _ in range(50)]
-    run = Run(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
+    run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     assert isinstance(life.node, WindowNode)
     pieces = [window_input(life.node, table_of(FIELDS, rows_[at : at + 7]), run) for at in range(0, 50, 7)]
     whole = moment_of(life.node, pieces, Now(9))

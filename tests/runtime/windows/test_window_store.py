@@ -18,8 +18,8 @@ from trident.errors import CorruptValueError
 from trident.graph import WindowNode
 from trident.operations import Count, ReducerAggregator, Sum, TumblingDurationWindow
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.rows import Run as Running
-from trident.runtime.windows.directory import DIRECTORY, Directory, Run
+from trident.runtime.steps.rows import StepRun as Running
+from trident.runtime.windows.directory import DIRECTORY, Directory, TupleRun
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import MAX_CHUNK_BYTES, WindowStore, mergeable
@@ -84,12 +84,12 @@ def test_ends_are_those_of_windows_that_hold_something() -> None:
 
 
 def test_eight_runs_of_a_level_become_one_of_the_next() -> None:
-    small = [Run(0, 10, slot, 1) for slot in range(7)]
+    small = [TupleRun(0, 10, slot, 1) for slot in range(7)]
     assert mergeable(small[:6], combines=False) == 0
     assert mergeable(small, combines=False) == 7
-    assert mergeable([Run(1, 10, 9, 1), *small], combines=False) == 7
-    assert mergeable([*(Run(1, 10, slot, 1) for slot in range(10, 17)), *small], combines=False) == 14
-    large = Run(0, MAX_CHUNK_BYTES, 7, 1)
+    assert mergeable([TupleRun(1, 10, 9, 1), *small], combines=False) == 7
+    assert mergeable([*(TupleRun(1, 10, slot, 1) for slot in range(10, 17)), *small], combines=False) == 14
+    large = TupleRun(0, MAX_CHUNK_BYTES, 7, 1)
     assert mergeable([large, *small[1:]], combines=False) == 0  # tuples that are many are not written again
     assert mergeable([large, *small[1:]], combines=True) == 7  # of partial results equal keys become one
 
@@ -216,7 +216,7 @@ def test_a_replay_writes_over_what_the_failed_attempt_left() -> None:
     assert list(store.directory.panes) == [0]
     assert pane_of(store, 0) == [4]
     store.add(5, numbers(9))
-    assert store.directory.panes[5] == [Run(0, store.directory.panes[5][0].size, 1, 1)]  # the orphan's slot
+    assert store.directory.panes[5] == [TupleRun(0, store.directory.panes[5][0].size, 1, 1)]  # the orphan's slot
 
 
 # ---- what is damaged -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.files.cutting import Clock
+from spouts.files.cutting import CuttingClock
 from tests.spouts.files.test_text_files import LONG_AGO, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
@@ -104,7 +104,7 @@ def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
         write(path, whole, at=time)
 
     spout = ParquetFileSpout(tmp_path, "id: bigint")
-    coordinator = spout.get_coordinator({}, Clock(lambda: time, pause))
+    coordinator = spout.get_coordinator({}, CuttingClock(lambda: time, pause))
     (made,) = definitions(coordinator)
     assert len(rows_of(spout, coordinator, made)) == 10
     write(tmp_path / "b.parquet", b"no Parquet")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import TextFileSpout
-from spouts.files.cutting import Clock, FileCoordinator
-from spouts.files.ranges import Range, cut
+from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.ranges import FileRange, cut
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
 
@@ -53,8 +53,8 @@ class TickingClock:
     def __init__(self, now: float, at_first_wait: Callable[[], None] = lambda: None) -> None:
         self.time, self.waited, self._act = now, 0.0, at_first_wait
 
-    def clock(self) -> Clock:
-        return Clock(lambda: self.time, self._pause)
+    def clock(self) -> CuttingClock:
+        return CuttingClock(lambda: self.time, self._pause)
 
     def _pause(self, seconds: float) -> None:
         self.time, self.waited = self.time + seconds, self.waited + seconds
@@ -235,7 +235,12 @@ def test_a_cut_just_before_or_after_a_line_end_loses_and_repeats_nothing(tmp_pat
 
 
 def test_compressed_files_are_not_cut_and_the_rest_is_shared_by_the_other_tasks() -> None:
-    ranges = [Range("a", 0, 10, 0), Range("b.gz", 0, 6 << 20, 0), Range("c", 0, 1 << 20, 0), Range("d", 5, 1 << 20, 0)]
+    ranges = [
+        FileRange("a", 0, 10, 0),
+        FileRange("b.gz", 0, 6 << 20, 0),
+        FileRange("c", 0, 1 << 20, 0),
+        FileRange("d", 5, 1 << 20, 0),
+    ]
     parts = cut(ranges, 8, lambda path: path.endswith(".gz"))
     assert [(piece.range.path, piece.start, piece.end) for part in parts for piece in part][:2] == [
         ("a", 0, 10),

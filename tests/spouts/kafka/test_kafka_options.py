@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
-from spouts.kafka.batch_ranges import Range, Spot, definition_of, parts_of, ranges_of
+from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, ranges_of
 from trident.errors import ConfigError
 
 
@@ -60,7 +60,7 @@ def test_a_spout_is_a_description_that_can_be_pickled() -> None:
 
 
 def test_a_part_from_the_middle_of_a_range_begins_under_the_epoch_of_the_range() -> None:
-    whole = Range(Spot("t", 0), "x", 10, 30, epoch=4, since=2)
+    whole = OffsetRange(Spot("t", 0), "x", 10, 30, epoch=4, since=2)
     definition = definition_of([whole], 4 << 20)
     assert list(ranges_of(definition)) == [whole]
     (first,), (second,) = parts_of(definition, 2)

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
-from spouts.kafka.record_functions import Record, format_of
-from spouts.kafka.value_formats import AvroRecords, BadValue, Format, Text
+from spouts.kafka.record_functions import KafkaRecord, format_of
+from spouts.kafka.value_formats import AvroRecords, BadValue, Format, TextFormat
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
 from tests.spouts.kafka.kafka_batches import batches
@@ -91,11 +91,11 @@ def test_halves_of_json_in_two_records_are_not_put_together() -> None:
 
 
 def test_text_must_be_utf_8() -> None:
-    assert columns(Text(), "é".encode(), None) == [["é", None]]
+    assert columns(TextFormat(), "é".encode(), None) == [["é", None]]
     with pytest.raises(BadValue) as error:
-        columns(Text(), b"a", b"\xff", b"c")
+        columns(TextFormat(), b"a", b"\xff", b"c")
     assert error.value.at == 1
-    assert columns(Text(), b"a", b"\xff", None, bad_is_null=True) == [["a", None, None]]
+    assert columns(TextFormat(), b"a", b"\xff", None, bad_is_null=True) == [["a", None, None]]
 
 
 def test_avro_becomes_the_fields_of_its_schema() -> None:
@@ -170,7 +170,7 @@ def test_a_field_without_a_type_is_refused() -> None:
         Json("account: string, amount")
 
 
-def halved(record: Record) -> tuple[str, int] | None:
+def halved(record: KafkaRecord) -> tuple[str, int] | None:
     number = int(record.value or b"0")
     return None if number % 2 else (f"{record.topic[:5]}/{record.offset}", number // 2)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts.messages.retry_policy import RetryPolicy, Waiting
+from spouts.messages.retry_policy import DueTimes, RetryPolicy
 from trident.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ def test_an_impossible_policy_is_refused(options: dict[str, Any], text: str) -> 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9))))
 def test_what_waits_comes_when_it_is_due_and_in_order(added: list[tuple[int, int]]) -> None:
-    waiting: Waiting[int] = Waiting()
+    waiting: DueTimes[int] = DueTimes()
     for number, (due, _) in enumerate(added):
         waiting.add(number, due)
     got: list[int] = []
@@ -71,7 +71,7 @@ def test_what_waits_comes_when_it_is_due_and_in_order(added: list[tuple[int, int
 
 
 def test_what_waits_can_be_forgotten() -> None:
-    waiting: Waiting[str] = Waiting()
+    waiting: DueTimes[str] = DueTimes()
     waiting.add("a", 0)
     waiting.clear()
     assert len(waiting) == 0

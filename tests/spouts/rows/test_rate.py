@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import RateSpout
-from spouts.rows.rate import Schedule
+from spouts.rows.rate import RowSchedule
 from states.memory import MemoryMapState
 from tests.spouts.killed_driver import run_killed
 from tests.spouts.reading import definitions, is_plain, opened, rows_of
@@ -121,7 +121,7 @@ def test_a_ramp_gives_half_of_the_rows_and_ends_at_the_rate() -> None:
 def test_a_row_is_never_emitted_before_it_is_due_and_times_do_not_fall(
     rate: float, ramp_up_s: float, waits: list[int]
 ) -> None:
-    schedule = Schedule(0, 1_000_000, rate, ramp_up_s)
+    schedule = RowSchedule(0, 1_000_000, rate, ramp_up_s)
     at, last = schedule.from_us, 0
     for wait in waits:
         at += wait

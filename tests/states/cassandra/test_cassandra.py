@@ -17,7 +17,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.cassandra import CassandraOptions, CassandraState
-from states.cassandra.cluster_session import Connection
+from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.row_statements import BATCH_BYTES
 from tests.harness.store_commits import add, values
@@ -100,7 +100,7 @@ def test_a_cache_in_front_keeps_counts_exact(home: Home) -> None:
     assert home.state(conf).multi_get([(str(n),) for n in range(15)]) == [3] * 15
 
 
-def test_json_is_readable_by_other_programs(home: Home, cql: Connection) -> None:
+def test_json_is_readable_by_other_programs(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, serializer="json"), Log(), 1, {"cow": 5})
     rows = cql.execute(f"SELECT value FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING", "look")
@@ -191,7 +191,7 @@ def test_a_value_that_the_server_refuses_is_an_error_with_the_place(home: Home) 
     assert backing.multi_get([("huge",)]) == [None]
 
 
-def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: Connection) -> None:
+def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, ttl_s=100_000), Log(), 1, {"cow": 5})
     select = f"SELECT bucket, TTL(value) FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING"
@@ -225,7 +225,7 @@ def test_a_place_does_not_depend_on_the_number_of_partitions(home: Home) -> None
 # ---- removal, listing, reset ----------------------------------------------------------------------------------------
 
 
-def test_a_removed_key_is_gone_and_can_come_back(home: Home, cql: Connection) -> None:
+def test_a_removed_key_is_gone_and_can_come_back(home: Home, cql: CassandraConnection) -> None:
     backing = home.map(home.conf())
     keys = [(n,) for n in range(500)]
     claim(backing, 1)
@@ -283,7 +283,7 @@ def test_what_is_written_after_a_reset_stays(home: Home) -> None:
 # ---- tables and options against a server -----------------------------------------------------------------------------
 
 
-def test_the_table_is_named_after_the_state_unless_it_is_named(home: Home, cql: Connection) -> None:
+def test_the_table_is_named_after_the_state_unless_it_is_named(home: Home, cql: CassandraConnection) -> None:
     home.map(StateConf("My-Topology", "Wörter"), table=None)
     home.map(StateConf("a" * 60, "b"), table=None)
     tables = [
@@ -299,13 +299,13 @@ def test_another_number_of_buckets_is_refused(home: Home) -> None:
         home.map(home.conf(), table="sixteen", buckets=32)
 
 
-def test_a_foreign_table_is_refused(home: Home, cql: Connection) -> None:
+def test_a_foreign_table_is_refused(home: Home, cql: CassandraConnection) -> None:
     cql.define("CREATE TABLE IF NOT EXISTS tests.foreign_one (id int PRIMARY KEY, note text)")
     with pytest.raises(StateError, match=r"is not a table of a state: its columns are id, note"):
         home.map(home.conf(), table="foreign_one")
 
 
-def test_a_table_whose_rows_expire_by_default_is_refused(home: Home, cql: Connection) -> None:
+def test_a_table_whose_rows_expire_by_default_is_refused(home: Home, cql: CassandraConnection) -> None:
     home.map(home.conf(), table="expiring")
     cql.define("ALTER TABLE tests.expiring WITH default_time_to_live = 100000")
     with pytest.raises(StateError, match="default_time_to_live = 100000, so its records of commits would expire"):
@@ -332,7 +332,7 @@ def test_weak_consistency_and_missing_copies_are_told_apart(home: Home) -> None:
     assert failure.value.retryable
 
 
-def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: Connection) -> None:
+def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: CassandraConnection) -> None:
     conf, log = home.conf(), Log()
     state = home.state(conf, table="wiped")
     commit(state, log, 1, {"cow": 1})

@@ -10,7 +10,7 @@ import cassandra
 import pytest
 from cassandra.cluster import NoHostAvailable
 
-from states.cassandra.cluster_session import Connection, UnknownOutcome, _translated
+from states.cassandra.cluster_session import CassandraConnection, UnknownOutcome, _translated
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.stamps import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
 from tests.harness.store_commits import update, values
@@ -188,7 +188,7 @@ def test_commits_without_a_log_follow_each_other(home: Home) -> None:
 
 
 @pytest.mark.parametrize("doing", ["put", "delete", "end"])
-def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, cql: Connection, doing: str) -> None:
+def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, cql: CassandraConnection, doing: str) -> None:
     backing = home.map(home.conf(), table=f"losing_{doing}")
     txid = claim(backing, 1)
     cql.define(f"TRUNCATE tests.losing_{doing}")
@@ -202,7 +202,7 @@ def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, cql: Conne
     assert backing.multi_get([("k",)]) == [None]
 
 
-def test_a_foreign_record_is_named(home: Home, cql: Connection) -> None:
+def test_a_foreign_record_is_named(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     backing = home.map(conf)
     insert = "INSERT INTO tests.states (state, bucket, key, value) VALUES ('{}', {}, 0x, 0x0191{})"
@@ -315,7 +315,7 @@ def test_errors_of_the_driver_say_whether_the_batch_may_be_replayed(
         raise found
 
 
-def test_after_an_error_nothing_more_is_sent(cql: Connection) -> None:
+def test_after_an_error_nothing_more_is_sent(cql: CassandraConnection) -> None:
     taken: list[int] = []
 
     def statements() -> Iterator[Any]:

@@ -16,7 +16,7 @@ from pymemcache.client.base import Client
 
 from spouts import FixedBatchSpout
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
-from states.memcached.servers import Connection
+from states.memcached.servers import MemcachedConnection
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, free_ports, start_memcached
 from trident import TridentTopology
@@ -343,14 +343,14 @@ def test_a_lost_reply_fails_the_batch_and_the_replay_is_exact(memcached_server: 
     state = opened(spec, new_conf())
     commit(state, log, {"a": 1})
     state.begin_commit(log.next())
-    write = Connection.write
+    write = MemcachedConnection.write
 
-    def write_and_lose(self: Connection, writes: Sequence[Any]) -> list[bytes]:
+    def write_and_lose(self: MemcachedConnection, writes: Sequence[Any]) -> list[bytes]:
         proxy.arm("reply", lambda: None)
         return write(self, writes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "write", write_and_lose)
+        patch.setattr(MemcachedConnection, "write", write_and_lose)
         with pytest.raises(BackendError, match="cannot write 2 names on memcached server") as failed:
             add(state, {"a": 1, "b": 1})
     assert failed.value.retryable

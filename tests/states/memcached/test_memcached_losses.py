@@ -15,14 +15,14 @@ from pymemcache.client.base import Client
 from spouts import FixedBatchSpout
 from states.memcached import MemcachedState
 from states.memcached.health import Baseline, BaselineCodec, Health, loss
-from states.memcached.servers import Connection
+from states.memcached.servers import MemcachedConnection
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
 from trident import TridentTopology
 from trident.errors import BackendError, CorruptValueError, StateError, StateLossDetected, StateMismatchError
 from trident.operations import Count
 from trident.state import Sentinel
-from trident.storekit import Record
+from trident.storekit import SentinelRecord
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -230,7 +230,7 @@ def test_kills_at_random_never_end_in_a_wrong_value(
     calls_left, killed = 0, False
 
     def killing(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Connection, *args: Any) -> Any:
+        def call(self: MemcachedConnection, *args: Any) -> Any:
             nonlocal calls_left, killed
             calls_left -= 1
             if calls_left != 0:
@@ -246,7 +246,7 @@ def test_kills_at_random_never_end_in_a_wrong_value(
         return call
 
     for name in ("gets", "write", "statistics"):
-        monkeypatch.setattr(Connection, name, killing(getattr(Connection, name)))
+        monkeypatch.setattr(MemcachedConnection, name, killing(getattr(MemcachedConnection, name)))
     log, state, model = Log(), opened(spec, conf), dict.fromkeys(WORDS, 0)
     losses = 0
     for _ in range(30):
@@ -338,7 +338,7 @@ def test_counters_that_a_server_lacks_count_as_none() -> None:
 
 
 def test_the_record_of_the_sentinel_comes_back() -> None:
-    record = Record(Sentinel("é", 3, 1 << 40), {"a": HEALTH, "b": HEALTH})
+    record = SentinelRecord(Sentinel("é", 3, 1 << 40), {"a": HEALTH, "b": HEALTH})
     assert BaselineCodec().decode(BaselineCodec().encode(record), "state p") == record
 
 

@@ -18,7 +18,7 @@ from tests.states.memcached.test_memcached import add, commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.state import Sentinel, StateConf
-from trident.storekit import Record
+from trident.storekit import SentinelRecord
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -153,7 +153,9 @@ def test_a_state_with_the_prefix_of_another_one_is_refused(memcached_server: Ser
 
 def test_the_record_of_a_sentinel_is_json() -> None:
     data = b'{"sentinel":["log",3,1048576,"words/count",false,"4f1c"],"servers":{"a:1":[65536,10,1000,2,5,70]}}'
-    record = Record(Sentinel("log", 3, 1 << 20, "words/count", False, "4f1c"), {"a:1": HEALTH._replace(sent=70)})
+    record = SentinelRecord(
+        Sentinel("log", 3, 1 << 20, "words/count", False, "4f1c"), {"a:1": HEALTH._replace(sent=70)}
+    )
     assert BaselineCodec().encode(record) == data
     assert tuple(BaselineCodec().decode(data, "state p").sentinel) == tuple(record.sentinel)
     assert BaselineCodec().decode(data, "state p").notes == record.notes

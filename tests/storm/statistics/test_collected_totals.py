@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.storm.components import word_count
 from trident.storm.execution.task_layout import lay_out
 from trident.storm.statistics.collected_totals import Collected
-from trident.storm.statistics.worker_snapshots import Snapshot
+from trident.storm.statistics.worker_snapshots import WorkerSnapshot
 
 LAYOUT = lay_out(word_count(), workers=2, ackers=1)
 SPLIT, COUNT = LAYOUT.tasks["split"], LAYOUT.tasks["count"]
@@ -26,11 +26,11 @@ class Worker:
     start: int = 1
     snapshots: int = 0
     executed: int = 0
-    sent: list[Snapshot] = field(default_factory=list)
+    sent: list[WorkerSnapshot] = field(default_factory=list)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> WorkerSnapshot:
         self.snapshots += 1
-        taken: Snapshot = {
+        taken: WorkerSnapshot = {
             "worker": self.number,
             "start": self.start,
             "number": self.snapshots,
@@ -86,7 +86,7 @@ def test_figures_stay_with_their_tasks_when_executors_change() -> None:
     assert [(each.name, each.figures.executed) for each in found.executors] == [(f"[{COUNT[0]}-{COUNT[-1]}]", 21)]
 
 
-def _totals(task: int, executed: int, seconds: float) -> Snapshot:
+def _totals(task: int, executed: int, seconds: float) -> WorkerSnapshot:
     worker = Worker(task, task, executed=executed).snapshot()
     worker["totals"] += [
         ((task, "execute_s", "split", "default"), seconds),

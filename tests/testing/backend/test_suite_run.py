@@ -13,8 +13,8 @@ from tests.harness.crashing_stores import DictMap
 from trident.state import Key, StateConf
 from trident.testing import Limits, Status, backend_suite
 from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import OutOfTime, Run
-from trident.testing.checks.check_progress import Progress
+from trident.testing.backend.suite_run import OutOfTime, SuiteRun
+from trident.testing.checks.check_progress import CheckProgress
 
 Entries = dict[str, dict[Key, Any]]
 
@@ -37,7 +37,7 @@ def over(entries: Entries, store: type[DictMap] = DictMap) -> Any:
     return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
 
 
-def write(factory: Any, run: Run) -> None:
+def write(factory: Any, run: SuiteRun) -> None:
     store = Store(factory, run=run)
     for state in ("one", "two"):
         store.writer(state).commit([((f"key{number}",), number) for number in range(1500)], 1)
@@ -57,20 +57,20 @@ def test_a_run_ends_when_its_time_is_over_and_says_what_it_left_out() -> None:
 
 
 def test_a_check_that_has_begun_ends_when_it_opens_the_next_map() -> None:
-    store = Store(over({}), run=Run(until=time.monotonic() - 1))
+    store = Store(over({}), run=SuiteRun(until=time.monotonic() - 1))
     with pytest.raises(OutOfTime):
         store.map()
 
 
 def test_what_was_written_is_deleted_where_the_map_can() -> None:
-    entries, run = Entries(), Run()
+    entries, run = Entries(), SuiteRun()
     write(over(entries, RemovableMap), run)
     assert list(entries.values()) == [{}, {}]
     assert run.left == {}
 
 
 def test_what_a_map_of_two_methods_leaves_is_told() -> None:
-    entries, run = Entries(), Run()
+    entries, run = Entries(), SuiteRun()
     write(over(entries), run)
     assert run.left == {prefix: len(keys) for prefix, keys in entries.items()}
     assert min(run.left.values()) >= 1500
@@ -84,13 +84,13 @@ def test_a_function_may_empty_the_states() -> None:
     def clean(conf: StateConf) -> None:
         del entries[conf.prefix]
 
-    run = Run(clean=clean)
+    run = SuiteRun(clean=clean)
     write(over(entries), run)
     assert (entries, run.left) == ({}, {})
 
 
 def test_a_store_that_is_thrown_away_leaves_nothing() -> None:
-    run = Run()
+    run = SuiteRun()
     write(lambda: over({}), run)
     assert run.left == {}
 
@@ -102,7 +102,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_one_line_that_tells_what_is_being_checked() -> None:
     out = Terminal()
-    progress = Progress(out, 80)
+    progress = CheckProgress(out, 80)
     for number in (1, 2):
         progress.say(number, "x" * 200)
     progress.end()
@@ -114,12 +114,12 @@ def test_a_terminal_has_one_line_that_tells_what_is_being_checked() -> None:
 
 def test_elsewhere_lines_come_now_and_then() -> None:
     out = io.StringIO()
-    progress = Progress(out, 80)
+    progress = CheckProgress(out, 80)
     for number in range(1, 80):
         progress.say(number, "check")
     progress.end()
     assert out.getvalue() == "  0.0 s  1/80  check\n"
-    Progress(None, 3).say(1, "check")
+    CheckProgress(None, 3).say(1, "check")
 
 
 def test_the_command_shows_progress_and_the_report(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from trident.cluster.cluster_errors import ClusterUnreachable, NoSuchTopology
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
-from trident.cluster.state.cluster_records import Status
+from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["ClusterClient"]
@@ -120,7 +120,7 @@ class ClusterClient:
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
             self._http.ask("POST", f"{_path(before.storm_id)}/kill/{wait_s:g}")
             return self.show(before.storm_id)
-        return replace(before, base=replace(before.base, status=Status("killed", time.time(), wait_s)))
+        return replace(before, base=replace(before.base, status=WantedStatus("killed", time.time(), wait_s)))
 
     def rebalance(
         self,

@@ -15,7 +15,7 @@ from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.state.beat_records import WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.driver_deaths import all_deaths, forget_deaths
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
@@ -223,4 +223,4 @@ class Nimbus:
 
 def _failed(base: StormBase, reason: str) -> StormBase:
     done = base.status.kind == "failed"
-    return base if done else replace(base, status=Status("failed", time.time(), reason=reason))
+    return base if done else replace(base, status=WantedStatus("failed", time.time(), reason=reason))

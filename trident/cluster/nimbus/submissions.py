@@ -27,7 +27,7 @@ from trident.cluster.nimbus.topology_changes import (
 )
 from trident.cluster.nimbus.topology_names import TopologyNames, is_name
 from trident.cluster.nimbus.upgrade_check import UpgradeCheck, check_upgrade
-from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.storm import StormConfig
 
@@ -218,7 +218,7 @@ def _base_of(asked: Submission, name: str, manifest: PackageManifest, workers: i
     return StormBase(
         storm_name=name,
         launch_time_secs=now,
-        status=Status("active", now),
+        status=WantedStatus("active", now),
         num_workers=workers,
         component_executors={each: facts.executors for each, facts in manifest.components.items()},
         kind=manifest.kind,

@@ -10,7 +10,7 @@ from typing import Any
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
-from trident.cluster.state.cluster_records import Status, StatusKind, StormBase
+from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 
 __all__ = [
     "activated",
@@ -54,13 +54,13 @@ def deactivated(base: StormBase) -> StormBase:
 def killed(base: StormBase, wait_s: float) -> StormBase:
     """End it. Asked again, the new wait counts, from the first time on."""
     since = base.status.since_secs if base.status.kind == "killed" else time.time()
-    return replace(base, status=Status("killed", since, _seconds(wait_s)))
+    return replace(base, status=WantedStatus("killed", since, _seconds(wait_s)))
 
 
 def rebalanced(
     base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
 ) -> StormBase:
-    """Run it with other numbers; `Status.wait_secs` is what has begun may take before that.
+    """Run it with other numbers; `WantedStatus.wait_secs` is what has begun may take before that.
 
     Spouts and bolts take other numbers as they run. All else is a new driver: Trident's, and a rebalance without numbers.
     """
@@ -160,8 +160,8 @@ def _without_proof(previous: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in previous.items() if name != "epoch"}
 
 
-def _status(kind: StatusKind) -> Status:
-    return Status(kind, time.time())
+def _status(kind: StatusKind) -> WantedStatus:
+    return WantedStatus(kind, time.time())
 
 
 def _seconds(wait_s: float) -> float:

@@ -11,10 +11,10 @@ from trident.cluster.state.record_format import Reading, dump
 __all__ = [
     "Assignment",
     "NodePort",
-    "Status",
     "StatusKind",
     "StormBase",
     "TopologyKind",
+    "WantedStatus",
 ]
 
 TopologyKind = Literal["trident", "bolts"]
@@ -32,7 +32,7 @@ class NodePort(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Status:
+class WantedStatus:
     """What a topology is meant to do.
 
     Attributes
@@ -94,7 +94,7 @@ class StormBase:
 
     storm_name: str
     launch_time_secs: float
-    status: Status
+    status: WantedStatus
     num_workers: int
     component_executors: Mapping[str, int]
     kind: TopologyKind
@@ -136,7 +136,7 @@ class StormBase:
             return cls(
                 read["storm-name"],
                 read["launch-time-secs"],
-                Status.of_json(read["status"]),
+                WantedStatus.of_json(read["status"]),
                 read["num-workers"],
                 read["component->executors"],
                 read["kind"],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
 from trident.cluster.state.node_paths import above
-from trident.servers.zookeeper_session import AUTH, Result, SessionChange, ZooKeeperSession, lost_errors
+from trident.servers.zookeeper_session import AUTH, CallResult, SessionChange, ZooKeeperSession, lost_errors
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -72,8 +72,8 @@ class ClusterSession(ZooKeeperSession):
 
         before = self.last_change
 
-        def ask(client: KazooClient) -> Result:
-            created: Result = client.create_async(at, data, ephemeral=ephemeral, makepath=True)
+        def ask(client: KazooClient) -> CallResult:
+            created: CallResult = client.create_async(at, data, ephemeral=ephemeral, makepath=True)
             return created
 
         try:

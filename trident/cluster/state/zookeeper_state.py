@@ -12,7 +12,7 @@ from trident.cluster.state.event_teller import EventTeller
 from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
 from trident.cluster.state.zookeeper_requests import ClusterSession
 from trident.cluster.state.zookeeper_watches import ZooKeeperWatches
-from trident.servers.zookeeper_session import Result, SessionChange
+from trident.servers.zookeeper_session import CallResult, SessionChange
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ZooKeeperClusterState"]
 
 Fire = Callable[["WatchedEvent"], None]
-Ask = Callable[["KazooClient", str, Fire | None], Result]
+Ask = Callable[["KazooClient", str, Fire | None], CallResult]
 
 _log = logging.getLogger(__name__)
 
@@ -123,8 +123,8 @@ class ZooKeeperClusterState:
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """Return the names of the nodes below."""
 
-        def ask(client: KazooClient, at: str, fire: Fire | None) -> Result:
-            found: Result = client.get_children_async(at, fire, include_data=True)
+        def ask(client: KazooClient, at: str, fire: Fire | None) -> CallResult:
+            found: CallResult = client.get_children_async(at, fire, include_data=True)
             return found
 
         found = self._found(path, watch, True, ask)

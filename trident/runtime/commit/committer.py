@@ -31,14 +31,14 @@ from trident.runtime.commit.entries import (
 from trident.runtime.commit.flow import Flow
 from trident.runtime.commit.garbage import paused_garbage_collection
 from trident.runtime.commit.one_writer import check_one_writer, marks_of
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
-from trident.runtime.steps.rows import Emitted, Run, columns_of
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of
 from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.over_time import update_over_time
-from trident.runtime.windows.shares import Moment, Now, Place, Shares, moment_of, running_partitions, shares_of
+from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
@@ -185,7 +185,7 @@ class Committer:
         elsewhere: Collection[str],
     ) -> Committed:
         done = Committed(dict(output.touched), dict(output.keys), key_counts=dict(output.key_counts))
-        run = Run(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
+        run = StepRun(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
         flow, took = Flow(self._plan, self._exchanges, output, run), dict[str, int]()
         for node in self._plan.commits:
             if node.id in elsewhere:
@@ -199,7 +199,7 @@ class Committer:
 
     def _commit_node(
         self, node: PersistNode | QueryNode | ExchangeNode, flow: Flow, txids: Mapping[str, Sequence[Txid]],
-        now: Now | None, run: Run, done: Committed,
+        now: Now | None, run: StepRun, done: Committed,
     ) -> None:  # fmt: skip
         tables, arrived = flow.take(node.id)
         partitions = 1 if isinstance(node, ExchangeNode) else len(self._states[node.state])
@@ -221,7 +221,7 @@ class Committer:
         self,
         node: PersistNode,
         tables: list[pa.Table],
-        arrived: Sequence[Frame],
+        arrived: Sequence[RowFrame],
         txids: Sequence[Txid],
         done: Committed,
     ) -> dict[int, pa.Table]:
@@ -251,7 +251,7 @@ class Committer:
 
     def _over_time(
         self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txids: Sequence[Txid], now: Now | None,
-        run: Run, done: Committed,
+        run: StepRun, done: Committed,
     ) -> dict[int, pa.Table]:  # fmt: skip
         """Update a window, also without tuples if the time may complete it, or a join over time."""
         count, moment = len(self._states[node.state]), moment_of(node, tables, now)
@@ -294,10 +294,10 @@ class Committer:
         return _updated(_ended, node, state, txid, self._reach)
 
     def _pass(
-        self, node: WindowNode | JoinWithinNode, txids: Sequence[Txid], shares: Shares, moment: Moment, run: Run,
+        self, node: WindowNode | JoinWithinNode, txids: Sequence[Txid], shares: Shares, moment: Moment, run: StepRun,
         partition: int,
     ) -> Updated:  # fmt: skip
-        state, place = self._states[node.state][partition], Place(partition, len(self._states[node.state]))
+        state, place = self._states[node.state][partition], PartitionPlace(partition, len(self._states[node.state]))
         run = replace(run, on_error=TupleErrors(bounds=self._bounds))  # its tuples may be of earlier batches
         tables = shares.get(partition, ())
         return _updated(update_time_partition, node, state, place, txids[partition], tables, moment, run, self._reach)
@@ -359,11 +359,11 @@ def _ended(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
 def update_time_partition(
     node: WindowNode | JoinWithinNode,
     state: Any,
-    place: Place,
+    place: PartitionPlace,
     txid: Txid,
     tables: Sequence[pa.Table],
     moment: Moment,
-    run: Run,
+    run: StepRun,
     reach: Reach,
     end: Callable[[Txid], None] | None = None,
 ) -> pa.Table:

@@ -31,7 +31,7 @@ from trident.runtime.commit.flow import snapshot_of
 from trident.runtime.commit.garbage import paused_garbage_collection
 from trident.runtime.commit.one_writer import marks_of
 from trident.runtime.commit.worker_states import WorkerStates
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
 from trident.runtime.reading.state_frames import columns_of
@@ -40,8 +40,8 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.partitions import partition_of_total
-from trident.runtime.steps.rows import Run
-from trident.runtime.windows.shares import Now, Place, running_partitions
+from trident.runtime.steps.rows import StepRun
+from trident.runtime.windows.shares import Now, PartitionPlace, running_partitions
 from trident.runtime.windows.time_frames import MOMENT, moment_told
 from trident.state.key_counts import counting_keys
 from trident.state.risks_told import suppress_warnings
@@ -85,7 +85,7 @@ class CommittingProgram(WorkerProgram):
         self._open = WorkerStates(program.topology, program.committed, program.settings)
 
     def gather(
-        self, entry: str, partition: int, frames: Sequence[Frame], run: Run, order: Order, output: TaskOutput
+        self, entry: str, partition: int, frames: Sequence[RowFrame], run: StepRun, order: Order, output: TaskOutput
     ) -> Iterator[pa.Table]:
         """Give the rows of one partition of an exchange, the answers of a query, or the new values of a state."""
         node = self.program.exchanges[entry].node
@@ -148,9 +148,9 @@ class CommittingProgram(WorkerProgram):
         self,
         node: WindowNode | JoinWithinNode,
         partition: int,
-        arrived: Sequence[Frame],
+        arrived: Sequence[RowFrame],
         txid: Txid,
-        run: Run,
+        run: StepRun,
         now: Now | None,
         output: TaskOutput,
     ) -> pa.Table | None:
@@ -164,7 +164,7 @@ class CommittingProgram(WorkerProgram):
             self._without_rows(node, partition, state, txid, output)
             return None
         run = replace(run, on_error=TupleErrors(bounds=self.bounds))  # its tuples may be of earlier batches
-        place = Place(partition, partitions)
+        place = PartitionPlace(partition, partitions)
         with counting_keys() as keys:
             end = _staging(state, output.staged, node.state, partition)
             rows = update_time_partition(node, state, place, txid, tables, moment, run, _unobserved, end)
@@ -186,7 +186,9 @@ class CommittingProgram(WorkerProgram):
             state.commit(txid)
         output.touched[node.state] = [partition]
 
-    def _answers(self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: Run) -> Iterator[pa.Table]:
+    def _answers(
+        self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: StepRun
+    ) -> Iterator[pa.Table]:
         """Look rows up, as after the batch before or after this one; see `Flow.query`."""
         if not tables:
             return

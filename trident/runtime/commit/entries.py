@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.key_columns import keys_of
@@ -134,7 +134,7 @@ def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, column
     return {partition: entries.take(ats) for partition, ats in places.items()}
 
 
-def inputs_kept(node: PersistNode, arrived: Sequence[Frame]) -> dict[int, Entries]:
+def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Entries]:
     """Return the rows of a batch for each partition of an updater's state: that of the stream in which they are."""
     frames = sorted((frame for frame in arrived if not frame.step), key=lambda frame: (frame.port, frame.order))
     tables: dict[int, list[pa.Table]] = {}

@@ -12,7 +12,7 @@ from trident.graph import ExchangeNode, QueryNode
 from trident.planner import Exchange, Plan
 from trident.planner.kept_partitions import most_kept
 from trident.runtime.engine.put_back import put_backs_of
-from trident.runtime.engine.routing import Frame, apply_exchange
+from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.step_figures import Figures
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import send
@@ -21,7 +21,7 @@ from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.steps.user_calls import calls_user_code
 from trident.state.txid import Snapshot, Txid
 
@@ -39,7 +39,7 @@ class Flow:
         What the steps behind states need.
     """
 
-    def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: Run) -> None:
+    def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: StepRun) -> None:
         self._fragments, self._exchanges, self._run = plan.fragments, exchanges, run
         self._states = plan.states
         self._waiting = TaskOutput({to: list(tables) for to, tables in output.sinks.items()}, frames=output.frames)
@@ -48,17 +48,17 @@ class Flow:
         """Return what the steps behind nodes have counted, and the dead letters that came back to them."""
         return self._waiting.figures, self._waiting.put_back
 
-    def take(self, node: str) -> tuple[list[pa.Table], list[Frame]]:
+    def take(self, node: str) -> tuple[list[pa.Table], list[RowFrame]]:
         """Return the tables and frames that wait for a node; what happens next is its work."""
         on_error, waiting = self._run.on_error, self._waiting
         on_error.entry, on_error.partition, on_error.partitions = node, 0, 1
-        frames: list[Frame] = []
+        frames: list[RowFrame] = []
         if waiting.frames:
             frames = [frame for frame in waiting.frames if frame.target == node]
             waiting.frames = [frame for frame in waiting.frames if frame.target != node]
         return waiting.sinks.pop(node, []), frames
 
-    def send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: list[Frame]) -> None:
+    def send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: list[RowFrame]) -> None:
         """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""
         fragment = self._fragments[node]
         if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):
@@ -77,7 +77,7 @@ class Flow:
         states: Sequence[Any],
         txids: Sequence[Txid],
         tables: Sequence[pa.Table],
-        arrived: list[Frame],
+        arrived: list[RowFrame],
     ) -> dict[int, pa.Table]:
         """Return the answers of a query, which sees the state after the batch before, or after its own, in a replay as well.
 
@@ -103,7 +103,7 @@ class Flow:
         return answers
 
     @calls_user_code(lambda local: (local["node"].id, None))
-    def exchange(self, node: ExchangeNode, arrived: list[Frame]) -> None:
+    def exchange(self, node: ExchangeNode, arrived: list[RowFrame]) -> None:
         """Run all partitions of an exchange behind a state. Its rows come from workers, states, or both."""
         exchange, fragment, on_error = self._exchanges[node.id], self._fragments[node.id], self._run.on_error
         on_error.partitions = exchange.partitions or 1

@@ -24,7 +24,7 @@ from trident.graph import PersistNode, QueryNode, RepartitionNode
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters
 from trident.runtime.engine.put_back import PutBack
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.worker import Program
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.runtime.steps.groups import places_of
@@ -209,7 +209,7 @@ def _again(letter: DeadLetter, cause: str) -> Failure:
     return Failure(letter.failure.step, letter.failure.row, cause, left_out=letter.left_out)
 
 
-def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[Frame]:
+def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[RowFrame]:
     step = "" if place.step == place.entry else place.step
     order = (LETTERS, place.partitions, place.partition)
     partitions = (
@@ -217,12 +217,12 @@ def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterat
     )  # None: behind a state in the driver
     keys = _keys(place, exchange)
     if place.partitions == partitions or not keys or not set(keys).issubset(table.schema.names):
-        yield Frame(place.entry, place.port, place.partition % partitions, order, table, step)
+        yield RowFrame(place.entry, place.port, place.partition % partitions, order, table, step)
         return
     places = places_of(table, keys, partitions)
     for partition in sorted(set(places.tolist())):
         rows = table.filter(pa.array(places == partition))
-        yield Frame(place.entry, place.port, partition, order, rows, step)
+        yield RowFrame(place.entry, place.port, partition, order, rows, step)
 
 
 def _keys(place: _Place, exchange: Exchange | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.join_input import join_input
 from trident.runtime.windows.worker_input import window_input
@@ -35,7 +35,7 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 @calls_user_code(lambda local: (local["sink"].target if "sink" in local else local["step"].id, None))
 def run_fragment(
-    fragment: Fragment, table: pa.Table, run: Run, figures: list[int], letters: PutBacks | None = None
+    fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], letters: PutBacks | None = None
 ) -> Iterator[tuple[Sink, pa.Table]]:
     """Apply a fragment's steps to a table of its entry; give the sinks' inputs, as partials for a combiner of a state.
 
@@ -77,7 +77,7 @@ def run_fragment(
         yield sink, data
 
 
-def run_step(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
+def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:
     """Apply one step within a partition; `sources` are the tables of the steps that it takes."""
     node = step.node
     if isinstance(node, MergeNode):

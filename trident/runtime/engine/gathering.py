@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from trident.runtime.engine.pace import Limits, Pace
+from trident.runtime.engine.pace import Pace, SharingLimits
 from trident.runtime.engine.worker import Part
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["Gathering", "Job", "Result", "Waiting"]
+__all__ = ["GatheredJob", "Gathering", "SharedResult", "WaitingAttempt"]
 
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)
 
 
-class Result(NamedTuple, Generic[R]):
+class SharedResult(NamedTuple, Generic[R]):
     """What an attempt got from its job, and how many attempts shared it."""
 
     given: R
@@ -33,22 +33,22 @@ class Result(NamedTuple, Generic[R]):
 
 
 @dataclass(eq=False)
-class Waiting(Generic[R]):
+class WaitingAttempt(Generic[R]):
     """An attempt whose thread waits; `alone`: it shares no job any more."""
 
     attempt: TransactionAttempt
     parts: Sequence[Part]
     alone: bool = False
     cancelled: bool = False
-    result: Result[R] | None = None
+    result: SharedResult[R] | None = None
 
 
 @dataclass(eq=False)
-class Job(Generic[R]):
+class GatheredJob(Generic[R]):
     """A job that runs."""
 
     name: str
-    attempts: Sequence[Waiting[R]]
+    attempts: Sequence[WaitingAttempt[R]]
     since: float
     given_up: bool = False
 
@@ -84,21 +84,21 @@ class Gathering(Generic[R]):
 
     def __init__(
         self,
-        run: Callable[[Job[R]], Sequence[R]],
-        stop: Callable[[Job[R]], None],
-        limits: Limits,
+        run: Callable[[GatheredJob[R]], Sequence[R]],
+        stop: Callable[[GatheredJob[R]], None],
+        limits: SharingLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._stop, self._clock = run, stop, clock
         self._changed = threading.Condition()
         self._pace = Pace(limits)
-        self._waiting: list[Waiting[R]] = []
-        self._running: list[Job[R]] = []
+        self._waiting: list[WaitingAttempt[R]] = []
+        self._running: list[GatheredJob[R]] = []
         self._jobs, self.came = 0, 0.0
 
-    def result_of(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> Result[R] | None:
+    def result_of(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> SharedResult[R] | None:
         """Wait until a job has processed an attempt; None if it was cancelled. Raises what ended a job of its own."""
-        mine: Waiting[R] = Waiting(attempt, parts)
+        mine: WaitingAttempt[R] = WaitingAttempt(attempt, parts)
         with self._changed:
             self._waiting.append(mine)
             self.came = self._clock()
@@ -129,7 +129,7 @@ class Gathering(Generic[R]):
 
     # ---- the threads ------------------------------------------------------------------------------------------------
 
-    def _to_lead(self, mine: Waiting[R]) -> Job[R] | None:
+    def _to_lead(self, mine: WaitingAttempt[R]) -> GatheredJob[R] | None:
         """Wait until this thread has to lead a job; None once its own attempt needs no more."""
         while True:
             with self._changed:
@@ -144,10 +144,10 @@ class Gathering(Generic[R]):
             for job in overdue:
                 self._stop(job)
 
-    def _is_done(self, mine: Waiting[R]) -> bool:
+    def _is_done(self, mine: WaitingAttempt[R]) -> bool:
         return mine.result is not None or (mine.cancelled and not any(mine in job.attempts for job in self._running))
 
-    def _to_wait_s(self, mine: Waiting[R]) -> float | None:
+    def _to_wait_s(self, mine: WaitingAttempt[R]) -> float | None:
         """Return how long a thread waits if nothing happens (None: for ever); 0 if it has to lead a job now."""
         now = self._clock()
         if self._waiting and self._waiting[0] is mine:
@@ -159,24 +159,24 @@ class Gathering(Generic[R]):
         # Never 0: then it would lead.
         return max(0.001, min(since) + self._pace.patience_s - now) if since else None
 
-    def _next_job(self) -> Job[R]:
+    def _next_job(self) -> GatheredJob[R]:
         taken = self._waiting[:1]
         if not taken[0].alone:
             taken += [one for one in self._waiting[1 : self._pace.room] if not one.alone]
         self._waiting = [one for one in self._waiting if one not in taken]
         self._jobs += 1
-        self._running.append(Job(str(self._jobs), taken, self._clock()))
+        self._running.append(GatheredJob(str(self._jobs), taken, self._clock()))
         self._changed.notify_all()  # the next one may lead a job of its own
         return self._running[-1]
 
-    def _overdue(self) -> list[Job[R]]:
+    def _overdue(self) -> list[GatheredJob[R]]:
         limit = self._clock() - self._pace.patience_s
         found = [job for job in self._running if job.can_be_overdue and job.since <= limit]
         for job in found:
             job.given_up = True
         return found
 
-    def _lead(self, job: Job[R]) -> None:
+    def _lead(self, job: GatheredJob[R]) -> None:
         outputs: Sequence[R] = ()
         try:
             outputs = self._run(job)
@@ -190,13 +190,13 @@ class Gathering(Generic[R]):
         finally:
             self._ended(job, outputs)
 
-    def _ended(self, job: Job[R], outputs: Sequence[R]) -> None:
+    def _ended(self, job: GatheredJob[R], outputs: Sequence[R]) -> None:
         with self._changed:
             self._running.remove(job)
             if outputs:
                 self._pace.ended(len(job.attempts), self._clock() - job.since)
                 for one, given in zip(job.attempts, outputs, strict=True):
-                    one.result = Result(given, len(job.attempts))
+                    one.result = SharedResult(given, len(job.attempts))
             elif job.is_shared:
                 self._pace.failed()
                 again = [one for one in job.attempts if not one.cancelled]

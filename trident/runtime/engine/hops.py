@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from trident.runtime.engine.put_back import PutBack
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.worker import Part, Program
 from trident.runtime.steps.failures import Failure
 
@@ -34,7 +34,7 @@ class Stop:
     """What a task that failed sends to every task that reads its stage, so that none goes on, let alone commits."""
 
 
-Item = bytes | Frame | Stop
+Item = bytes | RowFrame | Stop
 """What a task sends: a frame, or an output for the driver, or the order to stop."""
 
 
@@ -84,7 +84,7 @@ class Routes:
         """How many destinations there are."""
         return self.driver.stop
 
-    def number_of(self, frame: Frame) -> int | None:
+    def number_of(self, frame: RowFrame) -> int | None:
         """Return the number of the task that a frame goes to; None if it goes to the driver."""
         first, _ = self.entries.get(frame.target, (None, 0))
         return None if first is None else first + frame.partition

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trident.graph import JoinNode, MultiReduceNode, PersistNode, RepartitionNode
 from trident.planner import Exchange
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.bounds import Bounds, TooManyRows
 from trident.runtime.steps.failures import shown
 from trident.runtime.steps.groups import group_ids
@@ -20,7 +20,7 @@ _HEAVY = 0.1  # which share of a partition's rows makes a key worth naming
 _LOOKED_AT = 1_000_000  # rows in which it is looked for
 
 
-def check_gathered(exchange: Exchange, partition: int, frames: Sequence[Frame], bounds: Bounds) -> None:
+def check_gathered(exchange: Exchange, partition: int, frames: Sequence[RowFrame], bounds: Bounds) -> None:
     """Raise `TooManyRows` if a partition gathers more bytes than `max_bytes_per_partition`, naming a key that has many rows."""
     size = sum(frame.data.nbytes for frame in frames)
     if size <= bounds.per_partition:
@@ -32,7 +32,7 @@ def check_gathered(exchange: Exchange, partition: int, frames: Sequence[Frame], 
     )
 
 
-def _blamed(exchange: Exchange, frames: Sequence[Frame]) -> str:
+def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
     for port, names in enumerate(_keys_of(exchange)):
         tables = [frame.data for frame in frames if frame.port == port and not frame.step]
         if not names or not tables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["ALONE", "MOST_PENDING", "Limits", "Pace"]
+__all__ = ["ALONE", "MOST_PENDING", "Pace", "SharingLimits"]
 
 ALONE = 3
 """How many batches in flight keep Spark busy if each of them has a job of its own."""
@@ -15,7 +15,7 @@ MOST_PENDING = 16
 """How many batches may be in flight at most if they share jobs and the user does not say."""
 
 
-class Limits(NamedTuple):
+class SharingLimits(NamedTuple):
     """When attempts share a job.
 
     Attributes
@@ -54,7 +54,7 @@ class Pace:
         How many attempts the next job may take.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SharingLimits) -> None:
         self._limits = limits
         self._costs: deque[float] = deque(maxlen=3)  # each as a share of the work that a job may have
         self._took_s, self._was_shared, self._filling = 0.0, False, True

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from trident.arrow import rows_without_columns
 from trident.planner import Fragment
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import Failure, StepFailed
 
 __all__ = ["Place", "PutBack", "PutBacks", "check_places", "put_backs_of", "with_rows"]
@@ -40,7 +40,7 @@ class PutBack:
     """
 
     tables: PutBacks = field(default_factory=dict)
-    frames: Sequence[Frame] = ()
+    frames: Sequence[RowFrame] = ()
     lost: Sequence[Failure] = ()
 
     @property
@@ -51,7 +51,7 @@ class PutBack:
         return rows + len(self.lost)
 
 
-def put_backs_of(frames: Iterable[Frame]) -> PutBacks:
+def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
     """Return the rows that frames bring to the steps of a fragment; several frames may bring rows to one step."""
     found: dict[Place, pa.Table] = {}
     for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order

@@ -21,15 +21,15 @@ from trident.runtime.steps.groups import Ints, places_of
 from trident.runtime.steps.joins import join
 from trident.runtime.steps.partitions import partitions_of
 from trident.runtime.steps.reducers import multi_reduce
-from trident.runtime.steps.rows import Run, iterate
+from trident.runtime.steps.rows import StepRun, iterate
 from trident.runtime.windows.time_frames import pieces_of
 
-__all__ = ["Frame", "apply_exchange", "route", "with_partitions"]
+__all__ = ["RowFrame", "apply_exchange", "route", "with_partitions"]
 
 _KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of the columns
 
 
-class Frame(NamedTuple):
+class RowFrame(NamedTuple):
     """Rows on their way to one partition of an exchange.
 
     Attributes
@@ -58,8 +58,8 @@ def with_partitions(exchanges: Mapping[str, Exchange], parallelism: int) -> dict
 
 
 def route(
-    sink: Sink, exchange: Exchange | None, tables: Sequence[pa.Table], source: tuple[str, int, int], run: Run
-) -> Iterator[Frame]:
+    sink: Sink, exchange: Exchange | None, tables: Sequence[pa.Table], source: tuple[str, int, int], run: StepRun
+) -> Iterator[RowFrame]:
     """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame.
 
     `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
@@ -67,21 +67,21 @@ def route(
     if sink.kept:
         table = concatenated(tables)
         if table.num_rows:
-            yield Frame(sink.target, sink.port, source[1] % sink.kept, source, table)
+            yield RowFrame(sink.target, sink.port, source[1] % sink.kept, source, table)
         return
     assert exchange is not None, sink
     partitions, routing = exchange.partitions or 1, sink.routing or Routing("global")
     over_time = sink.window or sink.join
     if over_time is not None:
         for partition, port, rows in pieces_of(over_time, tables, partitions):
-            yield Frame(sink.target, port, partition, source, rows)
+            yield RowFrame(sink.target, port, partition, source, rows)
         return
     for table in _whole(sink, tables):
         if table.num_rows == 0:
             continue
         for partition, rows in _cut(sink, table, routing, partitions, source[1], run):
             if rows.num_rows:
-                yield Frame(sink.target, sink.port, partition, source, rows)
+                yield RowFrame(sink.target, sink.port, partition, source, rows)
 
 
 def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
@@ -93,7 +93,7 @@ def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def _cut(
-    sink: Sink, table: pa.Table, routing: Routing, partitions: int, at: int, run: Run
+    sink: Sink, table: pa.Table, routing: Routing, partitions: int, at: int, run: StepRun
 ) -> Iterable[tuple[int, pa.Table]]:
     if routing.kind == "custom":
         return _custom(sink, table, routing, partitions, run)
@@ -132,7 +132,9 @@ def _by_place(table: pa.Table, places: Ints, partitions: int) -> Iterator[tuple[
             yield partition, sorted_.slice(start, end - start)
 
 
-def _custom(sink: Sink, table: pa.Table, routing: Routing, partitions: int, run: Run) -> Iterator[tuple[int, pa.Table]]:
+def _custom(
+    sink: Sink, table: pa.Table, routing: Routing, partitions: int, run: StepRun
+) -> Iterator[tuple[int, pa.Table]]:
     rows: dict[int, list[int]] = {}
 
     def visit(at: int, row: Any) -> None:
@@ -151,7 +153,7 @@ def _custom(sink: Sink, table: pa.Table, routing: Routing, partitions: int, run:
         yield partition, table.take(pa.array(ats, pa.int64()))
 
 
-def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.Table:
+def apply_exchange(exchange: Exchange, frames: Iterable[RowFrame], run: StepRun) -> pa.Table:
     """Return the rows that one partition gives, for any frames: the input table of the fragment behind it."""
     by_port: dict[int, list[pa.Table]] = {port: [] for port in range(len(exchange.inputs))}
     for frame in sorted(frames, key=lambda frame: (frame.port, frame.order)):

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.pickling import pickled
-from trident.runtime.engine.routing import Frame, with_partitions
+from trident.runtime.engine.routing import RowFrame, with_partitions
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import (
     Order,
@@ -106,7 +106,7 @@ class InProcessRunner:
             if merged.failure is not None:
                 return merged
             frames, merged.frames = merged.frames, []
-            arrived: dict[tuple[str, int], list[Frame]] = {destination: [] for destination in destinations}
+            arrived: dict[tuple[str, int], list[RowFrame]] = {destination: [] for destination in destinations}
             for frame in frames:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]

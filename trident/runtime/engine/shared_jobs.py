@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from trident.runtime.engine.gathering import Gathering, Job
-from trident.runtime.engine.pace import Limits
+from trident.runtime.engine.gathering import GatheredJob, Gathering
+from trident.runtime.engine.pace import SharingLimits
 from trident.runtime.engine.runners import Part, Runner
 from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
@@ -35,11 +35,11 @@ class SharingRunner:
     here = False
     commits: Collection[str] = ()
 
-    def __init__(self, runner: SparkRunner, most_pending: int, limits: Limits | None = None) -> None:
+    def __init__(self, runner: SparkRunner, most_pending: int, limits: SharingLimits | None = None) -> None:
         self._runner, self.most_pending = runner, most_pending
         self.program: Program = runner.program
         self.parallelism, self.operations = runner.parallelism, runner.operations
-        self.gathering: Gathering[Given] = Gathering(self._run, self._stop, limits or Limits())
+        self.gathering: Gathering[Given] = Gathering(self._run, self._stop, limits or SharingLimits())
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts, in a job with those of other attempts if there are any."""
@@ -53,14 +53,14 @@ class SharingRunner:
         self.gathering.learn(output.seconds / self.parallelism, output.bytes_collected)
         return replace(output, shared=result.shared)
 
-    def _run(self, job: Job[Given]) -> list[Given]:
+    def _run(self, job: GatheredJob[Given]) -> list[Given]:
         batches = [(one.attempt, one.parts) for one in job.attempts]
         if not job.is_shared:
             output = self._runner.process(*batches[0])
             return [lambda: output]
         return [partial(gathered, outputs) for outputs in self._runner.process_together(job.name, batches)]
 
-    def _stop(self, job: Job[Given]) -> None:
+    def _stop(self, job: GatheredJob[Given]) -> None:
         if job.is_shared:
             self._runner.cancel_job(job.name)
         else:

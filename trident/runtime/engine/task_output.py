@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.operations.metrics import add_counts
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.step_figures import add_figures
 from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
@@ -71,7 +71,7 @@ class TaskOutput:
     rows: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None
     captured: list[Failure] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[RowFrame] = field(default_factory=list)
     level: int = 0
     task: int = 0
     sources: dict[int, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from trident.runtime.engine.hops import (
     stopped_at,
     two_runs,
 )
-from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import Order, Part, WorkerProgram, run_entry, run_part
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
@@ -113,7 +113,7 @@ def _run_destination(
     job: Job, routes: Routes, stage: int, task: int, items: Iterator[Sent]
 ) -> Iterator[tuple[int, Item]]:
     destination = routes.destination(stage, task)
-    frames: list[Frame] = []
+    frames: list[RowFrame] = []
     sources: set[Source] = set()
     stopped = False
     for source, item in items:
@@ -134,7 +134,7 @@ def _run_destination(
 
 
 def _output_of(
-    job: Job, stage: int, entry: str, partition: int, frames: list[Frame], sources: Set[Source]
+    job: Job, stage: int, entry: str, partition: int, frames: list[RowFrame], sources: Set[Source]
 ) -> TaskOutput:
     if is_mixed(sources):
         return TaskOutput(failure=two_runs(stage - 1), level=stage)
@@ -149,7 +149,7 @@ def _output_of(
 
 
 def _sent(output: TaskOutput, routes: Routes, stage: int, task: int, most: int) -> Iterator[tuple[int, Item]]:
-    here: list[Frame] = []  # what is exchanged behind a state goes to the driver
+    here: list[RowFrame] = []  # what is exchanged behind a state goes to the driver
     readers = frozenset(routes.readers_of(stage))
     for frame in output.frames:
         number = routes.number_of(frame)

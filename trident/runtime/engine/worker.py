@@ -19,12 +19,12 @@ from trident.roles import has
 from trident.runtime.engine.fragment_runs import run_fragment, whole
 from trident.runtime.engine.most_gathered import check_gathered
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
-from trident.runtime.engine.routing import Frame, apply_exchange, route
+from trident.runtime.engine.routing import RowFrame, apply_exchange, route
 from trident.runtime.engine.step_figures import EACH, HEAD, NS
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
@@ -148,7 +148,7 @@ class WorkerProgram:
         return self._states[name]
 
     def gather(
-        self, entry: str, partition: int, frames: Sequence[Frame], run: Run, order: Order, output: TaskOutput
+        self, entry: str, partition: int, frames: Sequence[RowFrame], run: StepRun, order: Order, output: TaskOutput
     ) -> Iterator[pa.Table]:
         """Give the rows of one partition of an exchange, for what arrived there; add to `output` what else resulted."""
         yield apply_exchange(self.program.exchanges[entry], frames, run)
@@ -202,7 +202,7 @@ def run_part(
             output.rows[spout] = output.rows.get(spout, 0) + table.num_rows
             yield table
 
-    run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
+    run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
     return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
 
 
@@ -215,19 +215,19 @@ def _put_back(
     output = TaskOutput(captured=list(part.lost), frames=list(part.frames))
     if not part.tables:
         return output
-    run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, index), worker.state)
+    run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, index), worker.state)
     return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
 
 
 @calls_user_code(lambda local: (local["entry"], None))
 def run_entry(
-    worker: WorkerProgram, order: Order, entry: str, partition: int, frames: Sequence[Frame], level: int = 0
+    worker: WorkerProgram, order: Order, entry: str, partition: int, frames: Sequence[RowFrame], level: int = 0
 ) -> TaskOutput:
     """Gather one partition of an exchange and run its fragment. A failure comes back as data."""
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
     partitions = worker.program.exchanges[entry].partitions or 1
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, entry, partition, partitions)
-    run = Run(order.attempt, on_error, worker.state)
+    run = StepRun(order.attempt, on_error, worker.state)
     try:
         check_gathered(worker.program.exchanges[entry], partition, frames, worker.bounds)
     except TooManyRows as error:
@@ -240,7 +240,7 @@ def _guarded(
     program: Program,
     fragment: Fragment,
     tables: Iterable[pa.Table],
-    run: Run,
+    run: StepRun,
     index: int,
     output: TaskOutput,
     letters: PutBacks | None = None,
@@ -263,7 +263,7 @@ def send(
     fragment: Fragment,
     tables: Iterable[pa.Table],
     exchanges: Mapping[str, Exchange],
-    run: Run,
+    run: StepRun,
     index: int,
     output: TaskOutput,
     letters: PutBacks | None = None,

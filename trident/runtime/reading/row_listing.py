@@ -1,4 +1,4 @@
-"""Listing: the rows of all keys of a state, at a given snapshot. Retries, locks and checks are those of `views.py`."""
+"""RowListing: the rows of all keys of a state, at a given snapshot. Retries, locks and checks are those of `views.py`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trident.state.encoding.equal_keys import told_apart
 from trident.state.interfaces import Key, State
 from trident.state.txid import Snapshot
 
-__all__ = ["Listing", "Row", "begins", "with_values"]
+__all__ = ["Row", "RowListing", "begins", "with_values"]
 
 Row = tuple[Any, ...]
 
 
-class Listing:
+class RowListing:
     """Lists the rows of a state's partitions: the key's fields, then the value.
 
     Parameters

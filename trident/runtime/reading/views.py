@@ -18,7 +18,7 @@ from trident.errors import (
 )
 from trident.fields import Fields
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
-from trident.runtime.reading.row_listing import Listing, Row, begins, with_values
+from trident.runtime.reading.row_listing import Row, RowListing, begins, with_values
 from trident.runtime.reading.state_frames import columns_of_rows, frame_of
 from trident.runtime.reading.state_partitions import StatePartitions, state_for_query
 from trident.runtime.reading.store_check import StoreCheck
@@ -88,7 +88,7 @@ class StateView:
         # A window has no columns, and the keys of an updater are not declared.
         self._is_total = len(columns) == 1 and columns.types[0] is not None and not free_keys
         has_keys = len(columns) != 1 or free_keys
-        self._listing = Listing(partitions, self._all, name, has_keys, self._read_at)
+        self._listing = RowListing(partitions, self._all, name, has_keys, self._read_at)
         # Threads share the instances of a running topology, and a store need not be thread-safe.
         self._lock = threading.Lock()
 

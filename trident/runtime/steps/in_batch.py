@@ -21,13 +21,13 @@ from trident.runtime.steps.aggregates import has_kernel, is_native, partial
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
 from trident.runtime.steps.key_columns import one_form
-from trident.runtime.steps.rows import Emitted, Run, columns_of, iterate, tuples_of
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 __all__ = ["aggregate", "has_aggregate_kernel"]
 
 
-def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.Table:
+def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""
     if table.num_rows == 0 and (node.grouped or node.partial):
         return schema_of(node.fields).empty_table()
@@ -135,7 +135,7 @@ class _Fold:
     """The members of a chain, over the tuples of one key."""
 
     def __init__(
-        self, step: str, members: Sequence[Member], aggregators: Sequence[Aggregator[Any]], run: Run, given: int
+        self, step: str, members: Sequence[Member], aggregators: Sequence[Aggregator[Any]], run: StepRun, given: int
     ) -> None:
         self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
         self._outs = [Emitted(step, member.outputs, self._bounds, given) for member in members]
@@ -162,7 +162,7 @@ class _Fold:
         return [(*key, *itertools.chain(*rows)) for rows in itertools.product(*(out.rows for out in self._outs))]
 
 
-def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.Table:
+def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table:
     keys, ids = _keys(node, table)
     inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
     aggregators = [_as_aggregator(member.aggregator) for member in node.members]

@@ -20,17 +20,17 @@ from trident.runtime.steps.rows import as_values, column_of, columns_of, wrong_a
 from trident.runtime.steps.user_calls import calls_user_code
 from trident.tuples import TridentTuple
 
-__all__ = ["Calls", "each_plain"]
+__all__ = ["EmittedRows", "each_plain"]
 
 
 def each_plain(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[pa.Array, list[pa.Array]]:
     """Call the function for every row; return the row that each value list came from, and the new columns."""
-    calls = Calls(step, node, table)
+    calls = EmittedRows(step, node, table)
     calls.run(on_error)
     return calls.parents(), calls.columns()
 
 
-class Calls:
+class EmittedRows:
     """What a function emitted for the rows of a table."""
 
     def __init__(self, step: str, node: EachNode, table: pa.Table) -> None:

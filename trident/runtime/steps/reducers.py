@@ -9,13 +9,13 @@ from trident.graph import MultiReduceNode
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
 from trident.runtime.steps.key_columns import one_form
-from trident.runtime.steps.rows import Emitted, Run, iterate, tuples_of
+from trident.runtime.steps.rows import Emitted, StepRun, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 __all__ = ["multi_reduce"]
 
 
-def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa.Table:
+def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -> pa.Table:
     """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
     out = Emitted(node.id, node.fields, run.on_error.bounds, sum(table.num_rows for table in streams))
     with failing_at(node.id):

@@ -19,14 +19,14 @@ from trident.tuples import TridentTuple
 
 __all__ = [
     "Emitted",
-    "Run",
+    "StepRun",
     "iterate",
     "tuples_of",
 ]
 
 
 @dataclass(frozen=True)
-class Run:
+class StepRun:
     """What the steps of a batch need in addition to its tuples.
 
     Attributes

@@ -22,7 +22,7 @@ from trident.graph import WindowNode
 from trident.operations.windows import WindowConfig
 from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.steps.key_columns import one_form
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.worker_input import (
@@ -43,7 +43,7 @@ _KEY = "$key"
 _VERSION = 1
 
 
-def update_counts(node: WindowNode, state: Any, table: pa.Table, run: Run) -> pa.Table:
+def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -> pa.Table:
     """Add a batch, which has tuples, to the state; return the rows of the windows that are complete."""
     values = _values(node)
     if values is NOTHING:
@@ -115,7 +115,7 @@ def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig
     return np.array([record[3] for record in records], np.int64), [record[4:] for record in records]
 
 
-def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[Any]]], run: Run) -> _Held:
+def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[Any]]], run: StepRun) -> _Held:
     """Put the kept rows and those of the batch together."""
     values, width = _values(node), Grid.of(node.config).width if node.combines else 1
     ids = table.column(_KEY).to_numpy()
@@ -165,7 +165,7 @@ def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> N
     state.multi_put(names, encode_many(records))
 
 
-def _results(node: WindowNode, held: _Held, keys: pa.Table, run: Run) -> pa.Table:
+def _results(node: WindowNode, held: _Held, keys: pa.Table, run: StepRun) -> pa.Table:
     length, slide = node.config.length, node.config.slide
     fires = np.nonzero(held.before // slide != held.after // slide)[0]
     counts = held.after[fires] // slide - held.before[fires] // slide

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trident.errors import CorruptValueError
-from trident.runtime.windows.shares import ONE, Place
+from trident.runtime.windows.shares import ONE, PartitionPlace
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key
 
-__all__ = ["DIRECTORY", "Directory", "Run"]
+__all__ = ["DIRECTORY", "Directory", "TupleRun"]
 
 DIRECTORY = ONE.key("windows")
 """The key of the directory of a window that has one partition; else it holds their number."""
@@ -19,7 +19,7 @@ _VERSION = 1
 _ELSEWHERE = 2
 
 
-class Run(NamedTuple):
+class TupleRun(NamedTuple):
     """Rows of a pane that were written together: `slots` chunks, from slot `first` on."""
 
     level: int
@@ -27,7 +27,7 @@ class Run(NamedTuple):
     first: int
     slots: int
 
-    def keys_in(self, place: Place = ONE) -> list[Key]:
+    def keys_in(self, place: PartitionPlace = ONE) -> list[Key]:
         """Return the keys of its chunks in a partition."""
         return [place.key("chunk", slot) for slot in range(self.first, self.first + self.slots)]
 
@@ -53,7 +53,7 @@ class Directory:
     content: str = ""
     frontier: int | None = None
     next_slot: int = 0
-    panes: dict[int, list[Run]] = field(default_factory=dict)
+    panes: dict[int, list[TupleRun]] = field(default_factory=dict)
     elsewhere: int = 0
 
     def to_bytes(self) -> bytes:
@@ -77,4 +77,6 @@ class Directory:
                 "a newer one wrote it"
             )
         content, frontier, next_slot, panes = rest
-        return Directory(content, frontier, next_slot, {pane: [Run(*run) for run in runs] for pane, *runs in panes})
+        return Directory(
+            content, frontier, next_slot, {pane: [TupleRun(*run) for run in runs] for pane, *runs in panes}
+        )

@@ -12,7 +12,7 @@ from trident.arrow import arrow_type, schema_of
 from trident.graph import WindowNode
 from trident.operations.combined_values import merging_member
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import END, FIRST_MS, aggregating, bigint, with_column
 
 __all__ = ["Complete", "results"]
@@ -28,7 +28,7 @@ class Complete(NamedTuple):
     stop: int
 
 
-def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: Run) -> pa.Table:
+def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: StepRun) -> pa.Table:
     """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
     member = merging_member(node.member) if node.combines else node.member
     whole = aggregating(node, node.group.concat(bigint(END)), member, partial=False)

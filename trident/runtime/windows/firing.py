@@ -19,13 +19,13 @@ from trident.arrow import schema_of
 from trident.graph import WindowNode
 from trident.operations.metrics import count_again
 from trident.runtime.steps.groups import Ints
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
-from trident.runtime.windows.directory import Run as Chunks
+from trident.runtime.windows.directory import TupleRun as Chunks
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
-from trident.runtime.windows.shares import ONE, Moment, Place
+from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import (
     PANE,
     ROWS,
@@ -43,7 +43,7 @@ _Rows = list[pa.RecordBatch]
 
 
 def update_window(
-    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: Run, place: Place = ONE
+    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace = ONE
 ) -> pa.Table:
     """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired.
 
@@ -74,7 +74,7 @@ def _nothing(node: WindowNode) -> pa.Table:
 class _Update:
     """One batch of a window whose keys have a common frontier."""
 
-    def __init__(self, node: WindowNode, state: Any, moment: Moment, run: Run, place: Place) -> None:
+    def __init__(self, node: WindowNode, state: Any, moment: Moment, run: StepRun, place: PartitionPlace) -> None:
         self._node, self._moment, self._run = node, moment, run
         self._grid = Grid.of(node.config)
         self._store = WindowStore(state, content_fields(node), self._grid.width, place, node.group)

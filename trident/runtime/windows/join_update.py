@@ -24,14 +24,19 @@ from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.steps.key_columns import one_form
 from trident.runtime.windows.join_input import side_tables
 from trident.runtime.windows.kept_join import MET, KeptJoin, Watermarks
-from trident.runtime.windows.shares import ONE, Moment, Place
+from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.state.interfaces import Key
 
 __all__ = ["update_join"]
 
 
 def update_join(
-    node: JoinWithinNode, state: Any, tables: Sequence[pa.Table], moment: Moment, bounds: Bounds, place: Place = ONE
+    node: JoinWithinNode,
+    state: Any,
+    tables: Sequence[pa.Table],
+    moment: Moment,
+    bounds: Bounds,
+    place: PartitionPlace = ONE,
 ) -> pa.Table:
     """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows.
 

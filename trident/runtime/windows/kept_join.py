@@ -28,7 +28,7 @@ from trident.fields import Fields
 from trident.graph import JoinSide, JoinWithinNode
 from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.windows.kept_windows import WindowStore, mergeable, remove
-from trident.runtime.windows.shares import ONE, Place
+from trident.runtime.windows.shares import ONE, PartitionPlace
 from trident.runtime.windows.worker_input import FIRST_MS
 from trident.state.encoding.codec import decode, decode_many, encode, encode_many
 from trident.state.interfaces import Key
@@ -77,7 +77,7 @@ class KeptJoin:
         Of the left and of the right side, after the batches so far.
     """
 
-    def __init__(self, node: JoinWithinNode, state: Any, place: Place = ONE) -> None:
+    def __init__(self, node: JoinWithinNode, state: Any, place: PartitionPlace = ONE) -> None:
         self._node, self._state, self._marks = node, state, place.key("join")
         reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
         self._width = max(reach // _PANES, 1000)

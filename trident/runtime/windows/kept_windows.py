@@ -25,8 +25,8 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
-from trident.runtime.windows.directory import DIRECTORY, Directory, Run
-from trident.runtime.windows.shares import ONE, Place, rows_of
+from trident.runtime.windows.directory import DIRECTORY, Directory, TupleRun
+from trident.runtime.windows.shares import ONE, PartitionPlace, rows_of
 from trident.state.interfaces import Key
 
 __all__ = ["MAX_CHUNK_BYTES", "WindowStore", "mergeable", "remove"]
@@ -38,7 +38,7 @@ _FAN_IN = 8
 _LARGE = MAX_CHUNK_BYTES // _FAN_IN
 
 
-def mergeable(runs: Sequence[Run], combines: bool) -> int:
+def mergeable(runs: Sequence[TupleRun], combines: bool) -> int:
     """Return how many of a pane's last runs to merge with the run that is added now; 0: none.
 
     Partial results are always merged, because equal keys become one row; tuples only while they are few.
@@ -83,13 +83,13 @@ class WindowStore:
     """
 
     def __init__(
-        self, state: Any, fields: Fields, width: int = 1, place: Place = ONE, key: Fields | None = None
+        self, state: Any, fields: Fields, width: int = 1, place: PartitionPlace = ONE, key: Fields | None = None
     ) -> None:
         self._state, self.schema, self._place = state, schema_of(fields), place
         self._content = f"{fields}; in panes of {width}"
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
-        self.taken_from: Sequence[Place] = ()
+        self.taken_from: Sequence[PartitionPlace] = ()
         self.directory = self._directory(place)
         self._is_new = not self.directory.content
         if self._is_new:
@@ -100,19 +100,19 @@ class WindowStore:
         """Whether the directory must be written although nothing changed: all partitions begin with the same batch."""
         return self._is_new and (given > 0 or len(self.taken_from) > 0)
 
-    def read(self, runs: Iterable[Run]) -> dict[Run, list[pa.RecordBatch]]:
+    def read(self, runs: Iterable[TupleRun]) -> dict[TupleRun, list[pa.RecordBatch]]:
         """Read runs, all at once."""
         wanted = list(dict.fromkeys(runs))
         return self._read(wanted, self._place)
 
-    def add(self, pane: int, rows: pa.Table, instead_of: Sequence[Run] = ()) -> None:
+    def add(self, pane: int, rows: pa.Table, instead_of: Sequence[TupleRun] = ()) -> None:
         """Add rows to a pane, in place of its last runs `instead_of`, whose rows they include."""
         runs = self.directory.panes.setdefault(pane, [])
         if instead_of:
             del runs[-len(instead_of) :]
             self._forget(instead_of)
         chunks = list(_cut(rows))
-        run = Run(
+        run = TupleRun(
             max((run.level for run in instead_of), default=-1) + 1,
             sum(map(len, chunks)),
             self.directory.next_slot,
@@ -134,12 +134,12 @@ class WindowStore:
         self._state.multi_put(list(self._puts), list(self._puts.values()))
         remove(self._state, self._removed)
 
-    def _forget(self, runs: Iterable[Run]) -> None:
+    def _forget(self, runs: Iterable[TupleRun]) -> None:
         for key in (key for run in runs for key in run.keys_in(self._place)):
             if self._puts.pop(key, None) is None:
                 self._removed.append(key)
 
-    def _read(self, runs: Sequence[Run], place: Place) -> dict[Run, list[pa.RecordBatch]]:
+    def _read(self, runs: Sequence[TupleRun], place: PartitionPlace) -> dict[TupleRun, list[pa.RecordBatch]]:
         keys = [run.keys_in(place) for run in runs]
         stored = [key for of_run in keys for key in of_run if key not in self._puts]
         found = dict(zip(stored, self._state.multi_get(stored), strict=True)) if stored else {}
@@ -147,7 +147,7 @@ class WindowStore:
             found.update(self._puts)  # what this very commit takes over
         return {run: [self._rows(key, found[key]) for key in of_run] for run, of_run in zip(runs, keys, strict=True)}
 
-    def _directory(self, place: Place) -> Directory:
+    def _directory(self, place: PartitionPlace) -> Directory:
         (data,) = self._state.multi_get([place.key("windows")])
         directory = Directory.of(data)
         if directory.panes and directory.content != self._content:
@@ -174,11 +174,11 @@ class WindowStore:
                 f"read {place.key('windows')!r} of a window: it is not there, but the window was kept in {count} partitions; "
                 "the store lost what it had acknowledged (an eviction, an expiry)"
             )
-        self.taken_from = [Place(partition, count) for partition in range(count)]
+        self.taken_from = [PartitionPlace(partition, count) for partition in range(count)]
         for other in self.taken_from:
             self._take_over(self._directory(other), other, key)
 
-    def _take_over(self, before: Directory, other: Place, key: Fields) -> None:
+    def _take_over(self, before: Directory, other: PartitionPlace, key: Fields) -> None:
         frontiers = [one for one in (self.directory.frontier, before.frontier) if one is not None]
         self.directory.frontier = max(frontiers, default=None)
         for pane, runs in before.panes.items():

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from trident.graph import JoinWithinNode, WindowNode
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.join_update import update_join
-from trident.runtime.windows.shares import Moment, Place
+from trident.runtime.windows.shares import Moment, PartitionPlace
 
 __all__ = ["update_over_time"]
 
@@ -19,10 +19,10 @@ __all__ = ["update_over_time"]
 def update_over_time(
     node: WindowNode | JoinWithinNode,
     state: Any,
-    place: Place,
+    place: PartitionPlace,
     tables: Sequence[pa.Table],
     moment: Moment,
-    run: Run,
+    run: StepRun,
 ) -> pa.Table:
     """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones.
 

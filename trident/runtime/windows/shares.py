@@ -26,7 +26,7 @@ __all__ = [
     "ONE",
     "Moment",
     "Now",
-    "Place",
+    "PartitionPlace",
     "Shares",
     "moment_of",
     "rows_of",
@@ -39,7 +39,7 @@ OverTime = WindowNode | JoinWithinNode
 Shares = Mapping[int, Sequence[pa.Table]]
 
 
-class Place(NamedTuple):
+class PartitionPlace(NamedTuple):
     """Which partition of a state this is, of how many."""
 
     partition: int = 0
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return parts if self.partitions == 1 else (parts[0], self.partitions, self.partition, *parts[1:])
 
 
-ONE = Place()
+ONE = PartitionPlace()
 
 
 class Now(NamedTuple):
@@ -135,7 +135,7 @@ def shares_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Sh
     return shares
 
 
-def rows_of(place: Place, key: Fields, rows: pa.Table) -> pa.Table:
+def rows_of(place: PartitionPlace, key: Fields, rows: pa.Table) -> pa.Table:
     """Return the rows whose key is in a partition."""
     if place.partitions == 1 or not rows.num_rows:
         return rows

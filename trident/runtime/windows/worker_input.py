@@ -17,7 +17,7 @@ from trident.operations.metrics import count_again
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.groups import Ints
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.rows import Run
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.grid import Grid
 
 __all__ = ["AT", "END", "FIRST_MS", "LAST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "bigint",
@@ -47,7 +47,7 @@ def bigint(name: str) -> Fields:
     return Fields.of([name], ["bigint"])
 
 
-def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
+def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Return what is sent to the window for one table of its inputs."""
     event_time = node.config.event_time
     if event_time is not None:
@@ -57,7 +57,7 @@ def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
     return partials(node, table, node.group, run) if event_time is None else _by_pane(node, table, run)
 
 
-def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
+def _by_pane(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Return partial results per pane, with the latest time of all, and the number of tuples in the first row of each pane."""
     if not table.num_rows:
         return partials(node, table, node.group, run)
@@ -84,14 +84,14 @@ def panes_of(node: WindowNode, table: pa.Table) -> Ints:
     return np.asarray(table.column(AT).to_numpy() // Grid.of(node.config).width, np.int64)
 
 
-def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
+def partials(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Aggregate tuples to partial results by a key; without a key to one row."""
     member = node.member
     aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
     return partial(node.id, aggregation, table, run.on_error)
 
 
-def merged(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
+def merged(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
     return aggregate(node.id, aggregating(node, key, merging_member(node.member), partial=True), table, run)
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import cloudpickle
 
 from trident.storm.context import TopologyContext
-from trident.storm.execution.messages import Delivery, Mail
+from trident.storm.execution.messages import Carrier, Delivery
 from trident.storm.execution.out_streams import OutStream, open_streams
 from trident.storm.execution.outbox import Outbox
-from trident.storm.execution.task_layout import ExecutorPlace, Layout
+from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import ACKER, StormTopology
 from trident.storm.storm_tuples import Origin
@@ -84,9 +84,9 @@ class Setting:
     name: str
     topology: StormTopology
     pickled: Mapping[str, bytes]
-    layout: Layout
+    layout: TaskLayout
     conf: StormConfig
-    mail: Mail
+    mail: Carrier
     report: Callable[[str, int, BaseException], None]
     clock: Callable[[], float]
     random: Callable[[], Random]

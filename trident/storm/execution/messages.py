@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trident.storm.storm_tuples import Tuple
 
-__all__ = ["Body", "Delivery", "Mail", "Outcomes", "Tracking"]
+__all__ = ["Body", "Carrier", "Delivery", "Outcomes", "Tracking"]
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ Delivery = tuple[int, Body]
 """The task that it is for, and what it brings."""
 
 
-class Mail(Protocol):
+class Carrier(Protocol):
     """Carries deliveries to the executors of other tasks, in this process or another."""
 
     def send(self, task: int, body: Body) -> None:

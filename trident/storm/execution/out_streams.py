@@ -14,7 +14,7 @@ from trident.state.encoding.declared_keys import NO_VALUE, Form, declared_form
 from trident.state.encoding.equal_keys import canonical
 from trident.storm.context import TopologyContext
 from trident.storm.execution.routes import Chooser, chooser_of
-from trident.storm.execution.task_layout import Layout
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
 from trident.storm.streams import StreamSpec
@@ -158,7 +158,7 @@ class OutStream:
 
 def open_streams(
     topology: StormTopology,
-    layout: Layout,
+    layout: TaskLayout,
     context: TopologyContext,
     random: Random,
     watch: Callable[[Origin, tuple[Any, ...]], None] | None = None,

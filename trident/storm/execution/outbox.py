@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trident.storm.execution.messages import Mail, Tracking
+from trident.storm.execution.messages import Carrier, Tracking
 from trident.storm.storm_tuples import Tuple
 
 __all__ = ["Outbox"]
@@ -23,7 +23,7 @@ class Outbox:
         The tasks on a cycle with this executor, whose full queues do not hold it up.
     """
 
-    def __init__(self, mail: Mail, ackers: Sequence[int], uncontrolled: frozenset[int] = frozenset()) -> None:
+    def __init__(self, mail: Carrier, ackers: Sequence[int], uncontrolled: frozenset[int] = frozenset()) -> None:
         self._mail = mail
         self._ackers = tuple(ackers)
         self._uncontrolled = uncontrolled

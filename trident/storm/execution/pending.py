@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Message", "Pending"]
+__all__ = ["Pending", "PendingMessage"]
 
 _GENERATIONS = 2  # a tree times out after one to two message timeouts, as in Storm
 
 
 @dataclass(slots=True)
-class Message:
+class PendingMessage:
     """A spout's message while its tree is processed."""
 
     id: Any
@@ -26,7 +26,7 @@ class Pending:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._messages: RotatingMap[Message] = RotatingMap(_GENERATIONS)
+        self._messages: RotatingMap[PendingMessage] = RotatingMap(_GENERATIONS)
         self.answered_at_once: deque[tuple[Any, str]] = deque()
         """Messages that nothing is tracked of: acknowledged within the emit without ackers, else (they go to no bolt) after
         the spout's call."""
@@ -37,10 +37,10 @@ class Pending:
 
     def put(self, root: int, message_id: Any, stream: str) -> None:
         """Keep a message until its tree is complete."""
-        self._messages.add(root, Message(message_id, stream, self._clock()))
+        self._messages.add(root, PendingMessage(message_id, stream, self._clock()))
         self._count += 1
 
-    def take(self, root: int) -> Message | None:
+    def take(self, root: int) -> PendingMessage | None:
         """Return a message that is answered now; None if it timed out before, or another worker emitted it."""
         message = self._messages.pop(root)
         self._count -= message is not None
@@ -50,7 +50,7 @@ class Pending:
         """Give a message the whole timeout again."""
         self._messages.touch(root)
 
-    def rotate(self) -> list[Message]:
+    def rotate(self) -> list[PendingMessage]:
         """Return the messages that have timed out; called once in each message timeout."""
         timed_out = list(self._messages.rotate().values())
         self._count -= len(timed_out)

@@ -11,7 +11,7 @@ from trident.storm.execution.collectors import SpoutCollector
 from trident.storm.execution.counts import SpoutCounts
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.messages import Delivery, Outcomes
-from trident.storm.execution.pending import Message, Pending
+from trident.storm.execution.pending import Pending, PendingMessage
 from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.interfaces import IRichSpout
 
@@ -36,7 +36,7 @@ class SpoutTask:
         """Whether it has fewer unanswered messages than it may have."""
         return self.max_pending is None or len(self.pending) < self.max_pending
 
-    def ack(self, message: Message, now: float) -> None:
+    def ack(self, message: PendingMessage, now: float) -> None:
         """Tell the spout that a message is processed."""
         counts, stream = self.counts, message.stream
         counts.acked[stream] = counts.acked.get(stream, 0) + 1
@@ -44,7 +44,7 @@ class SpoutTask:
         counts.complete_samples[stream] = counts.complete_samples.get(stream, 0) + 1
         self.spout.ack(message.id)
 
-    def fail(self, message: Message) -> None:
+    def fail(self, message: PendingMessage) -> None:
         """Tell the spout that a message failed."""
         self.counts.failed[message.stream] = self.counts.failed.get(message.stream, 0) + 1
         self.spout.fail(message.id)

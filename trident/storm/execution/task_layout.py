@@ -8,7 +8,7 @@ from functools import cached_property
 
 from trident.storm.storm_topology import ACKER, StormTopology
 
-__all__ = ["ExecutorPlace", "Layout", "lay_out"]
+__all__ = ["ExecutorPlace", "TaskLayout", "lay_out"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ExecutorPlace:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TaskLayout:
     """All executors of a topology. Tasks keep their numbers for as long as the topology runs; executors may move."""
 
     executors: tuple[ExecutorPlace, ...]
@@ -50,7 +50,9 @@ class Layout:
         return tuple(each for each in self.executors if each.worker == worker)
 
 
-def lay_out(topology: StormTopology, workers: int, ackers: int, executors: Mapping[str, int] | None = None) -> Layout:
+def lay_out(
+    topology: StormTopology, workers: int, ackers: int, executors: Mapping[str, int] | None = None
+) -> TaskLayout:
     """Deal executors to workers in turn, component after component, as Storm does.
 
     Parameters
@@ -68,4 +70,4 @@ def lay_out(topology: StormTopology, workers: int, ackers: int, executors: Mappi
         for at in range(threads):
             share = tuple(numbers[at * tasks // threads : (at + 1) * tasks // threads])
             places.append(ExecutorPlace(component, share, len(places) % workers))
-    return Layout(tuple(places), workers)
+    return TaskLayout(tuple(places), workers)

@@ -20,7 +20,7 @@ from trident.errors import CorruptValueError, TopologyError
 from trident.state.encoding.codec import encode
 from trident.state.encoding.extensions import new_packer, unpack
 from trident.storm.execution.messages import Body, Delivery, Outcomes, Tracking
-from trident.storm.execution.task_layout import Layout
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin, Tuple, tuple_of
 
@@ -95,7 +95,7 @@ class Encoder:
 class Decoder:
     """Decodes the frames of deliveries. What it returns for damaged bytes is an error, of any kind."""
 
-    def __init__(self, topology: StormTopology, layout: Layout) -> None:
+    def __init__(self, topology: StormTopology, layout: TaskLayout) -> None:
         self._topology, self._component_of = topology, layout.component_of
         self._origin = cache(self._new_origin)  # the same object for all tuples of one task and stream
 

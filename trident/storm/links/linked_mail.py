@@ -12,7 +12,7 @@ import zmq
 
 from trident.storm.execution.inbox import Inbox
 from trident.storm.execution.messages import Body
-from trident.storm.execution.task_layout import Layout
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
 from trident.storm.links.link_keys import Keys, new_context
 from trident.storm.storm_topology import StormTopology
@@ -38,7 +38,7 @@ class LinkedMail:
     """
 
     def __init__(
-        self, number: int, topology: StormTopology, layout: Layout, keys: Keys, capacity: int, host: str
+        self, number: int, topology: StormTopology, layout: TaskLayout, keys: Keys, capacity: int, host: str
     ) -> None:
         self.inboxes: dict[int, Inbox] = {}
         for each in layout.in_worker(number):

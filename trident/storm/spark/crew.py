@@ -14,7 +14,7 @@ from trident.storm.links.link_keys import Keys
 from trident.storm.spark.slot import Slot
 from trident.storm.spark.tickets import Launch, Ticket
 from trident.storm.spark.worker_jobs import WorkerJob
-from trident.storm.spark.worker_registry import Orders, Registry
+from trident.storm.spark.worker_registry import Registry, WorkerOrders
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -44,7 +44,7 @@ class Crew:
         self._context, self._job_ended = context, ended
         self._keys = Keys.new()
         self.registry = Registry(self._keys, host, bind)
-        self.orders = Orders()
+        self.orders = WorkerOrders()
         self.slots: dict[int, Slot] = {}
         self._incarnation = 0
         self._jobs: list[WorkerJob] = []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trident.errors import ConfigError, TopologyError
-from trident.storm.execution.task_layout import Layout, lay_out
+from trident.storm.execution.task_layout import TaskLayout, lay_out
 from trident.storm.spark.tickets import Launch
 
 __all__ = ["rebalanced"]
@@ -35,7 +35,7 @@ def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]
     return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
 
 
-def _check(layout: Layout, executors: Mapping[str, int]) -> None:
+def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
     for name, number in executors.items():
         if name not in layout.tasks:
             raise TopologyError(f"rebalance: no component {name!r} among {sorted(layout.tasks)}")

@@ -17,7 +17,7 @@ from trident.storm.spark.crew import Crew
 from trident.storm.spark.slot import Slot
 from trident.storm.spark.tickets import Launch
 from trident.storm.spark.worker_jobs import WorkerJob
-from trident.storm.statistics import Snapshot
+from trident.storm.statistics import WorkerSnapshot
 from trident.storm.storm_errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Supervisor:
         launch: Launch,
         host: str,
         bind: str,
-        counted: Callable[[Snapshot], None],
+        counted: Callable[[WorkerSnapshot], None],
         over: Callable[[BaseException | None], None],
     ) -> None:
         from pyspark import InheritableThread
@@ -170,7 +170,7 @@ class Supervisor:
 
     def _take_beat(self, slot: Slot, beat: dict[str, Any]) -> None:
         slot.take(beat)
-        snapshot: Snapshot | None = beat["snapshot"]
+        snapshot: WorkerSnapshot | None = beat["snapshot"]
         if snapshot is None:
             return
         component_of, limit_s = self.crew.launch.layout.component_of, self._conf.message_timeout_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trident.storm.execution.task_layout import Layout
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.link_keys import Keys
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
@@ -40,5 +40,5 @@ class Launch:
 
     topology: StormTopology
     pickled: Mapping[str, bytes]
-    layout: Layout
+    layout: TaskLayout
     conf: StormConfig

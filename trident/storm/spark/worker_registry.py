@@ -1,7 +1,7 @@
 """What the workers of a topology and its driver tell each other, and over which sockets.
 
 Every message is a packed dict with its kind. A worker sends `register`, `ready`, `beat`, `died` and `ended`, each with its
-number and incarnation; the driver answers with its `Orders`, or `replaced` to a worker in whose place another one runs.
+number and incarnation; the driver answers with its `WorkerOrders`, or `replaced` to a worker in whose place another one runs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import zmq
 from trident.state.encoding.extensions import pack, unpack
 from trident.storm.links.link_keys import Keys, new_context
 
-__all__ = ["Line", "Orders", "Registry"]
+__all__ = ["Line", "Registry", "WorkerOrders"]
 
 
 @dataclass(frozen=True)
-class Orders:
+class WorkerOrders:
     """What a worker must know and do.
 
     Attributes
@@ -45,10 +45,10 @@ class Orders:
         return {"kind": "orders", **asdict(self), "places": {at: list(place) for at, place in self.places.items()}}
 
     @staticmethod
-    def of(message: Mapping[str, Any]) -> Orders:
+    def of(message: Mapping[str, Any]) -> WorkerOrders:
         """Return the orders in a message."""
         places = {at: (address, incarnation) for at, (address, incarnation) in message["places"].items()}
-        return Orders(message["version"], places, message["active"], message["stop"])
+        return WorkerOrders(message["version"], places, message["active"], message["stop"])
 
 
 class Registry:

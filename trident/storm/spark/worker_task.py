@@ -25,7 +25,7 @@ from trident.storm.execution.present_lines import lines_of
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.links.linked_mail import LinkedMail
 from trident.storm.spark.tickets import Launch, Ticket
-from trident.storm.spark.worker_registry import Line, Orders
+from trident.storm.spark.worker_registry import Line, WorkerOrders
 from trident.storm.statistics import WorkerSnapshots
 
 __all__ = ["run_worker"]
@@ -55,7 +55,7 @@ class _WorkerTask:
         self._ticket = ticket
         self._parent = os.getppid()
         self._line = Line(ticket.keys, ticket.registry, ticket.worker, ticket.incarnation)
-        self._orders = Orders(version=-1)
+        self._orders = WorkerOrders(version=-1)
         self._heard_at = self._next_beat = monotonic()
         self._errors: deque[ReportedError] = deque(maxlen=_REPORTED)
         self._death: BaseException | None = None
@@ -123,7 +123,7 @@ class _WorkerTask:
         if message["kind"] != "orders" or self._mail is None or self._worker is None:
             return
         begins = self._orders.version < 0
-        self._orders = Orders.of(message)
+        self._orders = WorkerOrders.of(message)
         self._mail.set_peers(self._orders.places)
         self._worker.set_active(self._orders.active)
         self._next_beat = 0.0  # the driver waits for the version that this worker has reached

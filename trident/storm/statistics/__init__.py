@@ -6,6 +6,6 @@ them (`trident/observe/topology_status.py`); `local_observer.py` does all that f
 """
 
 from trident.storm.statistics.topology_monitor import TopologyMonitor
-from trident.storm.statistics.worker_snapshots import Snapshot, WorkerSnapshots
+from trident.storm.statistics.worker_snapshots import WorkerSnapshot, WorkerSnapshots
 
-__all__ = ["Snapshot", "TopologyMonitor", "WorkerSnapshots"]
+__all__ = ["TopologyMonitor", "WorkerSnapshot", "WorkerSnapshots"]

@@ -18,9 +18,9 @@ from trident.observe.component_statistics import (
     WindowStatistics,
 )
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
-from trident.storm.execution.task_layout import ExecutorPlace, Layout
+from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
 from trident.storm.groupings import Grouping
-from trident.storm.statistics.worker_snapshots import Key, Snapshot
+from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot
 from trident.storm.storm_topology import StormTopology
 
 __all__ = ["Collected"]
@@ -35,7 +35,7 @@ class _Start(NamedTuple):
 
     start: int
     number: int
-    totals: dict[Key, float]
+    totals: dict[CountKey, float]
 
 
 class Collected:
@@ -47,17 +47,17 @@ class Collected:
 
     def __init__(self, topology: StormTopology, now: float) -> None:
         self._topology = topology
-        self._windows: Windows[Key] = Windows(now)
+        self._windows: Windows[CountKey] = Windows(now)
         self._last: dict[int, _Start] = {}
         self._lock = threading.Lock()
 
-    def take(self, snapshot: Snapshot, now: float) -> bool:
+    def take(self, snapshot: WorkerSnapshot, now: float) -> bool:
         """Take in a snapshot; one that is older than the last of its start is left out. Whether a spout's message was acked."""
         start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
-        totals = {Key(*key): value for key, value in snapshot["totals"]}
+        totals = {CountKey(*key): value for key, value in snapshot["totals"]}
         with self._lock:
             last = self._last.get(worker)
-            before: Mapping[Key, float] = {}
+            before: Mapping[CountKey, float] = {}
             if last is not None and last.start == start:
                 if last.number >= number:
                     return False
@@ -67,7 +67,7 @@ class Collected:
             self._windows.add(added, now)
         return any(value > 0 and key.measure == "acked" and not key.component for key, value in added.items())
 
-    def statistics(self, layout: Layout, now: float, uncounted_s: Mapping[int, float]) -> TopologyStatistics:
+    def statistics(self, layout: TaskLayout, now: float, uncounted_s: Mapping[int, float]) -> TopologyStatistics:
         """Return the statistics of all windows, by the executors that there are now.
 
         `uncounted_s` has, by an executor's first task, for how long it has worked on what it has not counted yet.
@@ -84,7 +84,7 @@ class Collected:
 
 
 def _capacities(
-    layout: Layout, difference: Difference[Key], uncounted_s: Mapping[int, float]
+    layout: TaskLayout, difference: Difference[CountKey], uncounted_s: Mapping[int, float]
 ) -> Mapping[ExecutorPlace, float]:
     busy: dict[int, float] = defaultdict(float)
     for key, value in difference.added.items():
@@ -100,14 +100,14 @@ def _capacities(
 class _Window:
     """Groups what was added in one window."""
 
-    def __init__(self, topology: StormTopology, layout: Layout, capacities: Mapping[ExecutorPlace, float]) -> None:
+    def __init__(self, topology: StormTopology, layout: TaskLayout, capacities: Mapping[ExecutorPlace, float]) -> None:
         self._topology, self._layout, self._capacities = topology, layout, capacities
         self._components: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
         self._tasks: dict[int, Sums] = defaultdict(lambda: defaultdict(float))
         self._inputs: dict[tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
         self._outputs: dict[tuple[str, str], Sums] = defaultdict(lambda: defaultdict(float))
 
-    def of(self, window: int, difference: Difference[Key]) -> WindowStatistics:
+    def of(self, window: int, difference: Difference[CountKey]) -> WindowStatistics:
         for key, value in difference.added.items():
             if not key.component.startswith("__"):  # ticks are no tuples of the topology
                 self._add(key, value)
@@ -120,7 +120,7 @@ class _Window:
         components = {component: self._component(component) for component in self._layout.tasks}
         return WindowStatistics(window, difference.seconds, _figures(whole), components)
 
-    def _add(self, key: Key, value: float) -> None:
+    def _add(self, key: CountKey, value: float) -> None:
         component = self._layout.component_of[key.task]
         self._components[component][key.measure] += value
         self._tasks[key.task][key.measure] += value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.storm_worker import Worker
-from trident.storm.execution.task_layout import Layout
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.statistics.topology_monitor import TopologyMonitor
 from trident.storm.statistics.worker_snapshots import WorkerSnapshots
 from trident.storm.storm_config import StormConfig
@@ -26,7 +26,7 @@ class LocalObserver:
         self,
         conf: StormConfig,
         topology: StormTopology,
-        layout: Callable[[], Layout],
+        layout: Callable[[], TaskLayout],
         active: Callable[[], bool],
         errors: Callable[[], Sequence[ReportedError]],
     ) -> None:

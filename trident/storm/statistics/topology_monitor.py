@@ -13,9 +13,9 @@ from trident.observe.metrics_server import MetricsServer
 from trident.observe.open_metrics import StormMetrics
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
-from trident.storm.execution.task_layout import Layout
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.statistics.collected_totals import Collected
-from trident.storm.statistics.worker_snapshots import Calls, Snapshot
+from trident.storm.statistics.worker_snapshots import Calls, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
@@ -50,7 +50,7 @@ class TopologyMonitor:
         self,
         conf: StormConfig,
         topology: StormTopology,
-        layout: Callable[[], Layout],
+        layout: Callable[[], TaskLayout],
         active: Callable[[], bool],
         errors: Callable[[], Sequence[ReportedError]],
         clock: Callable[[], float] = monotonic,
@@ -59,7 +59,7 @@ class TopologyMonitor:
         self._layout, self._active, self._errors = layout, active, errors
         self._began = clock()
         self._collected = Collected(topology, self._began)
-        self._heard: dict[int, tuple[float, Snapshot]] = {}
+        self._heard: dict[int, tuple[float, WorkerSnapshot]] = {}
         self._moved, self._next_look = self._began, self._began
         self._stalls = StallLog(conf.name, logger)
         self._next_line = self._began + (conf.log_interval_s or 0)
@@ -74,7 +74,7 @@ class TopologyMonitor:
         """Where metrics are served, None without `metrics_port`."""
         return None if self._server is None else self._server.url
 
-    def take(self, snapshot: Snapshot) -> None:
+    def take(self, snapshot: WorkerSnapshot) -> None:
         """Take in what a worker tells, about once a second; log a line when it is time for one."""
         now = self._clock()
         acked = self._collected.take(snapshot, now)
@@ -132,7 +132,7 @@ class TopologyMonitor:
     def _pending(self) -> int:
         return sum(count for _, snapshot in self._heard.copy().values() for _, count in snapshot["pending"])
 
-    def _present(self, layout: Layout, now: float) -> list[tuple[int, float, Calls]]:
+    def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, Calls]]:
         """Return the calls of each worker that has been heard of lately, and how long ago that was."""
         return [
             (number, now - heard, snapshot["calls"])
@@ -140,7 +140,7 @@ class TopologyMonitor:
             if number < layout.workers and now - heard < _SILENT_S
         ]
 
-    def _at_work(self, layout: Layout, statistics: TopologyStatistics, now: float) -> AtWork:
+    def _at_work(self, layout: TaskLayout, statistics: TopologyStatistics, now: float) -> AtWork:
         components = statistics.over(_LOGGED_WINDOW_S).components
         usual_ms = {name: each.figures.execute_latency_ms or 0.0 for name, each in components.items()}
         latencies = [each.figures.complete_latency_ms or 0.0 for each in components.values()]

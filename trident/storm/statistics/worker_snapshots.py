@@ -20,12 +20,12 @@ from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.storm_worker import PresentCall
 
-__all__ = ["Calls", "Key", "Snapshot", "WorkerSnapshots"]
+__all__ = ["Calls", "CountKey", "WorkerSnapshot", "WorkerSnapshots"]
 
 _random = SystemRandom()
 
 
-class Key(NamedTuple):
+class CountKey(NamedTuple):
     """What a total counts.
 
     Attributes
@@ -44,10 +44,10 @@ class Key(NamedTuple):
 
 
 Calls = list[tuple[tuple[int, ...], float, float, str]]
-"""What executors are at, see `Snapshot`."""
+"""What executors are at, see `WorkerSnapshot`."""
 
 
-class Snapshot(TypedDict):
+class WorkerSnapshot(TypedDict):
     """The totals of one worker.
 
     Attributes
@@ -57,7 +57,7 @@ class Snapshot(TypedDict):
     number
         Grows with each snapshot of a start.
     totals
-        Lists of a `Key` and its value.
+        Lists of a `CountKey` and its value.
     pending
         Lists of a spout's task and how many of its tracked messages are not answered.
     port
@@ -104,7 +104,7 @@ class WorkerSnapshots:
         self._start, self._number = _random.getrandbits(62), 0
         self._host, self._began = socket.gethostname(), time.monotonic()
 
-    def take(self) -> Snapshot:
+    def take(self) -> WorkerSnapshot:
         """Return what there is now."""
         self._number += 1
         return {
@@ -129,7 +129,7 @@ class WorkerSnapshots:
 # Dicts that a thread writes are copied by `list(….items())`, which no other thread can interrupt.
 
 
-def _totals_of(executor: Executor) -> Iterator[tuple[Key, float]]:
+def _totals_of(executor: Executor) -> Iterator[tuple[CountKey, float]]:
     if isinstance(executor, BoltExecutor):
         for task, collector in list(executor.collectors.items()):
             yield from _of_streams(task, collector.streams)
@@ -140,18 +140,18 @@ def _totals_of(executor: Executor) -> Iterator[tuple[Key, float]]:
             yield from _of_spout(task, each.counts)
     elif isinstance(executor, AckerExecutor):
         task = executor.place.tasks[0]
-        yield Key(task, "executed", "", ""), executor.handled
-        yield Key(task, "execute_s", "", ""), executor.busy_s
+        yield CountKey(task, "executed", "", ""), executor.handled
+        yield CountKey(task, "execute_s", "", ""), executor.busy_s
 
 
-def _of_streams(task: int, streams: Mapping[str, OutStream]) -> Iterator[tuple[Key, float]]:
+def _of_streams(task: int, streams: Mapping[str, OutStream]) -> Iterator[tuple[CountKey, float]]:
     for name, stream in streams.items():
-        yield Key(task, "emitted", "", name), stream.emitted
-        yield Key(task, "transferred", "", name), stream.transferred
+        yield CountKey(task, "emitted", "", name), stream.emitted
+        yield CountKey(task, "transferred", "", name), stream.transferred
 
 
-def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[Key, float]]:
-    found: dict[Key, float] = {}
+def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[CountKey, float]]:
+    found: dict[CountKey, float] = {}
     for measure, values in (
         ("executed", counts.executed),
         ("acked", counts.acked),
@@ -161,12 +161,12 @@ def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[Key, float]]:
         ("process_samples", counts.process_samples),
     ):
         for origin, value in list(values.items()):
-            key = Key(task, measure, origin.component, origin.stream)
+            key = CountKey(task, measure, origin.component, origin.stream)
             found[key] = found.get(key, 0) + value  # several tasks emit to one stream
     yield from found.items()
 
 
-def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[Key, float]]:
+def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[CountKey, float]]:
     for measure, values in (
         ("acked", counts.acked),
         ("failed", counts.failed),
@@ -174,5 +174,5 @@ def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[Key, float]]:
         ("complete_samples", counts.complete_samples),
     ):
         for stream, value in list(values.items()):
-            yield Key(task, measure, "", stream), value
-    yield Key(task, "busy_s", "", ""), counts.busy_s
+            yield CountKey(task, measure, "", stream), value
+    yield CountKey(task, "busy_s", "", ""), counts.busy_s

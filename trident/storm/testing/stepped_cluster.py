@@ -13,7 +13,7 @@ from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Body
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import make_executor
-from trident.storm.execution.task_layout import Layout, lay_out
+from trident.storm.execution.task_layout import TaskLayout, lay_out
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
@@ -71,7 +71,7 @@ class SteppedCluster:
         self.errors: list[ReportedError] = []
         self._random = Random(seed)
         self._link: Link = link or (lambda task, body: (body,))
-        self.layout: Layout = lay_out(topology, self.conf.workers, self.conf.ackers)
+        self.layout: TaskLayout = lay_out(topology, self.conf.workers, self.conf.ackers)
         self._queues: dict[int, deque[Body]] = {task: deque() for task in self.layout.component_of}
         self._setting = Setting(
             self.conf.name,

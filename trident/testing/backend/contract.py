@@ -12,7 +12,7 @@ from trident.errors import ConfigError
 from trident.state.interfaces import StateType
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import Run
+from trident.testing.backend.suite_run import SuiteRun
 
 __all__ = ["StoreContract"]
 
@@ -42,7 +42,7 @@ class StoreContract:
     limits: Limits | None = None
     outage: Any = None
     seed: ClassVar[int] = 0
-    suite_run: Run | None = None
+    suite_run: SuiteRun | None = None
     _store: Store | None = None
 
     @property

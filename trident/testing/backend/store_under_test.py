@@ -26,7 +26,7 @@ from trident.state.values import OpaqueValue, TransactionalValue
 from trident.state.wrappers.serialized_map import SerializedMap
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.opened import backing_of, forgiving, open_backing_map, opened_factory, supplies
-from trident.testing.backend.suite_run import RUN_PREFIX, Run
+from trident.testing.backend.suite_run import RUN_PREFIX, SuiteRun
 
 __all__ = [
     "INCARNATION",
@@ -62,9 +62,9 @@ class Store:
     """
 
     def __init__(
-        self, factory: Any, kind: StateType | None = None, limits: Limits | None = None, run: Run | None = None
+        self, factory: Any, kind: StateType | None = None, limits: Limits | None = None, run: SuiteRun | None = None
     ) -> None:
-        self._run = Run() if run is None else run
+        self._run = SuiteRun() if run is None else run
         self._lasts = not supplies(factory)  # else what is opened is empty each time, and the caller's to throw away
         self._supplied = factory
         given = factory if self._lasts else factory()

@@ -21,8 +21,8 @@ from trident.testing.backend.report import Report
 from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.snapshottable_contract import SnapshottableContract
 from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import OutOfTime, Run
-from trident.testing.checks.check_progress import Progress
+from trident.testing.backend.suite_run import OutOfTime, SuiteRun
+from trident.testing.checks.check_progress import CheckProgress
 from trident.testing.checks.expecting import Violation, promise_of
 from trident.testing.checks.findings import Finding, Status
 
@@ -77,10 +77,10 @@ def backend_suite(
         `report.ok`, `report.violated`, `report.raise_if_violated()`.
     """
     began, report = time.monotonic(), Report(seed)
-    run = Run(math.inf if at_most is None else began + at_most, clean)
+    run = SuiteRun(math.inf if at_most is None else began + at_most, clean)
     factories = _by_kind(factory, kinds)
     cases = {kind: list(_cases(number == 0)) for number, kind in enumerate(factories)}
-    progress = Progress(sys.stderr if out is None else None, sum(map(len, cases.values())))
+    progress = CheckProgress(sys.stderr if out is None else None, sum(map(len, cases.values())))
     for number, (kind, one) in enumerate(factories.items(), 1):
         for contract, name in cases[kind]:
             progress.say(len(report.findings) + 1, f"{contract.__name__}.{name}")
@@ -119,7 +119,7 @@ def _subclass(contract: type[StoreContract], seed: int) -> type[StoreContract]:
     return type(contract.__name__, (contract,), {"seed": seed})
 
 
-def _run_case(case: StoreContract, name: str, run: Run) -> Finding:
+def _run_case(case: StoreContract, name: str, run: SuiteRun) -> Finding:
     check, kind = getattr(case, name), case.kind
     assert kind is not None
     kept, where = promise_of(check), f"{type(case).__name__}.{name}"
@@ -143,10 +143,10 @@ class Subject(NamedTuple):
     factory: Any
     kind: StateType
     limits: Limits | None
-    run: Run
+    run: SuiteRun
 
 
-def _run_schedules(report: Report, subject: Subject, progress: Progress, until: float) -> None:
+def _run_schedules(report: Report, subject: Subject, progress: CheckProgress, until: float) -> None:
     """Run random schedules until the time is over, or one fails."""
     factory, kind, limits, run = subject
     exact = kind is not StateType.NON_TRANSACTIONAL

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-__all__ = ["Progress"]
+__all__ = ["CheckProgress"]
 
 _EVERY_S = 5.0
 _WIDTH = 100
 
 
-class Progress:
+class CheckProgress:
     """One line that is overwritten; if the output is not a terminal, a line every five seconds.
 
     Parameters

@@ -7,7 +7,7 @@ import time
 
 from trident.arrow import schema_of
 from trident.testing.checks.expecting import broken, expect, promise
-from trident.testing.spout.filled_source import Batch, rows_of
+from trident.testing.spout.filled_source import FilledBatch, rows_of
 from trident.testing.spout.source_under_test import Row
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life
@@ -151,13 +151,13 @@ class BatchChecks(SpoutChecks):
         assert source.limit is not None
         return max(source.unit, math.ceil(source.limit * share)) + (source.partitions - 1) * source.unit
 
-    def _next_batch(self, life: Life, last: Batch | None) -> Batch | None:
+    def _next_batch(self, life: Life, last: FilledBatch | None) -> FilledBatch | None:
         """Read and commit the batch after another one."""
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         definition = self.filled.next(life, txid, previous)
         if definition is None:
             return None
-        batch = Batch(txid, definition, life.read(txid, definition))
+        batch = FilledBatch(txid, definition, life.read(txid, definition))
         life.succeeded(txid, definition)
         return batch
 

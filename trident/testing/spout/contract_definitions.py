@@ -6,7 +6,7 @@ import copy
 
 from trident.coordination.framing import decode, encode
 from trident.testing.checks.expecting import broken, expect, promise
-from trident.testing.spout.filled_source import Batch
+from trident.testing.spout.filled_source import FilledBatch
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life, read_in_another_process
 from trident.testing.spout.spout_promises import SpoutPromise
@@ -81,7 +81,7 @@ class DefinitionChecks(SpoutChecks):
         life = filled.live()
         self.needs(life.rereads, "a definition is read once")
 
-        def cut(batch: Batch) -> None:
+        def cut(batch: FilledBatch) -> None:
             for parallelism in (2, 3, 7, 64):
                 found = life.read(batch.txid, batch.definition, parallelism)
                 filled.expect_same(found, batch.rows, f"batch {batch.txid} for {parallelism} tasks")
@@ -109,7 +109,7 @@ class DefinitionChecks(SpoutChecks):
         """Three are defined, each from the one before; then they are read and committed, the next ones meanwhile waiting."""
         filled = self.filled
         filled.fill(filled.backlog)
-        life, tally, waiting, last = filled.live(), filled.tally(), list[Batch](), None
+        life, tally, waiting, last = filled.live(), filled.tally(), list[FilledBatch](), None
         while tally.may_go_on:
             while len(waiting) < _AHEAD:
                 following = self._defined_after(life, last, wait=not waiting and tally.is_short)
@@ -162,20 +162,20 @@ class DefinitionChecks(SpoutChecks):
             filled.crash(life)
         filled.expect_all(tally.rows, "batches of one driver each")
 
-    def _defined_after(self, life: Life, last: Batch | None, wait: bool) -> Batch | None:
+    def _defined_after(self, life: Life, last: FilledBatch | None, wait: bool) -> FilledBatch | None:
         """Have the batch after another one defined; where there is nothing, wait a while if told so."""
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         definition = self.filled.next(life, txid, previous) if wait else life.define(txid, previous)
-        return None if definition is None else Batch(txid, definition, [])
+        return None if definition is None else FilledBatch(txid, definition, [])
 
-    def _read_uncommitted(self, life: Life) -> list[Batch]:
+    def _read_uncommitted(self, life: Life) -> list[FilledBatch]:
         """Define and read the first batches, and commit none."""
-        batches, last = list[Batch](), None
+        batches, last = list[FilledBatch](), None
         while len(batches) < _AHEAD and (last := self._defined_after(life, last, wait=not batches)) is not None:
             batches.append(last._replace(rows=life.read(last.txid, last.definition)))
         return batches
 
-    def _many_batches(self) -> list[Batch]:
+    def _many_batches(self) -> list[FilledBatch]:
         filled = self.filled
         limit = filled.source.limit
         self.needs(limit is not None or filled.source.grows, "it cannot be had to make many batches")
@@ -188,7 +188,7 @@ class DefinitionChecks(SpoutChecks):
         return batches
 
 
-def _size(batch: Batch) -> int:
+def _size(batch: FilledBatch) -> int:
     try:
         return len(encode(batch.definition))
     except ValueError:

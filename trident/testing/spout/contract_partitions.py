@@ -8,7 +8,7 @@ from unittest import SkipTest
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
 from trident.testing.checks.expecting import broken, promise
-from trident.testing.spout.filled_source import Batch, FilledSource, rows_of
+from trident.testing.spout.filled_source import FilledBatch, FilledSource, rows_of
 from trident.testing.spout.source_under_test import LosesPartitions, Row
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life
@@ -64,9 +64,9 @@ class PartitionChecks(SpoutChecks):
         batches += filled.drain(life, batches[-1], want=want)
         filled.expect_all(rows_of(batches), f"partition {lost} was lost and came back")
 
-    def _begin(self, life: Life, partition: int) -> tuple[list[Batch], Batch]:
+    def _begin(self, life: Life, partition: int) -> tuple[list[FilledBatch], FilledBatch]:
         """Commit batches up to the first with rows of a partition; return them, and the second, which is only read."""
-        filled, batches = self.filled, list[Batch]()
+        filled, batches = self.filled, list[FilledBatch]()
         names, tally = set[str](), filled.tally(4 * filled.backlog)
         while tally.may_go_on:
             names.update(map(repr, filled.rows(partition)))
@@ -84,7 +84,7 @@ class PartitionChecks(SpoutChecks):
                 life.succeeded(batch.txid, batch.definition)
         raise SkipTest("the rows of the partition are not among those of many batches")
 
-    def _expect_whole_or_error(self, life: Life, batch: Batch) -> None:
+    def _expect_whole_or_error(self, life: Life, batch: FilledBatch) -> None:
         """Read a batch while a partition is lost: it cannot be read, or it is the same."""
         try:
             again = life.read(batch.txid, batch.definition, attempt=1)
@@ -92,9 +92,9 @@ class PartitionChecks(SpoutChecks):
             return
         self.filled.expect_same(again, batch.rows, f"batch {batch.txid}, read while a partition was lost")
 
-    def _drain_what_is_there(self, life: Life, done: list[Batch], lost: int) -> list[Batch]:
+    def _drain_what_is_there(self, life: Life, done: list[FilledBatch], lost: int) -> list[FilledBatch]:
         """Read and commit what can be read while a partition is lost; an opaque spout gives all of the others."""
-        filled, batches = self.filled, list[Batch]()
+        filled, batches = self.filled, list[FilledBatch]()
         present = [at for at in filled.stated if at != lost]
         if filled.source.grows and present:
             filled.fill(5, *present)
@@ -112,17 +112,17 @@ class PartitionChecks(SpoutChecks):
                 life.succeeded(batch.txid, batch.definition)
         return batches
 
-    def _attempted(self, life: Life, last: Batch) -> Batch | None:
+    def _attempted(self, life: Life, last: FilledBatch) -> FilledBatch | None:
         try:
             return self._read_batch(life, last, wait=False)
         except SpoutError:
             return None  # the attempt failed, and the next one is defined again
 
-    def _read_batch(self, life: Life, last: Batch | None, wait: bool = True) -> Batch | None:
+    def _read_batch(self, life: Life, last: FilledBatch | None, wait: bool = True) -> FilledBatch | None:
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         definition = self.filled.next(life, txid, previous) if wait else life.define(txid, previous)
-        return None if definition is None else Batch(txid, definition, list[Row](life.read(txid, definition)))
+        return None if definition is None else FilledBatch(txid, definition, list[Row](life.read(txid, definition)))
 
 
-def _names(filled: FilledSource, batches: list[Batch]) -> set[str]:
+def _names(filled: FilledSource, batches: list[FilledBatch]) -> set[str]:
     return {repr(filled.source.row_of(row)) for row in rows_of(batches)}

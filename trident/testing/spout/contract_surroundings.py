@@ -19,7 +19,7 @@ from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.spout_kinds import is_partitioned
 from trident.testing.checks.expecting import Violation, broken, promise
-from trident.testing.spout.filled_source import Batch
+from trident.testing.spout.filled_source import FilledBatch
 from trident.testing.spout.source_under_test import Changeable, GoesAway
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_promises import SpoutPromise
@@ -62,7 +62,7 @@ class SurroundingChecks(SpoutChecks):
         filled.fill(filled.backlog)
         life = filled.live()
         self.needs(life.coordinator.offers("size"), "the coordinator has no size()")
-        sized, told = life.coordinator, list[tuple[Batch, Any]]()
+        sized, told = life.coordinator, list[tuple[FilledBatch, Any]]()
         for batch in filled.drain(life, each=lambda batch: told.append((batch, sized.size(batch.definition)))):
             rows_bytes = len(repr(batch.rows))
             size = told[batch.txid - 1][1]
@@ -142,7 +142,7 @@ class SurroundingChecks(SpoutChecks):
             _or_spout_error(filled.live, "opening the coordinator")
         filled.expect_same(life.read(1, definition, attempt=2), rows, "batch 1, read after the source was back")
         life.succeeded(1, definition)
-        rest = filled.drain(life, Batch(1, definition, rows), want=len(filled.rows()) - len(rows))
+        rest = filled.drain(life, FilledBatch(1, definition, rows), want=len(filled.rows()) - len(rows))
         filled.expect_all([*rows, *(row for batch in rest for row in batch.rows)], "the source was away and came back")
 
     @promise(SpoutPromise.CHANGES)

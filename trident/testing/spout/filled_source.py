@@ -14,14 +14,14 @@ from trident.testing.checks.expecting import Violation, broken
 from trident.testing.spout.source_under_test import Row, SpoutSource
 from trident.testing.spout.spout_life import Life
 
-__all__ = ["Batch", "Compared", "FilledSource", "Tally", "rows_of"]
+__all__ = ["Compared", "FilledBatch", "FilledSource", "Tally", "rows_of"]
 
 _EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
 _PAUSE_S = 0.01
 _DEFAULT_ROWS = 43
 
 
-class Batch(NamedTuple):
+class FilledBatch(NamedTuple):
     """A batch that was read."""
 
     txid: int
@@ -143,22 +143,22 @@ class FilledSource:
     def drain(
         self,
         life: Life,
-        previous: Batch | None = None,
+        previous: FilledBatch | None = None,
         want: int | None = None,
-        each: Callable[[Batch], object] | None = None,
-        after: Callable[[Batch], object] | None = None,
-    ) -> list[Batch]:
+        each: Callable[[FilledBatch], object] | None = None,
+        after: Callable[[FilledBatch], object] | None = None,
+    ) -> list[FilledBatch]:
         """Read and commit batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
 
         `each` is called before the commit of each batch, `after` after it. Gives up where more and more comes.
         """
-        tally, batches, before = self.tally(want), list[Batch](), previous
+        tally, batches, before = self.tally(want), list[FilledBatch](), previous
         while tally.may_go_on:
             txid, last = (1, None) if before is None else (before.txid + 1, before.definition)
             definition = self.next(life, txid, last) if tally.is_short else life.define(txid, last)
             if definition is None:
                 break
-            before = Batch(txid, definition, life.read(txid, definition))
+            before = FilledBatch(txid, definition, life.read(txid, definition))
             batches.append(before)
             tally.add(before.rows)
             if each is not None:
@@ -205,6 +205,6 @@ class FilledSource:
             raise Violation(f"{what}: {len(found)} rows, {len(wanted)} when it was read first: {'; '.join(said)}")
 
 
-def rows_of(batches: Sequence[Batch]) -> list[Row]:
+def rows_of(batches: Sequence[FilledBatch]) -> list[Row]:
     """Return the rows of batches, in their order."""
     return [row for batch in batches for row in batch.rows]

@@ -11,7 +11,7 @@ from unittest import SkipTest
 
 from trident.errors import describe
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.check_progress import Progress
+from trident.testing.checks.check_progress import CheckProgress
 from trident.testing.checks.expecting import Promised, Violation, promise_of
 from trident.testing.checks.findings import Finding, Status
 from trident.testing.spout.source_under_test import SpoutSource
@@ -84,7 +84,7 @@ def spout_suite(
     contract = type("SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed})
     claimed, kind = _scheduled(contract())  # raises what is wrong with the source itself
     checks = sorted(_checks(contract), key=lambda name: list(SpoutPromise).index(_promise(contract, name)))
-    progress = Progress(sys.stderr if out is None else None, len(checks))
+    progress = CheckProgress(sys.stderr if out is None else None, len(checks))
     for number, name in enumerate(checks, 1):
         progress.say(number, name)
         if _promise(contract, name) not in _SCHEDULED:
@@ -131,7 +131,7 @@ class Cases(NamedTuple):
     kind: str
 
 
-def _run_schedules(cases: Cases, report: SpoutReport, progress: Progress, enough: float, until: float) -> None:
+def _run_schedules(cases: Cases, report: SpoutReport, progress: CheckProgress, enough: float, until: float) -> None:
     """Run random schedules until the time is over, or one fails."""
     contract, claimed, kind = cases
     is_late = time.monotonic() > until or bool(report.violated & set(BUILDS_ON[SpoutPromise.EXACTLY_ONCE]))

@@ -15,7 +15,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
 from states.delta.beyond_memory.large_index import LargeIndex, Merge
 from states.delta.index import IndexedValues
-from states.delta.layout import Layout
+from states.delta.layout import DeltaLayout
 from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
 from trident.state.values import UNKNOWN_ATTEMPT
 
@@ -27,7 +27,7 @@ CONFS = {
 }
 
 
-def large_index(path: Path, layout: Layout) -> LargeIndex:
+def large_index(path: Path, layout: DeltaLayout) -> LargeIndex:
     value = pa.field("total", layout.value_types[-1])
     keys = [f"of_{name}" for name in layout.key_columns]  # people may read them under other names
     schema = pa.schema([*map(pa.field, keys, layout.key_types), value])
@@ -35,7 +35,7 @@ def large_index(path: Path, layout: Layout) -> LargeIndex:
     return LargeIndex(layout, BucketedBase([], schema, keys, system, BucketLimits(5)), 0)
 
 
-def published(layout: Layout, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+def published(layout: DeltaLayout, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
     """Take the newest value of each key, as if each attempt had won."""
     value = rows[layout.value_columns[-1]]
     names = [*(f"of_{name}" for name in layout.key_columns), "total"]
@@ -58,7 +58,7 @@ def bare(values: list[Any], kind: StateType) -> list[Any]:
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("kind", StateType)
 def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: StateType, conf: str) -> None:
-    dice, layout = random.Random(f"{kind} {conf}"), Layout(kind, CONFS[conf])
+    dice, layout = random.Random(f"{kind} {conf}"), DeltaLayout(kind, CONFS[conf])
     large, small, merge = large_index(tmp_path, layout), IndexedValues(layout), None
     nan = float("nan")
     numbers: list[Any] = [0.0, -0.0, 1.5, nan] if conf == "floats" else [0, 1, 7, -1]
@@ -81,7 +81,7 @@ def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: Stat
         assert set(pages) == set(small.keys())
 
 
-def step(large: LargeIndex, layout: Layout, merge: Merge | None, what: str, txid: int) -> Merge | None:
+def step(large: LargeIndex, layout: DeltaLayout, merge: Merge | None, what: str, txid: int) -> Merge | None:
     if merge is None:
         return large.freeze(lambda rows: published(layout, rows)) if what == "freeze" else None
     if what == "merged":
@@ -95,7 +95,7 @@ def step(large: LargeIndex, layout: Layout, merge: Merge | None, what: str, txid
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
-    layout = Layout(StateType.OPAQUE, StateConf("words", "counts", CONFS["typed"].key_fields[:width], "bigint"))
+    layout = DeltaLayout(StateType.OPAQUE, StateConf("words", "counts", CONFS["typed"].key_fields[:width], "bigint"))
     index = large_index(tmp_path, layout)
     keys = [(word, 1)[:width] for word in "abcd"]
     parts = [pa.array([*"abcd"]), [1] * 4][:width]
@@ -118,7 +118,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
 
 
 def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path) -> None:
-    layout = Layout(StateType.OPAQUE, CONFS["typed"])
+    layout = DeltaLayout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
     index.put({("a", 1): (4, 7, 1, 2), ("b", 1): (4, 7, 1, None)})
     merge = index.freeze(lambda rows: published(layout, rows))
@@ -136,7 +136,7 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
     monkeypatch.setattr("states.delta.beyond_memory.large_index._ROWS_AT_ONCE", rows_at_once)
-    layout = Layout(StateType.OPAQUE, CONFS["typed"])
+    layout = DeltaLayout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
     first = layout.table([("a", 1), ("b", 1), ("c", 1)], [(1, 1, None, 1)] * 3, 1, None)
     second = layout.table([("a", 1), ("b", 1)], [(2, 1, 1, 2), layout.deleted], 2, None)
