@@ -24,9 +24,14 @@ MODULES = sorted(
 
 
 def bound_names(tree: ast.Module) -> set[str]:
-    """Return the public names that the top of a module binds by `from x import`, assignment, def or class."""
+    """Return the public names that the top of a module binds by `from x import`, assignment, def or class.
+
+    A module with a `__getattr__` imports for the type checker what that gives.
+    """
     names: set[str] = set()
-    for node in tree.body:
+    lazily = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+    typed = [each for node in tree.body if lazily and isinstance(node, ast.If) for each in node.body]
+    for node in [*tree.body, *typed]:
         if isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "typing", "collections.abc"):
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
