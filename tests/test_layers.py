@@ -135,9 +135,9 @@ LAYERS = (
     Layer(
         ("trident.http.server_thread",),
         ("trident.errors", "trident.extras"),
-        deferred=("uvicorn", "trident.http.connections", "trident.http.guard"),
+        deferred=("uvicorn", "trident.http.connections"),
     ),
-    Layer(("trident.http",), ("h11", "starlette", "uvicorn", "trident.errors")),
+    Layer(("trident.http",), ("starlette", "uvicorn", "trident.errors")),
     Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),

@@ -26,7 +26,6 @@ _STATUS = {
     "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "forbidden": 403, "too_large": 413,
     "overloaded": 503, "timeout": 504, "stopped": 503,
 }  # fmt: skip
-_REFUSALS = {401: "unauthorized", 403: "forbidden", 431: "too_large"}
 _HEADERS = {
     "overloaded": {"Retry-After": "1"},
     "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
@@ -55,7 +54,7 @@ def make_app(
 
 
 def _refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
-    return _problem(DRPCExecutionException("*", cause, reason=_REFUSALS[status]), status)
+    return _problem(DRPCExecutionException("*", cause, reason="forbidden" if status == 403 else "unauthorized"))
 
 
 class _Service:
@@ -137,9 +136,9 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
     raise DRPCExecutionException(function, cause, reason="invalid")
 
 
-def _problem(error: DRPCExecutionException, status: int | None = None) -> Response:
+def _problem(error: DRPCExecutionException) -> Response:
     problem = {"function": error.function, "reason": error.reason, "step": error.step, "cause": error.cause}
-    return _json(json.dumps({"error": problem}), status or _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
+    return _json(json.dumps({"error": problem}), _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
 
 
 async def _no_such_page(request: Request, error: Exception) -> Response:

@@ -1,8 +1,8 @@
 """The server's connections: how many there are, how large a request's head is, how long each of them may take.
 
-uvicorn's `h11_max_incomplete_event_size` bounds what of a request is not whole. Its `limit_concurrency` looks at whole
-requests only and its timer at connections that rest: so its protocol is given a clock, and its server an accept loop that
-knows when there are enough.
+uvicorn has no bound on them: its `limit_concurrency` looks at whole requests only, its timer at connections that rest, and
+the parser, httptools, at nothing. So its protocol is given a clock and a count of bytes, and its server an accept loop
+that knows when there are enough.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from trident.http.guard import HEAD_BOUNDS, MAX_HEAD_BYTES, MAX_HEADERS
+__all__ = ["HEAD_S", "MAX_HEADERS", "MAX_HEAD_BYTES", "BoundedServer", "affordable"]
 
-__all__ = ["HEAD_S", "BoundedServer", "affordable"]
-
+MAX_HEAD_BYTES = 16 << 10
+"""The longest head of a request: its first line and headers, or what follows its body."""
+MAX_HEADERS = 100
 HEAD_S = 5.0
 """Seconds for the head of a request, from the connection's begin or its own first byte on, if a request has no fewer."""
 
@@ -114,7 +114,7 @@ class BoundedServer(uvicorn.Server):
         return bool(waiting)
 
     def _connection(self) -> _Connection:
-        return _Connection(self.config, self.server_state, self._timeout_s)
+        return _Connection(self.config, self.server_state, self.lifespan.state, self._timeout_s)
 
     def _refuse(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -123,11 +123,15 @@ class BoundedServer(uvicorn.Server):
             connection.recv(MAX_HEAD_BYTES)  # what is unread when it is closed makes the kernel drop the answer
 
 
-class _Connection(H11Protocol):
+class _TooLarge(Exception):
+    """Ends the parsing of a request."""
+
+
+class _Connection(HttpToolsProtocol):
     """One connection. A single timer covers what its client still owes: a head, a whole request, or taking its answer.
 
-    The timer runs from the connection's begin and from the first byte of each request. What is owed is read off the state of
-    h11, which knows what has come and bounds what is not whole.
+    The timer runs from the connection's begin and from the first byte of each request, and rests while nothing is owed;
+    uvicorn's own timer closes a connection that rests too long.
 
     Attributes
     ----------
@@ -137,15 +141,19 @@ class _Connection(H11Protocol):
         When it began to wait for a request, or for the rest of one.
     """
 
-    def __init__(self, config: uvicorn.Config, server_state: ServerState, timeout_s: float) -> None:
-        super().__init__(config, server_state, {})
+    def __init__(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], timeout_s: float
+    ) -> None:
+        super().__init__(config, server_state, app_state)
         self._timeout_s, self._head_s = timeout_s, min(HEAD_S, timeout_s)
         self.address, self.waits_since = "", 0.0
-        self._awaits_head = self._rests = False
         self._due: float | None = None
         self._then = self._late
         self._looks_at = 0.0
         self._timer: asyncio.TimerHandle | None = None  # is not moved with each request, but looks at what is due
+        self._awaits = ""  # "head" or "body" of a request that has begun
+        self._head_bytes = self._headers = 0
+        self._unparsed = 0  # bytes that came, but of which no part was whole yet; the parser keeps them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -158,108 +166,120 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE and not self._begun:
-            data = data.lstrip(b"\r\n")  # line ends between requests are no request, but whoever sends them owes one
-            if data or self._rests:
-                self._await_head()
-            self._begin()
-        if data and not self.transport.is_closing() and self.conn.their_state is not h11.ERROR:
-            super().data_received(data)
-            self._look_at_request()
+        self._unparsed += len(data)
+        super().data_received(data)
+        if self._due is None:  # line ends between requests are no request, but they stop uvicorn's timer
+            self._await_head()
+        if self._head_bytes + self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._awaits, self._head_bytes, self._headers = "head", 0, 0
+        if not self._in_flight():
+            self._await_head()
+        self.scope["state"]["deadline"] = self.loop.time() + self._timeout_s
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._headers += 1
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        self._awaits = "body"
+        if not self._in_flight():
+            self._set_due(self.scope["state"]["deadline"] - self.loop.time(), self._late)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._awaits, self._unparsed = "", 0
+        if not self._in_flight():  # it was answered before it had come whole
+            self._rest()
 
     def on_response_complete(self) -> None:
-        if self._begun:
-            self._begin()
         super().on_response_complete()
         if self.transport.is_closing():
             return  # the timer goes on: a client that does not take the answer would keep it open
-        self.waits_since, self._awaits_head = self.loop.time(), False
-        if self._in_flight:  # that of the next request
+        self.waits_since = self.loop.time()
+        if self._in_flight():
             self._set_due(self._timeout_s, self._late)
-        else:
-            self._look_at_request()
+        elif self._awaits == "head":
+            self._await_head()
+        elif not self._awaits:
+            self._rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request; uvicorn calls this where h11 has refused it."""
-        if not self._refuse_large_head():
+        """Refuse what is no request; uvicorn calls this where the parser, or one of the callbacks above, has failed."""
+        if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
+            self._refuse_head()
+        else:
             self._refuse(400, "invalid", "this is no HTTP/1.1 request")
+
+    def _count(self, size: int) -> None:
+        self._unparsed -= size
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
+            raise _TooLarge
 
     @property
     def is_at_work(self) -> bool:
         """Whether a request has come whole and is not answered yet."""
-        return self._in_flight and self.conn.their_state is not h11.SEND_BODY
+        return self._in_flight() and not self._awaits
 
     def give_way(self, refusal: bytes) -> None:
         """Close the connection for one of another client; a client whose request has begun is told."""
-        if self._begun and self.conn.their_state is h11.IDLE:
+        if self._awaits and not self._in_flight():
             self.transport.write(refusal)
             self._set_due(_GRACE_S, self.transport.abort)
             self.transport.close()
         else:
             self.transport.abort()
 
-    @property
-    def _in_flight(self) -> bool:
-        return self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
-
-    @property
-    def _begun(self) -> bytes:
-        """What has come of a head that is not whole, or of requests behind the one that is being answered."""
-        return self.conn.trailing_data[0]
-
-    def _begin(self) -> None:
-        """Let the application know until when it has to answer the request that begins now."""
-        self.app_state["deadline"] = self.loop.time() + self._timeout_s
-
     def _await_head(self) -> None:
-        if not self._awaits_head:
-            self.waits_since = self.loop.time()
-        self._awaits_head, self._rests = True, False
+        self.waits_since = self.loop.time()
         self._set_due(self._head_s, self._late)
 
-    def _look_at_request(self) -> None:
-        """See what the client owes now."""
-        if self.transport.is_closing() or self.conn.their_state is h11.ERROR:
-            return
-        if self._in_flight:
-            if self._awaits_head:
-                self._awaits_head = False
-                self._set_due(self.app_state["deadline"] - self.loop.time(), self._late)
-        elif self.conn.their_state is h11.IDLE and not self._begun:
-            self._rest()
-        elif self.conn.their_state is h11.IDLE and not self._refuse_large_head() and not self._awaits_head:
-            self._await_head()
+    def _in_flight(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _rest(self) -> None:
         """Nothing is owed, unless the answer was not taken yet: then the timer goes on."""
-        self._rests = True
-        if not self.transport.get_write_buffer_size():
-            self._set_due(self.config.timeout_keep_alive, self.transport.abort)
+        if self.transport.get_write_buffer_size():
+            return
+        self._due = None
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _late(self) -> None:
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
-        elif self._in_flight:  # the application answers 504 by itself; only taking that is waited for
+        elif self._in_flight():  # the application answers 504 by itself; only taking that is waited for
             self._set_due(_GRACE_S, self.transport.abort)
-        elif self._rests:
-            self._rest()
-        elif self._begun and self.conn.their_state is h11.IDLE:
+        elif self._awaits == "head":
             self._refuse(408, "timeout", f"no whole head of a request within {self._head_s:g} s")
-        else:
+        elif self._awaits == "body" or self.timeout_keep_alive_task is None:
             self.transport.abort()
 
-    def _refuse_large_head(self) -> bool:
-        head = self._begun
-        if self._in_flight or (len(head) <= MAX_HEAD_BYTES and head.count(b"\n") <= MAX_HEADERS + 1):
-            return False
-        self._refuse(431, "too_large", HEAD_BOUNDS)
-        return True
+    def _refuse_head(self) -> None:
+        cause = f"the head of a request may have {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers"
+        self._refuse(431, "too_large", cause)
 
     def _refuse(self, status: int, reason: str, cause: str) -> None:
-        self._set_due(_GRACE_S, self.transport.abort)
-        if self._in_flight:  # the refusal would be taken as the answer to the request, which may still come
-            self.transport.pause_reading()
+        if self._in_flight():  # the refusal would be taken as the answer to the request before
+            self.transport.abort()
             return
+        self._set_due(_GRACE_S, self.transport.abort)
         self.transport.write(_refusal(status, reason, cause))
         self.transport.close()
 
@@ -289,4 +309,4 @@ def _refusal(status: int, reason: str, cause: str, header: bytes = b"") -> bytes
     body = json.dumps({"error": problem}).encode()
     length = str(len(body)).encode()
     head = b"content-type: application/json\r\ncontent-length: " + length + b"\r\nconnection: close\r\n"
-    return b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode()) + head + header + b"\r\n" + body
+    return STATUS_LINE[status] + head + header + b"\r\n" + body

@@ -11,12 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trident.http.strangers import stranger
 
-__all__ = ["HEAD_BOUNDS", "MAX_HEADERS", "MAX_HEAD_BYTES", "Guard", "Rules"]
-
-MAX_HEAD_BYTES = 16 << 10
-"""The longest head of a request: its first line and headers, or what follows its body."""
-MAX_HEADERS = 100
-HEAD_BOUNDS = f"the head of a request may have {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers"
+__all__ = ["Guard", "Rules"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class Rules:
 
 
 class Guard:
-    """Refuses heads that are too large, requests of other sites, and those without the token."""
+    """Refuses requests of other sites, and those without the token."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app, self._rules = app, rules
@@ -54,24 +49,20 @@ class Guard:
         """Answer a request, or pass it on."""
         if scope["type"] != "http":
             return
-        refused = self._refused(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                if refused is not None and refused[0] == 431:
-                    headers["Connection"] = "close"
                 for name, value in self._rules.headers(scope).items():
                     headers.setdefault(name, value)
             await send(message)
 
+        refused = self._refused(scope)
         app = self._app if refused is None else self._rules.refusal(scope, *refused)
         await app(scope, receive, sending)
 
     def _refused(self, scope: Scope) -> tuple[int, str] | None:
         headers, rules = Headers(scope=scope), self._rules
-        if len(scope["headers"]) > MAX_HEADERS or _head_bytes(scope) > MAX_HEAD_BYTES:
-            return 431, HEAD_BOUNDS
         cause = stranger(headers.get("host", ""), headers.get("origin"), rules.loopback)
         if cause is not None:
             return 403, cause
@@ -85,8 +76,3 @@ class Guard:
         if not hmac.compare_digest(token.strip().encode("latin-1", "replace"), rules.token.encode()):
             return 401, "the token is wrong"
         return None
-
-
-def _head_bytes(scope: Scope) -> int:
-    first = len(scope.get("raw_path", b"")) + len(scope.get("query_string", b""))
-    return first + sum(len(name) + len(value) for name, value in scope["headers"])

@@ -63,7 +63,6 @@ class ServerThread:
             import uvicorn
 
             from trident.http.connections import BoundedServer, affordable
-            from trident.http.guard import MAX_HEAD_BYTES
 
             config = uvicorn.Config(
                 app(),
@@ -71,9 +70,7 @@ class ServerThread:
                 log_level="error",  # otherwise clients fill the log with their wrong requests
                 access_log=False,
                 lifespan="off",
-                http="h11",
                 ws="none",
-                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
