@@ -65,8 +65,12 @@ def rows(text: str, header: str) -> list[list[str]]:
 
 # ---- programs --------------------------------------------------------------------------------------------------------
 
+# These start Spark, or write for many seconds.
+_LONG = ("bolts.md-5", "spouts.md-7", "spouts.md-8", "states/delta.md-2", "states/delta-beyond-memory.md-1")
 PROGRAMS = [
-    pytest.param(code, id=f"{name_of(page)}-{number}")
+    pytest.param(
+        code, id=(name := f"{name_of(page)}-{number}"), marks=[pytest.mark.long] if name.endswith(_LONG) else []
+    )
     for page in PAGES
     if page.name != "README.md"
     for number, code in enumerate(blocks(page, "python"), 1)

@@ -13,7 +13,6 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
-from trident.cluster.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
@@ -21,6 +20,7 @@ from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, Worker
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.operations import Count
 from trident.ui.one_topology import OneTopology
 from trident.ui.trident_pages import TridentPages

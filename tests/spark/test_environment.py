@@ -480,7 +480,7 @@ def test_the_master_is_known_before_spark_starts(
 
 @pytest.mark.slow
 def test_a_pyspark_without_sources_in_python_is_named_with_what_reads_a_state_instead() -> None:
-    done = run("import sys; sys.modules['pyspark.sql.datasource'] = None; import trident.spark")
+    done = run("import sys; sys.modules['pyspark.sql.datasource'] = None; from trident.spark import TridentDataSource")
     assert (
         'spark.read.format("trident") needs PySpark 4.0 or newer. Read the state with running.state(...)' in done.stderr
     )

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from tests.storm.components import SENTENCES, word_count
 from tests.storm.components import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server, until
-from trident.cluster.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
+from trident.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
 from trident.errors import ConfigError, TridentError
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder

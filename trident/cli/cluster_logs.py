@@ -7,7 +7,7 @@ import time
 
 from trident.cli.console import problems, say
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
+from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
 __all__ = ["print_logs"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.cli.console import problems, say
 from trident.cli.signals import ending_signals
-from trident.cluster.cluster_errors import NoLeader
+from trident.cluster_errors import NoLeader
 from trident.http.strangers import is_loopback
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 from trident.ui.one_topology import OneTopology

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_address import (
     STATE_FILE,
     default_address,
@@ -15,6 +14,7 @@ from trident.cluster.state.cluster_address import (
 )
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterError
 from trident.config import Config
 from trident.coordination.log_reader import exists
 

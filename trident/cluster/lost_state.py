@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.state.cluster_address import STATE_FILE
+from trident.cluster_errors import ClusterError
 from trident.coordination.log_reader import exists
 
 __all__ = ["left_of"]

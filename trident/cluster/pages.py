@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
-from trident.cluster.cluster_errors import ClusterError, NoLeader
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import Acting, ClusterTopologyPages, facts, uptime_text
+from trident.cluster_errors import ClusterError, NoLeader
 from trident.observe.verdict import verdict
 from trident.ui.cluster_pages import Action, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 from trident.cluster.client.cluster_token import TOKEN_FILE, find_token
-from trident.cluster.cluster_errors import NotAllowed
+from trident.cluster_errors import NotAllowed
 
 __all__ = ["TOKEN_VARIABLE", "own_token"]
 

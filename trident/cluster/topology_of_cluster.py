@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trident.cluster.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import NodePort, StatusKind, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.waiting import why_waiting
+from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration, shown_settings

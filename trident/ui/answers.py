@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trident.cluster.cluster_errors import (
+from trident.cluster_errors import (
     BadPackage,
     ClusterUnreachable,
     NameTaken,

@@ -43,7 +43,7 @@ class TopologyPages(Protocol):
 class ClusterPages(Protocol):
     """The pages of a cluster, or of one topology that runs alone. Any thread may ask.
 
-    A topology that does not exist is `NoSuchTopology`. `trident.cluster.cluster_errors` has what else is raised.
+    A topology that does not exist is `NoSuchTopology`. `trident.cluster_errors` has what else is raised.
     """
 
     read_only: bool

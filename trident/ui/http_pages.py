@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
 from trident.errors import TridentError, UnsupportedOperation
 from trident.extras import needs_package
 from trident.ui.cluster_pages import Action, Page

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trident import __version__
-from trident.cluster.cluster_errors import NoSuchTopology
+from trident.cluster_errors import NoSuchTopology
 from trident.ui.cluster_pages import Page, TopologyPages
 
 __all__ = ["OneTopology", "topology_row"]

@@ -20,7 +20,13 @@ from tests.cluster.code.archives import package_of
 from tests.harness.commands import until
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.nimbus_http import LEADER, NimbusHttp
-from trident.cluster.cluster_errors import (
+from trident.cluster.code.package_archive import read_manifest
+from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster_errors import (
     BadPackage,
     ClusterError,
     ClusterUnreachable,
@@ -29,12 +35,6 @@ from trident.cluster.cluster_errors import (
     NoSuchTopology,
     NotAllowed,
 )
-from trident.cluster.code.package_archive import read_manifest
-from trident.cluster.code.package_manifest import ComponentFacts
-from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
-from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo
-from trident.cluster.state.cluster_address import open_cluster_state
 from trident.errors import ConfigError
 
 pytestmark = pytest.mark.server

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.code.archives import package_of
-from trident.cluster.cluster_errors import BadPackage, ClusterError
 from trident.cluster.code.code_store import CodeStore
+from trident.cluster_errors import BadPackage, ClusterError
 
 
 @pytest.fixture

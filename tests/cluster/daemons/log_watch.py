@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.harness.cluster_machines import MachineCluster
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_address import is_embedded
+from trident.cluster_errors import ClusterError
 from trident.coordination.lock import list_log
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState

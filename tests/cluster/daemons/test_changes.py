@@ -10,8 +10,8 @@ from tests.cluster.daemons.counted import committed, counts, expected, goes_on, 
 from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import MachineCluster
 from tests.harness.commands import until, write_module
-from trident.cluster.cluster_errors import UpgradeRefused
 from trident.cluster.code.topology_package import TopologyPackage, make_package
+from trident.cluster_errors import UpgradeRefused
 
 pytestmark = pytest.mark.soak
 

@@ -10,8 +10,8 @@ from tests.cluster.daemons.counted import committed, goes_on, stop_and_check
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import until
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.cluster_errors import NoLeader
 from trident.cluster.nimbus.leadership import leader_of
+from trident.cluster_errors import NoLeader
 
 
 @pytest.mark.slow

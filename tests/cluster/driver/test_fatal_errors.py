@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trident import Config
-from trident.cluster.cluster_errors import BadPackage, ClusterUnreachable
 from trident.cluster.driver.driver_main import _Driver
 from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster_errors import BadPackage, ClusterUnreachable
 from trident.errors import (
     BackendError,
     BatchFailedError,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
+from trident.cluster_errors import ClusterError
 
 
 def test_a_supervisor_keeps_its_id(tmp_path: Path) -> None:

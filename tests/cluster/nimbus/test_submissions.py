@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.code.archives import package_of
-from trident.cluster.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.code.topology_settings import settings_of
@@ -24,6 +23,7 @@ from trident.cluster.state.beat_records import ErrorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.coordination.records import TopologyRecord
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ConfigError
@@ -168,7 +168,7 @@ _SUBMITTER = """
 import sys
 from pathlib import Path
 from typing import Any
-from trident.cluster.cluster_errors import NameTaken
+from trident.cluster_errors import NameTaken
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.state.cluster_address import open_cluster_state

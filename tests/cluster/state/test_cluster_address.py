@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state
+from trident.cluster_errors import ClusterError
 from trident.errors import EnvironmentProblem
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.commands import until
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_state import ClusterEvent, Versioned
+from trident.cluster_errors import ClusterError
 
 BINARY = bytes(range(256))
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.harness.cluster_states import Opened, Opening
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState, Versioned
+from trident.cluster_errors import ClusterError
 
 _roots = itertools.count(1)
 

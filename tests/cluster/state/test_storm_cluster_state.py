@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.harness.cluster_states import Opened, Opening
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterError
 
 BASE = StormBase(
     "words", 1700000000.5, WantedStatus("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words",

@@ -20,9 +20,9 @@ from tests.harness.cluster_states import Opened
 from tests.harness.commands import environment, until
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_state import Versioned
+from trident.cluster_errors import ClusterError, ClusterUnreachable
 
 pytestmark = pytest.mark.server
 

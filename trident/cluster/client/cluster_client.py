@@ -13,12 +13,12 @@ from urllib.parse import quote
 from trident.cluster.client.cluster_token import find_token
 from trident.cluster.client.nimbus_http import NimbusHttp
 from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, find_topology, overview, overviews
-from trident.cluster.cluster_errors import ClusterUnreachable, NoSuchTopology
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterUnreachable, NoSuchTopology
 
 __all__ = ["ClusterClient"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError
 
 __all__ = ["TOKEN_FILE", "find_token"]
 

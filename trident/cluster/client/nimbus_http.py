@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trident import __version__
-from trident.cluster import cluster_errors
-from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
+from trident import __version__, cluster_errors
 from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
 from trident.errors import ConfigError, TridentError
 from trident.extras import needs_package
 

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trident.cluster.cluster_errors import NoSuchTopology
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import facts
 from trident.cluster.waiting import why_waiting
+from trident.cluster_errors import NoSuchTopology
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
 

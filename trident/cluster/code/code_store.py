@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from trident.cluster.cluster_errors import BadPackage, ClusterError
 from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, check_package, read_manifest, sha256_of
 from trident.cluster.code.package_manifest import PackageManifest
+from trident.cluster_errors import BadPackage, ClusterError
 
 __all__ = ["UNUSED_S", "CodeStore", "IncomingPackage"]
 

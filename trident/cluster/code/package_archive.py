@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.code.package_files import MAX_BYTES
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
+from trident.cluster_errors import BadPackage
 
 __all__ = ["MAX_ARCHIVE_BYTES", "archive_of", "check_package", "read_manifest", "sha256_of", "unpack_into"]
 

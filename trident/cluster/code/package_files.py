@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import all_suffixes
 from pathlib import Path
 
-from trident.cluster.cluster_errors import BadPackage
+from trident.cluster_errors import BadPackage
 
 __all__ = ["MAX_BYTES", "files_below", "files_of", "find_module"]
 

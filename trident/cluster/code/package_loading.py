@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.code.package_manifest import PackageManifest
+from trident.cluster_errors import BadPackage
 from trident.runtime.reading import targets
 from trident.spark.shipping import ship_modules_of
 from trident.storm import StormTopology, TopologyBuilder

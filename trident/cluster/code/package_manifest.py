@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from trident import __version__
-from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.state.cluster_records import TopologyKind
+from trident.cluster_errors import BadPackage
 
 __all__ = ["MANIFEST", "PYTHON", "ComponentFacts", "PackageManifest"]
 

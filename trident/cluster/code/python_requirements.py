@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trident.cluster.cluster_errors import RequirementsFailed
 from trident.cluster.code.package_manifest import PYTHON
+from trident.cluster_errors import RequirementsFailed
 
 __all__ = ["install_requirements"]
 

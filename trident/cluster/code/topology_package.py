@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.code.package_archive import archive_of
 from trident.cluster.code.package_files import files_of, find_module
 from trident.cluster.code.package_loading import load_from
 from trident.cluster.code.package_manifest import MANIFEST, ComponentFacts, PackageManifest
+from trident.cluster_errors import BadPackage
 from trident.errors import TridentError
 from trident.planner.meaning import meaning_of
 from trident.runtime.reading.targets import NoSuchTarget, folder_of

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from trident.cluster.cluster_errors import BadPackage, ClusterError
 from trident.cluster.code.package_archive import unpack_into
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
 from trident.cluster.code.python_requirements import install_requirements
+from trident.cluster_errors import BadPackage, ClusterError
 
 __all__ = ["CodeCache", "UnpackedCode"]
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterError
 
 __all__ = ["DriverBeats"]
 

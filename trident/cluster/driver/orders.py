@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.driver.driven import TopologyHandle
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.driver.upgrade_proof import log_before, proved, with_proof
@@ -16,6 +15,7 @@ from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.state.beat_records import DRIVER, ErrorInfo
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterError
 from trident.errors import TridentError
 
 __all__ = ["Ending", "Orders"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster_errors import ClusterError
 
 __all__ = ["RUN_VARIABLE", "DriverProcess", "adopt", "start_driver"]
 

@@ -10,12 +10,12 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
 
-from trident.cluster.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
 from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
 from trident.cluster.machine.machine_folder import MachineFolder
 from trident.cluster.state.cluster_records import Assignment
 from trident.cluster.state.driver_deaths import DriverDeath
+from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
 __all__ = ["DriverSlot", "ReadyCode", "Wanted"]
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.driver_order import write_whole
+from trident.cluster_errors import ClusterError
 
 __all__ = ["MachineFolder", "read_log"]
 

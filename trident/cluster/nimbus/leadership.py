@@ -9,8 +9,8 @@ import socket
 import time
 from typing import Any
 
-from trident.cluster.cluster_errors import ClusterUnreachable
 from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_errors import ClusterUnreachable
 
 __all__ = ["Leadership", "hosts_of", "leader_of"]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from trident import __version__
-from trident.cluster.cluster_errors import ClusterUnreachable, NoLeader
 from trident.cluster.cluster_log import log_of
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.leadership import leader_of
@@ -19,6 +18,7 @@ from trident.cluster.nimbus.submissions import Submissions
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterUnreachable, NoLeader
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ui_server import UIServer
 

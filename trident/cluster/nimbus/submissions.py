@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trident.cluster.cluster_errors import BadPackage, ClusterError, NoSuchTopology, UpgradeRefused
 from trident.cluster.code.code_store import UNUSED_S, CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
 from trident.cluster.code.topology_settings import settings_of
@@ -29,6 +28,7 @@ from trident.cluster.nimbus.topology_names import TopologyNames, is_name
 from trident.cluster.nimbus.upgrade_check import UpgradeCheck, check_upgrade
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import BadPackage, ClusterError, NoSuchTopology, UpgradeRefused
 from trident.storm import StormConfig
 
 __all__ = ["KILL_WAIT_S", "Submission", "Submissions"]

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
+from trident.cluster_errors import ClusterError
 
 __all__ = [
     "activated",

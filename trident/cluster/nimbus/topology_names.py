@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass
 from typing import Self
 
-from trident.cluster.cluster_errors import ClusterError, NameTaken, NoSuchTopology
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster_errors import ClusterError, NameTaken, NoSuchTopology
 
 __all__ = ["TopologyNames", "is_name"]
 

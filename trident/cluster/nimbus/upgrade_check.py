@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from trident.cluster.cluster_errors import UpgradeRefused
 from trident.cluster.code.package_manifest import PackageManifest
+from trident.cluster_errors import UpgradeRefused
 from trident.coordination.log_address import open_reader
 from trident.errors import LogError
 from trident.planner.meaning import Meaning, changes, dropped

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.sqlite_state import SqliteClusterState
 from trident.cluster.state.zookeeper_state import ZooKeeperClusterState
+from trident.cluster_errors import ClusterError
 from trident.errors import ConfigError
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trident.cluster.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError
 
 __all__ = ["MAX_DATA_BYTES", "above", "checked_data", "checked_path", "checked_way"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from trident.cluster.cluster_errors import ClusterError
+from trident.cluster_errors import ClusterError
 
 __all__ = ["Reading", "dump"]
 

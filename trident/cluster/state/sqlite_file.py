@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
+from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.local_processes import stat_of
 
 __all__ = ["SqliteFile", "holders_text", "prepare", "writers_of"]

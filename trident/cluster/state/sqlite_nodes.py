@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_state import EventKind, Versioned
 from trident.cluster.state.node_paths import above
+from trident.cluster_errors import ClusterError
 
 __all__ = ["create", "delete", "delete_owned", "find", "journal_end", "next_number", "put", "replace"]
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state import sqlite_leases, sqlite_nodes
 from trident.cluster.state.cluster_state import ClusterEvent, EventKind
 from trident.cluster.state.event_teller import EventTeller
 from trident.cluster.state.node_paths import above
 from trident.cluster.state.sqlite_file import SqliteFile
+from trident.cluster_errors import ClusterError
 
 __all__ = ["SqliteSession"]
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state import sqlite_leases, sqlite_nodes
 from trident.cluster.state.cluster_state import Callback, Versioned
 from trident.cluster.state.event_teller import EventTeller
 from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
 from trident.cluster.state.sqlite_file import SqliteFile, prepare
 from trident.cluster.state.sqlite_session import SqliteSession
+from trident.cluster_errors import ClusterError
 
 __all__ = ["SqliteClusterState"]
 

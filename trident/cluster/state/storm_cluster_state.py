@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_errors import ClusterError
 
 __all__ = ["StormClusterState"]
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
 from trident.cluster.state.node_paths import above
+from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.zookeeper_session import AUTH, CallResult, SessionChange, ZooKeeperSession, lost_errors
 
 if TYPE_CHECKING:

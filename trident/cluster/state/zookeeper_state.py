@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_state import Callback, ClusterEvent, Versioned
 from trident.cluster.state.event_teller import EventTeller
 from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
 from trident.cluster.state.zookeeper_requests import ClusterSession
 from trident.cluster.state.zookeeper_watches import ZooKeeperWatches
+from trident.cluster_errors import ClusterError
 from trident.servers.zookeeper_session import CallResult, SessionChange
 
 if TYPE_CHECKING:
