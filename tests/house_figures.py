@@ -1,0 +1,84 @@
+"""Prints how large the product is and how it is cut: `python -m tests.house_figures`."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("trident", "states", "spouts")
+_BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.ExceptHandler, ast.comprehension, ast.match_case)
+MOST_BRANCHES, MOST_LINES = 12, 60
+
+
+def main() -> None:
+    """Print each figure on a line."""
+    sources = {path: path.read_text(encoding="utf-8") for path in _modules(*PRODUCT)}
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    lines = sum(len(text.splitlines()) for text in sources.values())
+    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    figures = {
+        "product lines": lines,
+        "product modules": len(sources),
+        "lines of tests": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in _modules("tests")),
+        "imports and __all__, % of lines": round(100 * sum(map(_lines_of_imports, trees.values())) / lines, 1),
+        "protocols that are asked for at run time": sum(map(_runtime_protocols, trees.values())),
+        "calls of isinstance": sum(text.count("isinstance(") for text in sources.values()),
+        "calls of getattr and hasattr": sum(
+            text.count("getattr(") + text.count("hasattr(") for text in sources.values()
+        ),
+        f"functions with more than {MOST_BRANCHES} branches": sum(
+            _branches(each) > MOST_BRANCHES for each in functions
+        ),
+        f"functions over {MOST_LINES} lines": sum(_length(each) > MOST_LINES for each in functions),
+        "modules under 60 lines, without __init__": sum(
+            len(text.splitlines()) < 60 and path.name != "__init__.py" for path, text in sources.items()
+        ),
+        "modules over 500 lines": sum(len(text.splitlines()) > 500 for text in sources.values()),
+    }
+    sys.stdout.write("".join(f"{name:44}{figure:>10,}\n" for name, figure in figures.items()))
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and (_branches(node) > MOST_BRANCHES or _length(node) > MOST_LINES):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                sys.stdout.write(f"  {where} {node.name}: {_branches(node)} branches, {_length(node)} lines\n")
+
+
+def _modules(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def _lines_of_imports(tree: ast.Module) -> int:
+    exports = (node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return sum(_length(node) for node in (*exports, *imports))
+
+
+def _runtime_protocols(tree: ast.Module) -> int:
+    return sum(
+        any("runtime_checkable" in ast.unparse(each) for each in node.decorator_list)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+
+
+def _branches(function: ast.FunctionDef) -> int:
+    own: list[ast.AST] = [*function.body]
+    found = 0
+    while own:
+        node = own.pop()
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            found += isinstance(node, _BRANCHES) + (len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0)
+            own += ast.iter_child_nodes(node)
+    return found
+
+
+def _length(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+if __name__ == "__main__":
+    main()
