@@ -82,6 +82,7 @@ def test_it_offers_its_own_path_where_it_is_not_on_the_path(
     assert DemoFolder(Path("demo")).command("the")[0] == offered
 
 
+@pytest.mark.long
 def test_text_that_comes_is_counted_and_text_that_changes_is_noticed(folder: Path) -> None:
     trident("demo", "text", *IN_PROCESS, cwd=folder)
     (folder / "text" / "more.txt").write_text("more of the same\n", encoding="utf-8")

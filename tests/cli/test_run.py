@@ -59,6 +59,7 @@ def test_the_example_counts_the_words_of_a_folder(tmp_path: Path) -> None:
     assert '{"key": ["the"], "value": 2}, {"key": ["moon"], "value": 1}' in read.stdout
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

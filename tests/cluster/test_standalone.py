@@ -156,6 +156,7 @@ def test_spark_submit_ends_after_the_running_commit_and_leaves_nothing(
     assert f'"txid": {txid}, "values": [{{"key": ["the"], "value": {2 * txid}}}]' in read.stdout
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_runs_as_it_is_typed(
     spark_cluster: SparkCluster, tmp_path: Path, redis_server: Server, archive: Path
 ) -> None:

@@ -59,6 +59,7 @@ def run(name: str, folder: Path, *options: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_is_to_print(name: str, tmp_path: Path) -> None:
     assert run(name, tmp_path) == PRINTED[name]

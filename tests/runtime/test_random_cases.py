@@ -126,6 +126,7 @@ def test_random_topologies_beside_each_other_on_spark_give_what_a_fold_gives(
     counted(len(chosen), _FIXED)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_cases_of_every_run_have_all_options() -> None:
@@ -160,6 +161,7 @@ OLD_MISTAKES: dict[str, tuple[str, dict[tuple[ModuleType, str], Any]]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", OLD_MISTAKES)

@@ -339,6 +339,7 @@ def test_a_jvm_that_does_not_start_is_an_error_with_its_last_lines() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @starts_a_jvm
 def test_a_context_that_does_not_start_is_an_error_without_a_stack_of_the_jvm() -> None:
@@ -348,6 +349,7 @@ def test_a_context_that_does_not_start_is_an_error_without_a_stack_of_the_jvm() 
     assert "Py4J" not in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @starts_a_jvm
 def test_the_logging_of_the_user_is_left_alone(tmp_path: Path) -> None:

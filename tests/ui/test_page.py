@@ -334,6 +334,7 @@ def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> N
 # ---- in a cluster ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("status", "said", "offered"),
     [

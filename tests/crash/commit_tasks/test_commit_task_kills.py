@@ -79,6 +79,7 @@ def test_without_the_rule_on_second_runs_a_killed_executor_makes_the_state_wrong
     assert "lots sum up to " in wrong or "executors committed other rows" in wrong, wrong
 
 
+@pytest.mark.long
 def test_what_a_killed_driver_committed_is_counted_once(few: Campaign) -> None:
     assert ": exact, " in few.says(lambda line: " driver@record " in line)
     assert "3 runs, 3 with their fault, 3 exact" in few.says(lambda line: line.startswith("commit tasks: "))

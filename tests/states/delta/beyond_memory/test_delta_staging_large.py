@@ -69,6 +69,7 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
     assert values(reader_at(tmp_path), "w0", "w59") == [8, 5]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
