@@ -188,8 +188,7 @@ class QueryCoordinator(BatchCoordinator):
         return {**made, "snapshot": manifest.id, "rows": manifest.rows, "bytes": size}
 
     def _folder(self, definition: Mapping[str, Any]) -> str:
-        earlier = f"{definition['batch']}-{definition['offsets']}"  # as versions named it whose definitions did not say
-        return str(Path(self._settings.rows_dir, definition["query"], definition.get("folder", earlier)))
+        return str(Path(self._settings.rows_dir, definition["query"], definition["folder"]))
 
     def _remove(self, definition: Mapping[str, Any]) -> None:
         """Delete the rows of a batch that is committed, and of those before it: also what other drivers wrote of them."""
