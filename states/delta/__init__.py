@@ -1,6 +1,6 @@
 """States in Delta tables: one atomic transaction a batch.
 
-Begin with `state.py`; `map.py` commits, `change_table.py` is the table, `time_travel.py` reads batches of the past.
+Begin with `state.py`; `map.py` commits, `state_table.py` is the table, `time_travel.py` reads batches of the past.
 """
 
 from states.delta.state import (

@@ -78,7 +78,7 @@ def read_files(
 
 
 def write_file(
-    rows: pa.Table | pa.RecordBatchReader,
+    rows: pa.Table,
     seq: tuple[int, int],
     schema: pa.Schema,
     system: FileSystem,
@@ -89,8 +89,6 @@ def write_file(
 
     Parameters
     ----------
-    rows
-        What to write; the batches of a reader are never all in memory.
     seq
         The lowest and highest `_seq` of the rows.
     schema
@@ -102,15 +100,13 @@ def write_file(
     name
         Of the file, where no version shows it yet; None: that of a data file.
     """
-    name, count = name or name_of(*seq), 0
+    if not rows.num_rows:
+        return None
+    name = name or name_of(*seq)
     try:
         with system.open_output_stream(name) as sink:
             with pq.ParquetWriter(sink, schema) as writer:
-                for part in (
-                    [rows] if isinstance(rows, pa.Table) else map(pa.Table.from_batches, zip(rows, strict=True))
-                ):
-                    writer.write_table(part if part.schema == schema else part.cast(schema), _ROWS_PER_GROUP)
-                    count += part.num_rows
+                writer.write_table(rows if rows.schema == schema else rows.cast(schema), _ROWS_PER_GROUP)
             size = sink.tell()
     except FileNotFoundError as error:
         raise VersionMoved(f"the folder of the table is gone: {error}") from error
@@ -118,10 +114,7 @@ def write_file(
         with suppress(OSError):
             system.delete_file(name)
         raise
-    if not count:
-        system.delete_file(name)
-        return None
-    return added(name, size, count, new_rows)
+    return added(name, size, rows.num_rows, new_rows)
 
 
 def name_of(first: int, last: int) -> str:

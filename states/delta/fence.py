@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from states.delta.commit_notes import only_compactions
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
-from states.delta.opened_table import ABSENT, OpenedTable
+from states.delta.state_table import ABSENT, StateTable
 from trident.errors import BackendError, FencedError, StateError
 from trident.state.txid import Sentinel
 from trident.storekit import displaced
@@ -14,7 +14,7 @@ from trident.storekit import displaced
 __all__ = ["moved_by_compactions", "newest_sentinel", "overtaken"]
 
 
-def newest_sentinel(table: OpenedTable) -> Sentinel | None:
+def newest_sentinel(table: StateTable) -> Sentinel | None:
     """Return the sentinel of the version last seen, None if there is none; reads no other rows."""
     if table.version == ABSENT:
         return None
@@ -28,7 +28,7 @@ def newest_sentinel(table: OpenedTable) -> Sentinel | None:
     return None
 
 
-def moved_by_compactions(table: OpenedTable, since: int) -> bool:
+def moved_by_compactions(table: StateTable, since: int) -> bool:
     """Move to the newest version; return whether there were only compactions since, which change no content."""
     newest = table.refresh()
     return newest >= since and only_compactions(table.notes(newest - since), since, newest)

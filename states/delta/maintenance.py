@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.commit_notes import COMPACTION
 from states.delta.data_files import DataFile
-from states.delta.layout import DeltaLayout
-from states.delta.options import DeltaOptions
+from states.delta.faults import VersionMoved
+from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import StateError
 
 __all__ = ["Maintenance"]
@@ -36,19 +36,18 @@ class Maintenance:
 
     Parameters
     ----------
-    table
-        The table; the thread opens it again.
-    layout, options, what
-        Columns, options, and the name of the state for messages.
+    tables, table
+        The state, and the table of its changes; the thread opens it again.
+    merged
+        Returns the `_seq` up to which all changes are in a base, which deletions must still reach; None without a base.
     """
 
-    def __init__(self, table: ChangeTable, layout: DeltaLayout, options: DeltaOptions, what: str) -> None:
-        self._source, self._layout, self._options, self._what = table, layout, options, what
+    def __init__(self, tables: StateTables, table: StateTable, merged: Callable[[], int | None]) -> None:
+        self._source, self._layout, self._options, self._what = table, tables.layout, tables.options, tables.what
+        self._merged = merged
         self._files = self._entries = self._runs = 0
         self._thread: threading.Thread | None = None
         self._closing = False
-        self.merged: int | None = None
-        """All changes up to this `_seq` are in a base, which deletions must still reach; None without a base."""
 
     def opened(self, files: int) -> None:
         """Note the number of files of a table that was read."""
@@ -98,14 +97,14 @@ class Maintenance:
         except (VersionMoved, StateError) as error:
             _LOGGER.warning("maintenance of %s was postponed: %s", self._what, error)
 
-    def _compact(self, table: ChangeTable) -> None:
-        files, has_base = table.files(), self.merged is not None
-        if self.merged is not None:
-            files = last_rows([file for file in files if file.first > self.merged])
+    def _compact(self, table: StateTable) -> None:
+        files, merged = table.files(), self._merged()
+        if merged is not None:
+            files = last_rows([file for file in files if file.first > merged])
         first = first_to_merge(files)
         if first == len(files):
             return
-        everything, at = first == 0 and not has_base, table.version
+        everything, at = first == 0 and merged is None, table.version
         rows = table.scan(None, None, files[first:])
         if table.version != at:
             raise VersionMoved(f"the files of version {at} were deleted meanwhile")

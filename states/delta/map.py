@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from states.delta.beyond_memory.base_table import TRIMMED
-from states.delta.change_table import ABSENT, VersionMoved
+from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.commit_notes import RESET, CommitNote
-from states.delta.fence import overtaken
+from states.delta.faults import VersionMoved
+from states.delta.fence import newest_sentinel, overtaken
+from states.delta.index import Index
 from states.delta.layout import RawKey, RawValue
-from states.delta.map_publishing import DeltaPublishing
-from states.delta.puts import Puts, commit_puts
+from states.delta.maintenance import Maintenance
+from states.delta.options import DeltaOptions
+from states.delta.publishing import Publishing
+from states.delta.puts import Puts
+from states.delta.reader import Reader
+from states.delta.staged_files import Staged
+from states.delta.staging import Staging
+from states.delta.state_table import ABSENT
+from states.delta.state_tables import StateTables
 from trident.errors import StateError
-from trident.state.backing_map import MapFacts
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns
-from trident.state.interfaces import Key
-from trident.state.txid import Sentinel, Txid
-from trident.storekit import check_move
+from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.storekit import check_move, refuse_read_only
 
 __all__ = ["DeltaBackingMap"]
 
 
-class DeltaBackingMap(DeltaPublishing):
+class DeltaBackingMap(BackingMap):
     """The key-value store in one Delta table: a backing map that keeps its own sentinel. Used by one thread at a time.
 
     Within `begin` … `end` puts and deletions are collected and become one Delta version at `end`; outside, each `multi_put`
     and `multi_delete` is a version of its own.
+
+    The map has the commit: its claim, its puts, and the sentinel that was read. It reads with `Index`, or `Reader` if it only
+    reads. `Publishing` has what other programs may read, `Staging` what tasks staged; `Maintenance` keeps the table small.
 
     Parameters
     ----------
@@ -45,7 +58,66 @@ class DeltaBackingMap(DeltaPublishing):
     # Each read decodes or copies values for this very call; no seal, because rows and sentinel are one Delta transaction.
     facts = MapFacts(commits_atomically=True, gives_copies=True, keeps_columns=True)
 
-    # ---- puts and deletions --------------------------------------------------------------------
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        kind: StateType,
+        conf: StateConf | None = None,
+        partition: int = 0,
+        options: DeltaOptions | None = None,
+    ) -> None:
+        tables, read_only = StateTables(path, kind, conf, partition, options), conf is not None and conf.read_only
+        self._layout, self._what, self._app = tables.layout, tables.what, tables.app
+        self._table = tables.changes(read_only)
+        base = OpenedBase(tables, self._table)
+        self._maintenance = Maintenance(tables, self._table, base.merged)
+        self._index = Index(self._table, self._layout, base, self._maintenance.opened)
+        self._reader = Reader(tables, self._table) if read_only else None
+        self._publishing = Publishing(tables, self._table, self._index, base, self._maintenance)
+        self._staging = Staging(self._table, partition, self._what)
+        self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
+        # The commit: its claim, whether it began, and its puts.
+        self._claim: Sentinel | None = None
+        self._begun = False
+        self._puts = Puts(self._layout)
+
+    # ---- reads ----------------------------------------------------------------------------------------------------
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read many keys: in a commit as of the version it is based on and with its own puts, else the newest."""
+        raw = self._layout.pack_keys(keys)
+        if self._reader is not None:
+            return self._layout.unpack_values(self._reader.get(raw))
+        self._load_if_free()
+        found, puts = self._index.values.get(raw), self._puts.as_rows()
+        return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys as columns; None if there are none."""
+        if not self._layout.takes_columns or self._reader is not None:
+            return None
+        self._load_if_free()
+        return self._index.values.find_keys(self._layout.pack_keys(keys))
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read keys as columns; None if the values are no opaque numbers, or another put of the commit came first."""
+        if not self._layout.takes_columns or self._puts:
+            return None
+        self._load_if_free()
+        return self._index.values.find(parts)
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys of the newest version, some at a time."""
+        if self._reader is not None:
+            yield from ([self._layout.unpack_key(key) for key in page] for page in self._reader.key_pages())
+            return
+        self._load_if_free()
+        puts, deleted = self._puts.as_rows(), self._layout.deleted
+        for page in self._index.values.key_pages():
+            yield [self._layout.unpack_key(key) for key in page if key not in puts]
+        yield [self._layout.unpack_key(key) for key, raw in puts.items() if raw is not deleted]
+
+    # ---- puts and deletions ---------------------------------------------------------------------------------------
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
@@ -61,13 +133,6 @@ class DeltaBackingMap(DeltaPublishing):
         puts = self._puts.as_rows()
         self._collect_or_commit({key: self._layout.deleted for key in there if key not in puts})
 
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Read keys as columns; None if the values are no opaque numbers, or another put of the commit came first."""
-        if not self._layout.takes_columns or self._puts:
-            return None
-        self._load_if_free()
-        return self._index.values.find(parts)
-
     def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
         """Write columns: collected until `end`."""
         self._refuse_read_only("write")
@@ -75,7 +140,7 @@ class DeltaBackingMap(DeltaPublishing):
             raise StateError(f"columns are put to {self._what} outside of a commit")
         self._puts.put_columns(found, new)
 
-    # ---- commits --------------------------------------------------------------------------------------
+    # ---- commits --------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
         """Start a commit on the version that `move_sentinel` compared the sentinel in, or on the newest."""
@@ -83,11 +148,17 @@ class DeltaBackingMap(DeltaPublishing):
         if self._claim is None or self._claim != txid.sentinel:
             self._drop_commit()
             self._create_and_load()
-        self._prepare(txid)
+        if txid.run and self._claim is not None:  # in a task; its driver publishes
+            self._staging.begin(self._claim, txid)
+            is_same = self._publishing.follow()
+        else:
+            is_same = self._publishing.by_index() and self._publishing.before(txid, self._index.sentinel)
+        if not is_same:
+            raise self._overtaken(self._claim)
         self._puts, self._begun = Puts(self._layout), True
 
     def end(self, txid: Txid) -> None:
-        """Commit the puts and the sentinel as one Delta version.
+        """Commit, or stage, the puts and the sentinel as one Delta version.
 
         Raises
         ------
@@ -97,16 +168,53 @@ class DeltaBackingMap(DeltaPublishing):
             Something else than a compaction has committed since `begin` (nothing was written), or the store refused;
             the batch may be replayed with a higher attempt.
         """
-        if not self._begun:
-            raise StateError(f"end of batch {int(txid)} in {self._what} without its begin")
+        is_staged = self._staging.is_on
+        if not self._begun or (is_staged and self._claim is None):
+            log = ", or without a log" if is_staged else ""
+            raise StateError(f"end of batch {int(txid)} in {self._what} without its begin{log}")
         try:
-            if self._puts or self._claim is not None:
+            if is_staged and self._claim is not None:
+                self._staging.stage(self._index, self._puts, self._claim)
+            elif self._puts or self._claim is not None:
                 self._commit(self._puts, self._claim, CommitNote.of_commit(txid))
-                self._publish_newest(txid)
+                if txid.incarnation is None:
+                    self._publishing.without_log()
         finally:
             self._drop_commit()
 
-    # ---- the sentinel ------------------------------------------------------------------------------------
+    def staged_by(self, commit: Callable[[], None]) -> bytes:
+        """Call what ends the commit of a task, and stage it instead of committing it; return what `publish` needs."""
+        return self._staging.staged_by(commit)
+
+    def publish(self, own: Sentinel, txid: Txid, staged: bytes) -> None:
+        """Commit, in the driver, what a task staged for this attempt; its sentinel was read before.
+
+        Raises
+        ------
+        FencedError
+            A higher attempt has committed. Nothing was written.
+        BackendError
+            Something else than a compaction has committed since the task began (nothing was written), or the store
+            refused; the batch may be replayed with a higher attempt.
+        """
+        (found,) = self._seen or (None,)
+        check_move(self._what, own, found, found)
+        self._publishing.by_tasks()
+        self._publishing.before(txid, found)
+        self._write(lambda: self._staging.publish(own, txid, Staged.unpacked(staged), self._app), own)
+        self._seen = (own,)
+        self._index.forget()  # the rows are in the memory of the tasks
+        self._maintenance.after_commit()
+        self._staging.discard(own)
+
+    def recorded(self, snapshot: Snapshot) -> None:
+        """Delete what earlier drivers left; then publish the state after a batch that the log holds."""
+        if self._reader is None:
+            self._staging.discard_earlier()
+            if self._seen is not None and self._seen[0] is not None:
+                self._publishing.recorded(snapshot, self._seen[0])
+
+    # ---- the sentinel ---------------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
@@ -130,7 +238,7 @@ class DeltaBackingMap(DeltaPublishing):
         self._refuse_read_only("move the sentinel")
         self._drop_commit()
         self._table.mend()
-        self._load()
+        self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
         check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
         if self._index.version == ABSENT:
@@ -145,39 +253,32 @@ class DeltaBackingMap(DeltaPublishing):
         """Empty the table, sentinel included, in one transaction."""
         self._refuse_read_only("empty the table")
         self._maintenance.close()
-        self._publisher.forget()
-        self._beyond.wait()
-        self._maintenance.merged = None
+        self._publishing.stop()
         self._drop_commit()
         self._table.mend()
         if self._table.refresh() != ABSENT:
-            self._index.version = None
+            self._index.forget()
             nothing, app = self._layout.table([], [], 0, None), (f"{self._app}/reset", self._table.version)
             try:
                 self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
-            self._load()
-            self._publisher.clear()
+            self._index.load()
+            self._publishing.clear()
         self._seen = (None,)
-
-    def _prepare(self, txid: Txid) -> None:
-        """Keep the state in files if it has grown too large, and publish what the commit is based on."""
-        if not self._grow(txid):
-            raise self._overtaken(self._claim)
-        self._publish_before(txid)
+        self._staging.discard_all()
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
         self._maintenance.wait()
-        self._finish_publishing()
+        self._publishing.finish((self._seen or (None,))[0])
 
     def close(self) -> None:
         """Forget the index and the puts of an unfinished commit; wait for a running compaction, and publish."""
         self._maintenance.close()
-        self._finish_publishing()
+        self._publishing.finish((self._seen or (None,))[0])
         self._drop_commit()
         self._forget()
 
@@ -189,30 +290,62 @@ class DeltaBackingMap(DeltaPublishing):
                 self._create_and_load()
             note = None if self._claim is None else CommitNote.of_sentinel(self._claim)
             self._commit(Puts(self._layout, rows), self._claim, note)
-            self._publish_newest()
+            self._publishing.without_log()
 
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
+        self._write(lambda: self._index.commit(puts, self._app, sentinel, notes), sentinel)
+        self._seen = (self._index.sentinel,)
+        self._maintenance.after_commit()
+
+    def _write(self, version: Callable[[], bool], own: Sentinel | None) -> None:
+        """Make a version by a call that returns False if another writer has committed meanwhile."""
         try:
-            is_written = commit_puts(puts, self._table, self._index, self._app, sentinel, notes)
+            is_written = version()
         except Exception:
             self._forget()
             raise
         if not is_written:
             self._forget()
-            raise self._overtaken(sentinel)
-        self._seen = (self._index.sentinel,)
-        self._maintenance.after_commit()
+            raise self._overtaken(own)
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
         self._drop_commit()
         (seen,) = self._seen or (None,)
-        return overtaken(self._what, own, self._newest_sentinel(), seen, self._table.version)
+        self._index.load()
+        return overtaken(self._what, own, self._index.sentinel, seen, self._table.version)
+
+    def _sentinel_alone(self) -> Sentinel | None:
+        """Return the newest sentinel without reading the rows, which a start does not need."""
+        if self._reader is not None:
+            return self._reader.sentinel()
+        if self._index.version in (None, ABSENT):
+            self._table.refresh()
+            return newest_sentinel(self._table)
+        self._index.load()
+        return self._index.sentinel
 
     def _create_and_load(self) -> None:
         self._table.mend()
-        self._load()
+        self._index.load()
         if self._index.version == ABSENT:
-            self._publisher.create()  # first, because a state whose changes are inside no table would be torn
+            self._publishing.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
-            self._load()
+            self._index.load()
+
+    def _load_if_free(self) -> None:
+        # A claim belongs to the version that it was compared in, so the version must not change before its commit.
+        if self._claim is None and not self._begun:
+            self._index.load()
+
+    def _drop_commit(self) -> None:
+        self._claim, self._begun, self._puts = None, False, Puts(self._layout)
+
+    def _forget(self) -> None:
+        self._index.forget()
+        if self._reader is not None:
+            self._reader.forget()
+        self._table.forget()
+
+    def _refuse_read_only(self, doing: str) -> None:
+        refuse_read_only(self._reader is not None, doing, self._what)

@@ -6,21 +6,15 @@ Nothing depends on it: it is made from the changes, and made again if it is miss
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.options import DeltaOptions
-from states.delta.table_check import check_mark
-from states.delta.table_places import AT_PATH
-from trident.state.txid import Sentinel
+from states.delta.fence import newest_sentinel
+from states.delta.state_table import ABSENT, StateTable
+from trident.state.txid import Sentinel, Snapshot
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-__all__ = ["PublishedTable", "Shown"]
+__all__ = ["Due", "PublishedTable", "Shown", "is_newest"]
 
 _SHOWN = "trident.shown"
 _BATCH = "trident.batch"
@@ -64,43 +58,35 @@ class Shown(NamedTuple):
         return self.sentinel == other.sentinel
 
 
-class PublishedTable(ChangeTable):
-    """The table at the path of a state.
+class Due(NamedTuple):
+    """A state that is to be published: what it shows, and who won its batches."""
+
+    shown: Shown
+    snapshot: Snapshot
+
+
+class PublishedTable:
+    """What the table at the path of a state shows.
 
     Parameters
     ----------
-    path
-        Of the state.
-    schema, description
-        The columns of the rows, and the mark of the state's tables.
-    options
-        Those of the state.
+    table
+        The table, in the role of `AT_PATH`.
     """
 
-    def __init__(
-        self,
-        path: str,
-        schema: pa.Schema,
-        description: str,
-        options: DeltaOptions,
-        read_only: bool = False,
-        at: int | None = None,
-    ) -> None:
-        hours = options.published_hours
-        options = replace(options, vacuum_after_hours=hours, log_retention_hours=hours)
-        super().__init__(path, schema, description, options, read_only, at, AT_PATH)
-        self.is_alone = True  # the table of the changes has looked for others
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
 
     def shown(self) -> Shown | None:
         """Return what the version last seen shows; None if that is not known, or the columns are others."""
-        if self.version == ABSENT or self._opened().schema().to_json() != self._delta_schema().to_json():
+        if self._table.version == ABSENT or not self._table.has_columns():
             return None
-        notes = (entry[_SHOWN] for entry in self.notes(_LOOKED_AT) if _SHOWN in entry)
+        notes = (entry[_SHOWN] for entry in self._table.notes(_LOOKED_AT) if _SHOWN in entry)
         return next(map(Shown.of, notes), None)
 
     def version_of(self, shown: Shown) -> int | None:
         """Return the last version that shows a state that is not later than this; None if the log does not go back so far."""
-        for entry in self.notes():
+        for entry in self._table.notes():
             found = Shown.of(entry[_SHOWN]) if _SHOWN in entry else None
             if found is not None and found.txid <= shown.txid and found.version <= shown.version:
                 return int(entry["version"])
@@ -108,7 +94,16 @@ class PublishedTable(ChangeTable):
 
     def show(self, rows: pa.Table, shown: Shown, name: str) -> None:
         """Replace all rows, as the version after the one last seen; raise `VersionMoved` if that is taken."""
-        self.commit(rows, 0, "overwrite", (f"trident/{name}/shown", shown.txid), shown.metadata(name))
+        self._table.commit(rows, 0, "overwrite", (f"trident/{name}/shown", shown.txid), shown.metadata(name))
 
-    def _check(self, table: DeltaTable) -> None:
-        check_mark(table, self.name, self._description)
+
+def is_newest(changes: StateTable, shown: Shown) -> bool:
+    """Whether the changes are still those of this writer, or of one after it that goes on from there."""
+    if shown.sentinel is None:
+        return True
+    changes = changes.another(read_only=True)
+    if changes.refresh() == ABSENT:
+        return False
+    found = newest_sentinel(changes)
+    own = shown.sentinel
+    return found is not None and found.incarnation == own.incarnation and found.version >= own.version

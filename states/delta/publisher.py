@@ -12,19 +12,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import NamedTuple
 
 from states.delta.beyond_memory.base_table import BaseTable
-from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
-from states.delta.fence import newest_sentinel
-from states.delta.layout import DeltaLayout
-from states.delta.options import DeltaOptions
-from states.delta.published import PublishedRows
-from states.delta.published_table import Shown
+from states.delta.faults import VersionMoved
+from states.delta.published_table import Due, PublishedTable, Shown, is_newest
+from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import StateError, TridentError
-from trident.state.txid import Snapshot
 
-__all__ = ["Due", "Publisher", "is_newest"]
+__all__ = ["Publisher"]
 
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
@@ -33,38 +29,19 @@ _RUNS_PER_CHECKPOINT = 32
 _LOOK_S = 0.2  # how soon the thread notices that the program ends
 
 
-class Due(NamedTuple):
-    """A state that is to be published: what it shows, and who won its batches."""
-
-    shown: Shown
-    snapshot: Snapshot
-
-
 class Publisher:
     """Publishes one state. It has table objects and a thread of its own, which ends when all is published.
 
     Parameters
     ----------
-    changes, table
-        The table of the changes, and the published one.
-    rows, layout, options
-        The columns of both, and the options.
-    name, what
-        The name of the state, and how messages call it.
+    tables, changes
+        The state, and the table of its changes.
     """
 
-    def __init__(
-        self,
-        changes: ChangeTable,
-        table: BaseTable,
-        rows: PublishedRows,
-        layout: DeltaLayout,
-        options: DeltaOptions,
-        name: str,
-        what: str,
-    ) -> None:
-        self._changes, self.table, self._rows, self._layout = changes, table, rows, layout
-        self._options, self._name, self._what = options, name, what
+    def __init__(self, tables: StateTables, changes: StateTable) -> None:
+        self._tables, self._changes = tables, changes
+        self._table = tables.at_path()
+        self._shown, self._base = PublishedTable(self._table), BaseTable(self._table, tables.name)
         self._news = threading.Condition()
         self._due: Due | None = None
         self._last: Shown | None = None
@@ -78,17 +55,17 @@ class Publisher:
         self._last = due.shown
         with self._news:
             self._due = due
-            if self._options.background_maintenance and (self._thread is None or not self._thread.is_alive()):
+            if self._tables.options.background_maintenance and (self._thread is None or not self._thread.is_alive()):
                 self._at_once = False
-                self._thread = threading.Thread(target=self._run, name=f"{self._what}: publishing")
+                self._thread = threading.Thread(target=self._run, name=f"{self._tables.what}: publishing")
                 self._thread.start()
-        if not self._options.background_maintenance and time.monotonic() >= self._not_before:
+        if not self._tables.options.background_maintenance and time.monotonic() >= self._not_before:
             self.finish()
 
     def create(self) -> None:
         """Make the published table, without rows, if it is absent."""
         self.finish()
-        self.table.create()
+        self._table.create()
 
     def finish(self) -> None:
         """Publish now what is due, and return."""
@@ -111,10 +88,10 @@ class Publisher:
     def clear(self) -> None:
         """Remove all rows, because the state was emptied."""
         for left in range(_TRIES - 1, -1, -1):
-            if self.table.refresh() == ABSENT:
+            if self._table.refresh() == ABSENT:
                 return
             try:
-                self.table.clear(self._name)
+                self._base.clear()
                 return
             except VersionMoved:
                 if not left:
@@ -144,25 +121,25 @@ class Publisher:
             self._publish(due)
         except (VersionMoved, StateError) as error:
             self._last = None
-            _LOGGER.warning("the table of %s shows an earlier batch for now: %s", self._what, error)
+            _LOGGER.warning("the table of %s shows an earlier batch for now: %s", self._tables.what, error)
         ended = time.monotonic()
-        self._not_before = ended + max(self._options.publish_every_s, (ended - began) * (_SHARE - 1))
+        self._not_before = ended + max(self._tables.options.publish_every_s, (ended - began) * (_SHARE - 1))
 
     def _publish(self, due: Due) -> None:
         changes = self._changes.another(read_only=True, at=due.shown.version)
         for left in range(_TRIES - 1, -1, -1):
-            is_there = self.table.refresh() != ABSENT
-            if self.table.holds() or not is_newest(self._changes, due.shown):
+            is_there = self._table.refresh() != ABSENT
+            if self._base.holds() or not is_newest(self._changes, due.shown):
                 return
-            shown = self.table.shown() if is_there else None
+            shown = self._shown.shown() if is_there else None
             if shown is not None and (shown.is_same(due.shown) or _is_later(shown, due.shown)):
                 return
             if changes.refresh() == ABSENT:
                 return
-            rows = self._rows.of(self._layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
+            rows = self._tables.rows.of(self._tables.layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
             try:
-                self.table.create()  # another program may have deleted it
-                self.table.show(rows, due.shown, self._name)
+                self._table.create()  # another program may have deleted it
+                self._shown.show(rows, due.shown, self._tables.name)
                 break
             except VersionMoved:
                 if not left:
@@ -173,22 +150,10 @@ class Publisher:
         self._runs += 1
         if self._runs % _RUNS_PER_CHECKPOINT == 0:
             try:
-                self.table.checkpoint()
-                self.table.vacuum()
+                self._table.checkpoint()
+                self._table.vacuum()
             except (VersionMoved, TridentError) as error:
-                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._what, error)
-
-
-def is_newest(changes: ChangeTable, shown: Shown) -> bool:
-    """Whether the changes are still those of this writer, or of one after it that goes on from there."""
-    if shown.sentinel is None:
-        return True
-    changes = changes.another(read_only=True)
-    if changes.refresh() == ABSENT:
-        return False
-    found = newest_sentinel(changes)
-    own = shown.sentinel
-    return found is not None and found.incarnation == own.incarnation and found.version >= own.version
+                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._tables.what, error)
 
 
 def _is_later(shown: Shown, due: Shown) -> bool:

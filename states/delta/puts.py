@@ -8,16 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.change_table import ChangeTable, VersionMoved
-from states.delta.index import Index, IndexedValues
+from states.delta.indexed_values import IndexedValues
 from states.delta.layout import DeltaLayout, RawKey, RawValue
 from states.delta.number_rows import table_of
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
 
-__all__ = ["Puts", "commit_puts"]
-
-_TRIES = 5
+__all__ = ["Puts"]
 
 
 class Puts:
@@ -68,31 +65,3 @@ class Puts:
         names = names.to_pylist() if isinstance(names, pa.Array) else names
         keys = zip(names, strict=True) if len(self._layout.key_columns) == 1 else names
         return dict(zip(keys, new.values(), strict=True))
-
-
-def commit_puts(
-    puts: Puts, table: ChangeTable, index: Index, app: str, sentinel: Sentinel | None, notes: Mapping[str, str]
-) -> bool:
-    """Commit puts and a sentinel as the version after that of the index; bring the index up to date.
-
-    Returns
-    -------
-    bool
-        False if another commit than a compaction came first: nothing was written.
-    """
-    for _ in range(_TRIES):
-        # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
-        # added by hand.
-        seq = max(index.seq, table.version) + 1
-        named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
-        try:
-            table.commit(puts.table(seq, sentinel), seq, "append", named, notes)
-        except VersionMoved:
-            if index.moved_by_compactions():
-                continue
-            break
-        # After the store, never before it, because a failed commit must not look written.
-        puts.go_into(index.values)
-        index.sentinel, index.seq, index.version = sentinel or index.sentinel, seq, table.version
-        return True
-    return False

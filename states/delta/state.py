@@ -26,7 +26,7 @@ Fencing
 
 In executors
     A task stages its rows and its sentinel as a data file that no version shows; the driver compares the sentinel and
-    adds the file, as the version after the one that the task read (`states/delta/staging_map.py`).
+    adds the file, as the version after the one that the task read (`states/delta/staging.py`).
 
 Publishing
     Only batches that the log holds: a writer knows them at its next `begin`, or from `recorded`.
@@ -51,7 +51,7 @@ from typing import Any
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
 from states.delta.spark_table import delta_dataframe, delta_session_conf
-from states.delta.table_path import local_path
+from states.delta.table_places import local_path
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
 from trident.redaction import Redacted

@@ -5,17 +5,16 @@ The name of that folder begins with an underscore, so no reader of the table at 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from states.delta.local_folder import TableFolder
-from states.delta.raw_forms import SENTINEL_COLUMN
-from states.delta.table_path import local_path
+from trident.errors import ConfigError
+from trident.redaction import redacted
 
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
-__all__ = ["AT_PATH", "CHANGES", "Place", "is_change_table"]
+__all__ = ["AT_PATH", "CHANGES", "Place", "local_path"]
 
 AT_PATH = ""
 CHANGES = "_trident/changes"
@@ -26,27 +25,36 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    inside
-        `AT_PATH` or `CHANGES`.
     uri, local, folder
         Where delta-rs finds it; its folder on this machine, None on an object store.
     """
 
-    inside: str
     uri: str
     local: Path | None
     folder: TableFolder | None
 
     @staticmethod
     def of(path: str, inside: str, fsync: bool) -> Place:
-        """Return a place of the state at a path."""
+        """Return a place of the state at a path: `AT_PATH` or `CHANGES`."""
         local = local_path(path)
         if local is None:
-            return Place(inside, "/".join([path.rstrip("/"), inside]) if inside else path, None, None)
+            return Place("/".join([path.rstrip("/"), inside]) if inside else path, None, None)
         folder = local / inside if inside else local
-        return Place(inside, str(folder), folder, TableFolder(folder, fsync))
+        return Place(str(folder), folder, TableFolder(folder, fsync))
 
 
-def is_change_table(table: DeltaTable) -> bool:
-    """Tell whether a table holds the changes of a state; the one that people read has no sentinels."""
-    return any(field.name == SENTINEL_COLUMN for field in table.schema().fields)
+def local_path(path: str) -> Path | None:
+    """Return the folder that a path or `file://` URL names; None for the URL of an object store.
+
+    Raises
+    ------
+    ConfigError
+        A URL that went through `pathlib` and lost a slash.
+    """
+    if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
+        raise ConfigError(
+            f"Delta table {redacted(path)!r} looks like a URL without its second slash; give URLs as text"
+        )
+    if path.startswith("file://"):
+        return Path(unquote(urlsplit(path).path))
+    return None if "://" in path else Path(path)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from states.delta.beyond_memory.base_reads import BaseReads
-from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.commit_notes import BatchPlace, find_batch, shown_batches
 from states.delta.fence import newest_sentinel
-from states.delta.index import IndexedValues
+from states.delta.indexed_values import IndexedValues
 from states.delta.layout import DeltaLayout, RawValue, in_order
+from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
-from states.delta.published import PublishedRows
 from states.delta.spark_table import delta_dataframe
-from states.delta.staged_files import Staged
-from states.delta.staging_map import DeltaStagingMap
+from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import StateError
-from trident.redaction import redacted
 from trident.state.interfaces import Key, State, StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.maps import map_for
@@ -47,13 +44,11 @@ class DeltaStateAt(State):
         The version of the Delta table that is read.
     """
 
-    def __init__(
-        self, table: ChangeTable, base: BaseReads, layout: DeltaLayout, snapshot: Snapshot, snapshot_key: Key | str
-    ) -> None:
+    def __init__(self, tables: StateTables, table: StateTable, snapshot: Snapshot) -> None:
         self.txid, self.version = snapshot.txid, table.version
-        self._layout, self._snapshot = layout, snapshot
-        self._snapshot_key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
-        self._values = base.at(table, snapshot.txid) or _in_memory(table, layout)
+        self._layout, self._snapshot, key = tables.layout, snapshot, tables.options.snapshot_key
+        self._snapshot_key = key if isinstance(key, tuple) else (key,)
+        self._values = BaseReads(tables).at(table, snapshot.txid) or _in_memory(table, tables.layout)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where absent."""
@@ -90,15 +85,14 @@ class DeltaMapState(SnapshottableMap):
     def __init__(
         self, path: str, kind: StateType, conf: StateConf, partition: int = 0, options: DeltaOptions | None = None
     ) -> None:
-        options = DeltaOptions() if options is None else options
-        self._path, self._conf, self._options, self._partition = path, conf, options, partition
-        self._kind = kind
-        self._backing = DeltaStagingMap(path, kind, conf, partition, options)
-        super().__init__(map_for(kind, self._backing, conf.prefix, partition), options.snapshot_key)
+        self._path, self._conf, self._partition = path, conf, partition
+        self._tables = StateTables(path, kind, conf, partition, options)
+        self._backing = DeltaBackingMap(path, kind, conf, partition, options)
+        super().__init__(map_for(kind, self._backing, conf.prefix, partition), self._tables.options.snapshot_key)
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
-        return _state_at(self._path, self._conf, txid, self._kind, self._options)
+        return _state_at(self._tables, txid)
 
     def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
         """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
@@ -107,14 +101,12 @@ class DeltaMapState(SnapshottableMap):
         """
         if snapshot is None:
             return delta_dataframe(spark, self._path)
-        found = _found(self._path, self._conf, snapshot, self._kind, self._options)
-        if found.place is None:  # nothing was ever committed
+        table, place = _found(self._tables, snapshot)
+        if place is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
-        rows = PublishedRows(found.layout, self._conf)
-        base = BaseReads(self._path, found.layout, rows.schema, self._options)
-        at = found.place.version, base.version_at(found.table, snapshot.txid)
-        return delta_dataframe(spark, self._path, at[0], found.place.snapshot, base_version=at[1])
+        base_version = BaseReads(self._tables).version_at(table, snapshot.txid)
+        return delta_dataframe(spark, self._path, place.version, place.snapshot, base_version=base_version)
 
     def stage(self, txid: int) -> bytes:
         """End a commit in a task: write what it put into a file that the table does not show yet; return what names it."""
@@ -127,7 +119,7 @@ class DeltaMapState(SnapshottableMap):
             raise StateError(f"state {self._conf.prefix!r}: what a task stages is published in batches of a log")
         place, partition = self._conf.prefix, self._partition
         check_sentinel(place, partition, self._backing.read_sentinel(), txid, place)
-        self._backing.publish(own._replace(place=place), txid, Staged.unpacked(staged))
+        self._backing.publish(own._replace(place=place), txid, staged)
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Publish the state after a batch that the log holds; called between two commits."""
@@ -164,49 +156,40 @@ def delta_state_at(
     StateError
         The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
-    return _state_at(os.fspath(path), conf, txid, state_type(kind), DeltaOptions(**options))
+    return _state_at(StateTables(path, state_type(kind), conf, 0, DeltaOptions(**options)), txid)
 
 
-class _Found(NamedTuple):
-    """The table at a batch of its history; no place: nothing was ever committed."""
-
-    layout: DeltaLayout
-    table: ChangeTable
-    place: BatchPlace | None
-
-
-def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
-    layout, table, place = _found(path, conf, txid, kind, options)
-    base = BaseReads(path, layout, PublishedRows(layout, conf).schema, options)
+def _state_at(tables: StateTables, txid: int | Snapshot) -> DeltaStateAt:
+    table, place = _found(tables, txid)
     if place is None:
         assert isinstance(txid, Snapshot), "a number alone is looked for in the table"
-        return DeltaStateAt(table, base, layout, txid, options.snapshot_key)
-    return DeltaStateAt(table, base, layout, place.snapshot, options.snapshot_key)
+        return DeltaStateAt(tables, table, txid)
+    return DeltaStateAt(tables, table, place.snapshot)
 
 
-def _in_memory(table: ChangeTable, layout: DeltaLayout) -> IndexedValues:
+def _in_memory(table: StateTable, layout: DeltaLayout) -> IndexedValues:
     scan = in_order(table.scan())
     return IndexedValues(layout, lambda: scan)
 
 
-def _found(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> _Found:
-    layout = DeltaLayout(kind, replace(conf, read_only=True))
-    table = ChangeTable(path, layout.schema, layout.description, options, read_only=True)
+def _found(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, BatchPlace | None]:
+    """Return the table of the changes at a batch of its history; no place: nothing was ever committed."""
+    table = tables.changes(read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
-    what = f"read Delta state {redacted(path)} as of batch {number}"
+    what = f"read Delta state {table.name} as of batch {number}"
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
         raise StateError(f"{what}: there is no table")
     if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed, so no batch touched it
-        return _Found(layout, table, None)
+        return table, None
     entries = table.notes()
     place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
     old = None if place is None else table.another(read_only=True, at=place.version)
     if place is None or old is None or not old.readable():
         raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
-    return _Found(layout, old, place)
+    return old, place
 
 
-def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:
+def _retained(table: StateTable, versions: list[tuple[int, int]]) -> str:
     # Older files are deleted first, so the readable versions are the end of the history; ascending here.
     versions = versions[::-1]
 

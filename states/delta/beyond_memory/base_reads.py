@@ -8,12 +8,12 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.beyond_memory.base_table import TRIMMED, BaseTable
+from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.layout import SEQ_COLUMN, DeltaLayout, RawKey, RawValue, in_order
-from states.delta.options import DeltaOptions
-from states.delta.published_table import Shown
+from states.delta.layout import SEQ_COLUMN, RawKey, RawValue, in_order
+from states.delta.published_table import PublishedTable, Shown
+from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import StateError
 from trident.object_stores import short
 
@@ -29,13 +29,13 @@ class BaseReads:
 
     Parameters
     ----------
-    path, layout, schema, options
-        Of the state: where it is, the columns of its changes, those that people read, and the options.
+    tables
+        The state.
     """
 
-    def __init__(self, path: str, layout: DeltaLayout, schema: pa.Schema, options: DeltaOptions) -> None:
-        self._path, self._layout, self._schema, self._options = path, layout, schema, options
-        self._table = self._opened(None)
+    def __init__(self, tables: StateTables) -> None:
+        self._tables, self._layout = tables, tables.layout
+        self._table = tables.at_path(read_only=True)
 
     def get(self, keys: Sequence[RawKey]) -> dict[RawKey, RawValue | None]:
         """Return the raw values of keys that have no change; nothing without a base."""
@@ -52,7 +52,7 @@ class BaseReads:
         """Return everything: the newest base with changes over it, which were read before; None without a base."""
         return self._again(lambda: self._index(self._table, changes))
 
-    def at(self, changes: ChangeTable, txid: int) -> LargeIndex | None:
+    def at(self, changes: StateTable, txid: int) -> LargeIndex | None:
         """Return the state of a version of the changes, as of a batch; None if there was no base yet.
 
         Raises
@@ -61,16 +61,17 @@ class BaseReads:
             The base of that time is no longer there.
         """
         version = self.version_at(changes, txid)
-        return None if version is None else self._index(self._opened(version), in_order(changes.scan()))
+        return None if version is None else self._index(self._tables.at_path(True, version), in_order(changes.scan()))
 
-    def version_at(self, changes: ChangeTable, txid: int) -> int | None:
+    def version_at(self, changes: StateTable, txid: int) -> int | None:
         """Return the version of the base behind a version of the changes, as of a batch; None and errors as `at`."""
         self._table.refresh()
-        if self._table.holds() is None:
+        if self._holds(self._table) is None:
             return None
-        version, trimmed = self._table.version_of(Shown(txid, None, changes.version)), changes.transaction(TRIMMED)
-        old = None if version is None else self._opened(version)
-        holds = None if old is None or old.refresh() == ABSENT else old.holds()
+        version = PublishedTable(self._table).version_of(Shown(txid, None, changes.version))
+        old = None if version is None else self._tables.at_path(True, version)
+        holds = None if old is None or old.refresh() == ABSENT else self._holds(old)
+        trimmed = changes.transaction(TRIMMED)
         if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
             raise StateError(
                 f"read Delta state {self._table.name} as of batch {txid}: the rows that had not changed for long are no longer "
@@ -80,15 +81,16 @@ class BaseReads:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _opened(self, at: int | None) -> BaseTable:
-        return BaseTable(self._path, self._schema, self._layout.description, self._options, True, at)
+    def _holds(self, table: StateTable) -> Holds | None:
+        return BaseTable(table, self._tables.name).holds()
 
-    def _index(self, table: BaseTable, changes: pa.Table | None = None) -> LargeIndex | None:
+    def _index(self, table: StateTable, changes: pa.Table | None = None) -> LargeIndex | None:
         table.refresh()
-        holds = table.holds()
+        base = BaseTable(table, self._tables.name)
+        holds = base.holds()
         if holds is None:
             return None
-        index = LargeIndex(self._layout, table.base(), holds.batch)
+        index = LargeIndex(self._layout, base.base(), holds.batch)
         if changes is not None:
             index.load(changes.filter(pc.greater(changes[SEQ_COLUMN], holds.seq)))
         return index

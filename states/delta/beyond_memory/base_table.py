@@ -7,18 +7,16 @@ from the changes.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from states.delta.beyond_memory.bucket_files import BucketFile
 from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
-from states.delta.change_table import ABSENT
-from states.delta.published_table import PublishedTable, Shown
+from states.delta.data_files import added
+from states.delta.published_table import Shown
+from states.delta.state_table import ABSENT, StateTable
 from trident.errors import StateError
 
 if TYPE_CHECKING:
@@ -41,14 +39,25 @@ class Holds(NamedTuple):
     batch: int
 
 
-class BaseTable(PublishedTable):
-    """The table at the path of a state. See `PublishedTable`."""
+class BaseTable:
+    """The rows of a state beyond memory, in the table at its path.
+
+    Parameters
+    ----------
+    table
+        The table, in the role of `AT_PATH`.
+    name
+        Of the state.
+    """
+
+    def __init__(self, table: StateTable, name: str) -> None:
+        self._table, self._name = table, name
 
     def holds(self) -> Holds | None:
         """Return what the version last seen holds; None if it is only derived from the changes."""
-        if self.version == ABSENT:
+        if self._table.version == ABSENT:
             return None
-        seq, batch = self.transaction(_MERGED), self.transaction(_BATCH)
+        seq, batch = self._table.transaction(_MERGED), self._table.transaction(_BATCH)
         return None if seq is None or seq == _NOTHING else Holds(seq, batch or 0)
 
     def base(self, files: Iterable[BucketFile] | None = None) -> BucketedBase:
@@ -59,55 +68,51 @@ class BaseTable(PublishedTable):
         StateError
             Another program has changed the table.
         """
-        keys = self._schema.names[:-1]
-        return BucketedBase(list(self._own_files() if files is None else files), self._schema, keys, self._filesystem())
+        table = self._table
+        files = self._own_files() if files is None else files
+        return BucketedBase(list(files), table.schema, table.schema.names[:-1], table.filesystem())
 
-    def begin(self, files: Iterable[BucketFile], holds: Holds, shown: Shown, name: str) -> BucketedBase:
-        """Replace all rows by files in buckets, as the version after the one last seen; return them."""
+    def begin(self, files: Iterable[BucketFile], holds: Holds, shown: Shown) -> None:
+        """Replace all rows by files in buckets, as the version after the one last seen."""
         base = self.base(files)
-        actions = list(map(_added, self._synced(base.files)))
-        self._append(actions, "overwrite", *self._marks(base, holds, shown, name))
-        return base
+        self._append(self._synced(base.files), "overwrite", base, holds, shown)
 
-    def move(
-        self, base: BucketedBase, rewrites: Iterable[Rewrite], holds: Holds, shown: Shown, name: str
-    ) -> BucketedBase:
+    def move(self, base: BucketedBase, rewrites: Iterable[Rewrite], holds: Holds, shown: Shown) -> BucketedBase:
         """Replace files of a base by those of a merge, as the version after the one last seen; return what it is then."""
         rewrites, actions = list(rewrites), list[Any]()
         for rewrite in rewrites:
-            actions += [*map(_removed, rewrite.removed), *map(_added, self._synced(rewrite.added))]
+            actions += [*map(_removed, rewrite.removed), *self._synced(rewrite.added)]
         after = base.moved(rewrites)
-        self._append(actions, "append", *self._marks(after, holds, shown, name))
+        self._append(actions, "append", after, holds, shown)
         return after
 
-    def clear(self, name: str) -> None:
+    def clear(self) -> None:
         """Remove all rows, because the state was emptied; the changes are the state from now on."""
-        shown = Shown(0, None, ABSENT)
-        self._append([], "overwrite", *self._marks(self.base([]), Holds(_NOTHING, 0), shown, name))
+        self._append([], "overwrite", self.base([]), Holds(_NOTHING, 0), Shown(0, None, ABSENT))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _marks(self, base: BucketedBase, holds: Holds, shown: Shown, name: str) -> tuple[Any, ...]:
-        """Return the transactions and the note of a commit, as `_append` takes them."""
-        app = (f"trident/{name}/shown", shown.txid)
-        files = _FILES, _fingerprint(base.files)
-        return app, shown.metadata(name), files, (_BATCH, holds.batch), (_MERGED, holds.seq)
+    def _append(
+        self, actions: list[Any], mode: Literal["append", "overwrite"], base: BucketedBase, holds: Holds, shown: Shown
+    ) -> None:
+        more = (_FILES, _fingerprint(base.files)), (_BATCH, holds.batch), (_MERGED, holds.seq)
+        app = f"trident/{self._name}/shown", shown.txid
+        self._table.append(actions, mode, app, shown.metadata(self._name), *more)
 
-    def _synced(self, files: Iterable[BucketFile]) -> list[BucketFile]:
+    def _synced(self, files: Iterable[BucketFile]) -> list[AddAction]:
         files = list(files)
         for file in files:
-            self._sync_data(file.path)
-        return files
+            self._table.sync_data(file.path)
+        return [added(file.path, file.size, file.rows, True) for file in files]
 
     def _own_files(self) -> list[BucketFile]:
-        facts = pa.table(self._opened().get_add_actions(flatten=True)).to_pylist()
-        files = [BucketFile.of(fact["path"], fact["size_bytes"], fact["num_records"]) for fact in facts]
+        files = [BucketFile.of(file.path, file.size, file.rows) for file in self._table.files()]
         own = [file for file in files if file is not None]
-        if len(own) < len(files) or self.transaction(_FILES) != _fingerprint(own):
+        if len(own) < len(files) or self._table.transaction(_FILES) != _fingerprint(own):
             raise StateError(
-                f"Delta table {self.name} was changed by another program (version {self.version} or one before), and the "
-                "state depends on it, because it is larger than memory. Bring back its last version of the topology with "
-                "Delta's RESTORE: in the table's history it is the last one that names a batch"
+                f"Delta table {self._table.name} was changed by another program (version {self._table.version} or one before), "
+                "and the state depends on it, because it is larger than memory. Bring back its last version of the topology "
+                "with Delta's RESTORE: in the table's history it is the last one that names a batch"
             )
         return own
 
@@ -118,17 +123,7 @@ def _fingerprint(files: Iterable[BucketFile]) -> int:
     return int.from_bytes(blake2b(names.encode(), digest_size=7).digest())
 
 
-def _added(file: BucketFile) -> AddAction:
-    from deltalake.transaction import AddAction
-
-    return AddAction(file.path, file.size, {}, _now_ms(), True, json.dumps({"numRecords": file.rows}))
-
-
 def _removed(file: BucketFile) -> RemoveAction:
     from deltalake.transaction import RemoveAction
 
-    return RemoveAction(file.path, True, _now_ms(), file.size, {})
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+    return RemoveAction(file.path, True, int(time.time() * 1000), file.size, {})

@@ -1,9 +1,9 @@
-"""Keeps a state in files once it is too large for memory: its first base, merges of later changes, and their clean-up.
+"""Merges the changes of a state beyond memory into its base, beside the commits.
 
 Commits go on as before: a commit is one transaction of the change table, and its rows go into memory. When there are
 enough of them, between two commits, a thread begins to merge them into the base. The next commit after the merge uses the
 base that it made. Changes that are in the base leave the change table one merge later, so a reader that began before
-finds them.
+finds them. If the rows are in the memory of tasks, the driver reads the changes from their table for a merge.
 
 What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless whoever makes it: a
 writer that was paused and replaced either is refused, because the base has moved, or writes what its successor would have
@@ -26,17 +26,17 @@ from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
 from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.large_index import LargeIndex, Merge
 from states.delta.beyond_memory.opened_base import OpenedBase
-from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.commit_notes import COMPACTION
+from states.delta.data_files import DataFile
+from states.delta.faults import VersionMoved
 from states.delta.fence import moved_by_compactions
-from states.delta.layout import DeltaLayout
-from states.delta.options import DeltaOptions
-from states.delta.published import PublishedRows
-from states.delta.publisher import Due, is_newest
+from states.delta.published_table import Due, is_newest
+from states.delta.state_table import StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import BackendError, StateError
 from trident.state.txid import Snapshot
 
-__all__ = ["BeyondMemory"]
+__all__ = ["Merging"]
 
 _LOGGER = logging.getLogger(__name__)
 _SHARE = 20  # merging for the sake of people takes at most one part in so many of the time
@@ -50,126 +50,128 @@ class _Outcome(NamedTuple):
     error: Exception | None
 
 
-class BeyondMemory(OpenedBase):
-    """Keeps one state in files. Used by the thread of the commits; merges have a thread and table objects of their own.
+class Merging:
+    """Merges of one state. Used by the thread of the commits; a merge has a thread and a table object of its own.
+
+    The methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
 
     Parameters
     ----------
-    changes
-        The table of the changes.
-    tables
-        Two objects of the table at the path: for the commits and for merges.
-    rows, layout, options
-        The columns of both tables, and the options.
-    name, what
-        The name of the state, and how messages call it.
+    tables, changes, base
+        The state, the table of its changes, and its base.
     """
 
-    def __init__(
-        self,
-        changes: ChangeTable,
-        tables: tuple[BaseTable, BaseTable],
-        rows: PublishedRows,
-        layout: DeltaLayout,
-        options: DeltaOptions,
-        name: str,
-        what: str,
-    ) -> None:
-        super().__init__(changes, tables[0], rows, layout, options, name, what)
-        self._merging, self._options = tables[1], options
+    def __init__(self, tables: StateTables, changes: StateTable, base: OpenedBase) -> None:
+        self._tables, self._changes, self._base = tables, changes, base
+        self._table = tables.at_path()
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
-        self._is_running = False  # until `settle` has used the outcome
+        self._unread: LargeIndex | None = None  # changes of tasks that are being merged
+        self.is_running = False
+        """Whether a merge has begun, and `settle` has not used its outcome."""
         self._not_before, self._runs = 0.0, 0
 
-    # ---- merging, in the thread of the commits --------------------------------------------------------------------
-
-    def offer(self, index: LargeIndex, due: Due, seq: int) -> None:
-        """Use a merge that has ended, and begin one if it is due; between commits, all changes up to `seq` being committed.
+    def offer(self, due: Due, index: LargeIndex | None, seq: int) -> None:
+        """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
 
         Raises
         ------
         BackendError
             Another writer has changed the base: read the state again.
         """
-        alive = self._thread is not None and self._thread.is_alive()
-        if alive and index.values.nbytes > 2 * self.bounds.bytes_of_changes:
+        bounds = self._base.bounds
+        if self.is_running and self._changes_of(index)[1] > 2 * bounds.bytes_of_changes:
             self.wait()  # so that memory stays bounded if batches are faster than merges
         self.settle(index)
-        if not self._is_running and self._is_due(index):
-            self.start(index, due, seq)
+        if self.is_running:
+            return
+        changes, nbytes = self._changes_of(index)
+        is_time = time.monotonic() >= self._not_before
+        if changes and (is_time or bounds.are_enough(changes, nbytes, self._base.rows)):
+            self._start(due, index, seq)
 
-    def start(self, index: LargeIndex, due: Due, seq: int) -> None:
-        """Begin to merge all changes."""
-        merge = index.freeze(lambda rows: self._published(rows, due.snapshot))
-        held = Holds(seq, due.snapshot.txid)
-        self._outcome = _Outcome(
-            None, held, BackendError("it ended without a result")
-        )  # of an error that was not expected
-        self._is_running = True
-        if not self._options.background_maintenance:
-            self._run(merge, due, held, self._version)
+    def finish(self, due: Due | None, index: LargeIndex | None, seq: int) -> None:
+        """Wait for a merge that is running, and use it; then merge what is `due`. `BackendError` as of `offer`."""
+        self.wait()
+        self.settle(index)
+        if due is not None:
+            self._start(due, index, seq)
+            self.wait()
             self.settle(index)
-            return
-        arguments = merge, due, held, self._version
-        self._thread = threading.Thread(target=self._run, args=arguments, name=f"{self._what}: merging")
-        self._thread.start()
 
-    def settle(self, index: LargeIndex) -> None:
-        """Use a merge that has ended."""
-        if not self._is_running or (self._thread is not None and self._thread.is_alive()):
+    def settle(self, index: LargeIndex | None) -> None:
+        """Use a merge that has ended; `BackendError` as of `offer`."""
+        if not self.is_running or (self._thread is not None and self._thread.is_alive()):
             return
-        outcome, self._thread, self._is_running = self._outcome, None, False
+        outcome, index = self._outcome, index or self._unread
+        self._thread, self._unread, self.is_running = None, None, False
         assert outcome is not None, "a merge has an outcome"
+        if index is None:  # forgotten meanwhile; the next one is opened over what the merge has left
+            return
         if outcome.base is not None:
             index.merged(outcome.base, outcome.holds.batch)
-            self._held_before, self._held = self._held, outcome.holds.seq
-            self._version, self._rows_held = self._merging.version, len(outcome.base)
+            self._base.moved(outcome.base, outcome.holds, self._table.version)
             pa.default_memory_pool().release_unused()
             return
         index.thaw()
         if isinstance(outcome.error, VersionMoved):
-            raise BackendError(f"{self._what}: another writer has merged its changes; the batch may be replayed")
-        _LOGGER.warning("merging the changes of %s was postponed: %s", self._what, outcome.error)
+            raise BackendError(f"{self._tables.what}: another writer has merged its changes; the batch may be replayed")
+        _LOGGER.warning("merging the changes of %s was postponed: %s", self._tables.what, outcome.error)
 
     def wait(self) -> None:
         """Return when no merge is running."""
         if self._thread is not None:
             self._thread.join()
 
-    def is_due_for(self, changes: int, size: int) -> bool:
-        """Whether a merge of so many changes, of so many bytes on the disk, is due."""
-        return bool(changes) and (
-            time.monotonic() >= self._not_before
-            or self.bounds.are_enough(changes, max(size, changes * _CHANGE_BYTES), self._rows_held)
-        )
-
-    def is_late(self, changes: int, size: int) -> bool:
-        """Whether so many changes are too many to wait for a merge that is running."""
-        return max(size, changes * _CHANGE_BYTES) > 2 * self.bounds.bytes_of_changes
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a merge has begun, and `settle` has not used its outcome."""
-        return self._is_running
+    def drop(self) -> None:
+        """Use no outcome of a merge that has ended."""
+        self.wait()
+        self._thread, self._unread, self.is_running = None, None, False
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _is_due(self, index: LargeIndex) -> bool:
-        values = index.values
-        if not values.changes:
-            return False
-        is_time = time.monotonic() >= self._not_before
-        return is_time or self.bounds.are_enough(values.changes, values.nbytes, len(values.base))
+    def _changes_of(self, index: LargeIndex | None) -> tuple[int, int]:
+        """Return the number of changes that are not merged yet, and their bytes in memory."""
+        if index is not None:
+            return index.values.changes, index.values.nbytes
+        files = self._files()
+        rows = sum(file.rows for file in files)
+        return rows, max(sum(file.size for file in files), rows * _CHANGE_BYTES)
+
+    def _files(self) -> list[DataFile]:
+        merged = self._base.merged()
+        return [file for file in self._changes.files() if merged is None or file.last > merged]
+
+    def _start(self, due: Due, index: LargeIndex | None, seq: int) -> None:
+        """Begin to merge all changes."""
+        unread = None
+        if index is None:
+            files = self._files()
+            index = unread = self._base.opened() if files else None
+            seq = max((file.last for file in files), default=0)
+        if index is None or not index.values.changes:
+            return
+        merge = index.freeze(lambda rows: self._published(rows, due.snapshot))
+        holds = Holds(seq, due.snapshot.txid)
+        arguments = merge, due, holds, self._base.version, self._base.merged()
+        # Of an error that was not expected.
+        self._outcome = _Outcome(None, holds, BackendError("it ended without a result"))
+        self._unread, self.is_running = unread, True
+        if not self._tables.options.background_maintenance:
+            self._run(*arguments)
+            self.settle(index)
+            return
+        self._thread = threading.Thread(target=self._run, args=arguments, name=f"{self._tables.what}: merging")
+        self._thread.start()
 
     def _published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        values = self._rows.values(rows, snapshot)
-        columns = [*(rows[name] for name in self._layout.key_columns), values]
-        return pa.table(columns, schema=self._rows.schema), pc.is_null(values).to_numpy()
+        values = self._tables.rows.values(rows, snapshot)
+        columns = [*(rows[name] for name in self._tables.layout.key_columns), values]
+        return pa.table(columns, schema=self._tables.rows.schema), pc.is_null(values).to_numpy()
 
     # ---- in the thread of a merge ---------------------------------------------------------------------------------
 
-    def _run(self, merge: Merge, due: Due, holds: Holds, based_on: int) -> None:
+    def _run(self, merge: Merge, due: Due, holds: Holds, based_on: int, held: int | None) -> None:
         began = time.monotonic()
         try:
             base = self._merge(merge, due, holds, based_on)
@@ -177,29 +179,29 @@ class BeyondMemory(OpenedBase):
         except (VersionMoved, StateError, OSError) as error:
             self._outcome = _Outcome(None, holds, error)
         ended = time.monotonic()
-        self._not_before = ended + max(self._options.publish_every_s, (ended - began) * (_SHARE - 1))
+        self._not_before = ended + max(self._tables.options.publish_every_s, (ended - began) * (_SHARE - 1))
         if self._outcome.error is None:
-            self._keep_small()
+            self._keep_small(held)
 
     def _merge(self, merge: Merge, due: Due, holds: Holds, based_on: int) -> BucketedBase:
-        table = self._merging
+        table = self._table
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
         rewrites = list(merge.rewrites())
         if not is_newest(self._changes, due.shown):
             raise VersionMoved("another writer has taken over")
-        return table.move(merge.base, rewrites, holds, due.shown, self._name)
+        return BaseTable(table, self._tables.name).move(merge.base, rewrites, holds, due.shown)
 
-    def _keep_small(self) -> None:
+    def _keep_small(self, held: int | None) -> None:
         """Delete changes that the base before this one held already; now and then checkpoints and old files."""
         self._runs += 1
         try:
-            self._trim(self._held)
+            self._trim(-1 if held is None else held)
             if self._runs % _RUNS_PER_CHECKPOINT == 0:
-                self._merging.checkpoint()
-                self._merging.vacuum()
+                self._table.checkpoint()
+                self._table.vacuum()
         except (VersionMoved, StateError, OSError) as error:
-            _LOGGER.warning("the clean-up of %s was postponed: %s", self._what, error)
+            _LOGGER.warning("the clean-up of %s was postponed: %s", self._tables.what, error)
 
     def _trim(self, seq: int) -> None:
         changes = self._changes.another()
@@ -207,4 +209,4 @@ class BeyondMemory(OpenedBase):
         files = changes.files()[:-1]  # the last one has the sentinel
         gone = [file for file in files if file.last <= seq]
         if gone:
-            changes.replace(self._layout.schema.empty_table(), gone, (TRIMMED, seq), {COMPACTION: "merged"})
+            changes.replace(self._tables.layout.schema.empty_table(), gone, (TRIMMED, seq), {COMPACTION: "merged"})

@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import pyarrow.compute as pc
 
 from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
+from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.building import built
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.memory_bounds import MemoryBounds
-from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
+from states.delta.data_files import DataFile
+from states.delta.faults import VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, in_order
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, in_order
 from states.delta.options import DeltaOptions
-from states.delta.published import PublishedRows
-from states.delta.publisher import Due
+from states.delta.published_table import Due
+from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_tables import StateTables
 from trident.errors import BackendError, StateError
-from trident.state.txid import Snapshot
 
-__all__ = ["OpenedBase"]
+__all__ = ["MemoryBounds", "OpenedBase"]
 
 _LOGGER = logging.getLogger(__name__)
+_KEY_BYTES = 300  # of a key in the memory of a writer, without long values
+_NOT_MERGED = 4  # files of commits may repeat keys so often before they are counted as keys
+_BASE_SHARE = 5  # a merge rewrites the whole base, so it waits until a fifth of it has changed
 
 
 class OpenedBase:
-    """What `BeyondMemory` knows of the base that it opened last. See there for the parameters."""
+    """What this process knows of the base of a state. Used by the thread of the commits.
 
-    def __init__(
-        self,
-        changes: ChangeTable,
-        table: BaseTable,
-        rows: PublishedRows,
-        layout: DeltaLayout,
-        options: DeltaOptions,
-        name: str,
-        what: str,
-    ) -> None:
-        self._changes, self._table, self._rows, self._layout = changes, table, rows, layout
-        self._name, self._what = name, what
-        self.bounds = MemoryBounds(options)
-        self._held = self._held_before = -1  # the `_seq` up to which the newest base, and the one before, hold changes
-        self._version, self._rows_held = ABSENT, 0
+    Parameters
+    ----------
+    tables, changes
+        The state, and the table of its changes.
+
+    Attributes
+    ----------
+    bounds
+        When the state is too large for memory.
+    holds, version, rows
+        What the base holds that was opened last, the version of its table, and its number of rows; None without one.
+    """
+
+    def __init__(self, tables: StateTables, changes: StateTable) -> None:
+        self._tables, self._changes = tables, changes
+        self._table = tables.at_path()
+        self._base = BaseTable(self._table, tables.name)
+        self.bounds = MemoryBounds(tables.options)
+        self.holds: Holds | None = None
+        self.version, self.rows = ABSENT, 0
+
+    def merged(self) -> int | None:
+        """Return the `_seq` up to which all changes are in the base; None without a base."""
+        return None if self.holds is None else self.holds.seq
 
     def opened(self) -> LargeIndex | None:
         """Return the values of the version of the changes last seen; None if they are not kept in files yet.
@@ -51,62 +65,84 @@ class OpenedBase:
         StateError
             The base is gone, or is one of an earlier time, and the changes since then are gone.
         """
-        self._table.refresh()
-        holds, trimmed = self._table.holds(), self._changes.transaction(TRIMMED)
+        holds, trimmed = self._newest(), self._changes.transaction(TRIMMED)
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
+            self.holds = None
             return None
         if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
             raise StateError(
-                f"{self._what}: the table at its path is one of an earlier time, or no table of this state, and later rows are "
-                "nowhere else. Restore its newest version from a copy of the whole folder"
+                f"{self._tables.what}: the table at its path is one of an earlier time, or no table of this state, and later "
+                "rows are nowhere else. Restore its newest version from a copy of the whole folder"
             )
+        self._note(holds)
         if holds is None:
             return None
-        self._note(holds)
-        index = LargeIndex(self._layout, self._table.base(), holds.batch)
+        index = LargeIndex(self._tables.layout, self._base.base(), holds.batch)
         for file in self._changes.files():
             if file.last > holds.seq:
                 rows = in_order(self._changes.scan(None, None, [file]))
                 index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
         return index
 
-    def begun(self) -> bool:
-        """Look for a base; return whether there is one."""
-        self._table.refresh()
-        holds = self._table.holds()
-        if holds is not None:
-            self._note(holds)
-        return holds is not None
+    def look(self) -> None:
+        """Look for a base without reading any rows."""
+        self._note(self._newest())
 
-    def has_other_base(self, is_large: bool) -> bool:
+    def is_other(self, is_large: bool) -> bool:
         """Whether the base is not the one that was opened last; `is_large` says whether one was."""
-        self._table.refresh()
-        holds = self._table.holds()
-        return is_large if holds is None else not is_large or holds.seq != self._held
+        holds = self._newest()
+        return is_large if holds is None else not is_large or holds.seq != self.merged()
 
-    def grow(self, snapshot: Snapshot, due: Due, seq: int) -> None:
+    def moved(self, base: BucketedBase, holds: Holds, version: int) -> None:
+        """Go on with a base that a merge has made."""
+        self.holds, self.version, self.rows = holds, version, len(base)
+
+    def grow(self, due: Due, seq: int) -> None:
         """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
         self._table.create()  # another program may have deleted it
-        _LOGGER.info("%s is kept in files from now on, because it is too large for memory", self._what)
-        empty, count = self._table.base([]), sum(file.rows for file in self._changes.files())
-        data = (part.filter(pc.is_null(part[SENTINEL_COLUMN])) for part in self._changes.batches())
+        _LOGGER.info("%s is kept in files from now on, because it is too large for memory", self._tables.what)
+        layout, empty = self._tables.layout, self._base.base([])
         files = built(
-            data,
+            (part.filter(pc.is_null(part[SENTINEL_COLUMN])) for part in self._changes.batches()),
             empty,
-            count,
-            lambda rows: self._rows.of(self._layout.reduced(rows, drop_deleted=True), snapshot),
-            self._layout.key_columns,
+            sum(file.rows for file in self._changes.files()),
+            lambda rows: self._tables.rows.of(layout.reduced(rows, drop_deleted=True), due.snapshot),
+            layout.key_columns,
         )
         try:
-            self._table.begin(files, Holds(seq, snapshot.txid), due.shown, self._name)
+            self._base.begin(files, Holds(seq, due.snapshot.txid), due.shown)
         except VersionMoved as moved:
-            raise BackendError(f"{self._what}: another writer has committed meanwhile ({moved})") from moved
+            raise BackendError(f"{self._tables.what}: another writer has committed meanwhile ({moved})") from moved
+
+    def _newest(self) -> Holds | None:
+        self._table.refresh()
+        return self._base.holds()
+
+    def _note(self, holds: Holds | None) -> None:
+        self.holds, self.version = holds, self._table.version
+        self.rows = sum(file.rows for file in self._table.files())
+
+
+class MemoryBounds:
+    """When a state is too large for the memory of its writer, and when changes are enough to be merged into its files."""
+
+    def __init__(self, options: DeltaOptions) -> None:
+        self._keys, self._bytes = options.max_keys_in_memory, options.max_mb_in_memory << 20
 
     @property
-    def held(self) -> int:
-        """The `_seq` up to which the base holds changes."""
-        return self._held
+    def bytes_of_changes(self) -> int:
+        """How many bytes the changes since the base may take before they are merged."""
+        return self._bytes // 4
 
-    def _note(self, holds: Holds) -> None:
-        self._held = self._held_before = holds.seq
-        self._version, self._rows_held = self._table.version, sum(file.rows for file in self._table.files())
+    def is_beyond(self, files: Sequence[DataFile]) -> bool:
+        """Whether the rows of a version are too many for memory, as far as its files tell."""
+        most, together = max((file.rows for file in files), default=0), sum(file.rows for file in files)
+        return self.is_too_large(max(most, together // _NOT_MERGED), sum(file.size for file in files))
+
+    def is_too_large(self, keys: int, size: int) -> bool:
+        """Whether so many keys, and bytes of them on the disk, are too many for memory."""
+        return keys > self._keys or keys * _KEY_BYTES + size > self._bytes
+
+    def are_enough(self, changes: int, size: int, base: int) -> bool:
+        """Whether so many changes, and bytes of them, are worth a merge into a base of so many rows."""
+        return changes >= max(self._keys // 4, base // _BASE_SHARE) or size > self.bytes_of_changes

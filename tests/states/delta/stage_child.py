@@ -9,11 +9,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from states.delta.staged_files import StagingTable
+from states.delta.state_table import StateTable
 from tests.states.delta.delta_states import Log, state_at
 from trident.state.txid import Snapshot
 
-_append = StagingTable._append
+_append = StateTable.append
 
 POINTS = {
     "staged": "a task has staged, and its driver has not begun to publish",
@@ -27,7 +27,7 @@ def die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _die_in_the_commit(table: StagingTable, *args: Any, **options: Any) -> Any:
+def _die_in_the_commit(table: StateTable, *args: Any, **options: Any) -> Any:
     """Die instead of appending; a merge beside the commits, in a thread of its own, may append."""
     if threading.current_thread() is threading.main_thread():
         die()
@@ -47,7 +47,7 @@ def main(path: Path, point: str, large: bool) -> None:
     if point == "staged":
         die()
     if point == "moved":
-        StagingTable._append = _die_in_the_commit  # type: ignore[method-assign,assignment]
+        StateTable.append = _die_in_the_commit  # type: ignore[method-assign,assignment]
     driver.publish(txid, staged)
     die()
 

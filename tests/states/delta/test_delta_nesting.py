@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from states.delta import DeltaState
-from states.delta.change_table import ChangeTable
 from states.delta.nesting import only_data_files
+from states.delta.state_table import StateTable
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values
 from tests.states.delta.test_delta_object_store import storage
@@ -69,8 +69,8 @@ def test_a_vacuum_deletes_no_file_of_others(tmp_path: Path, foreign: str, monkey
     file.write_text("dear")
     aged(file)
     vacuumed: list[Any] = []
-    vacuum = ChangeTable.vacuum
-    monkeypatch.setattr(ChangeTable, "vacuum", lambda table: vacuumed.append(vacuum(table)))
+    vacuum = StateTable.vacuum
+    monkeypatch.setattr(StateTable, "vacuum", lambda table: vacuumed.append(vacuum(table)))
     for number in range(2, 12):
         commit(state, log, number, 1, {"man": 1})
     assert vacuumed

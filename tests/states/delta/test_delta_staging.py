@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaState
-from states.delta.index import IndexedValues
-from states.delta.staged_files import STAGED, StagingTable
+from states.delta.indexed_values import IndexedValues
+from states.delta.staged_files import STAGED
+from states.delta.state_table import StateTable
 from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
 from tests.states.delta.stage_child import POINTS
 from trident.errors import BackendError, FencedError, SecondRunError
@@ -263,14 +264,14 @@ def test_a_compaction_while_a_task_reads_the_log_hides_no_batch(
         step(one, driver, log, number, 1, {"man": 1})
     assert one.read_sentinel() == log.expected
     step(other, driver, log, 3, 1, {"man": 1})
-    reads, compactions = StagingTable.notes, [driver._backing._maintenance]
+    reads, compactions = StateTable.notes, [driver._backing._maintenance]
 
-    def noted(table: StagingTable, count: int | None = None) -> Any:
+    def noted(table: StateTable, count: int | None = None) -> Any:
         if compactions:
             compactions.pop().run(compact=True, checkpoint=False)  # after the table was refreshed
         return reads(table, count)
 
-    monkeypatch.setattr(StagingTable, "notes", noted)
+    monkeypatch.setattr(StateTable, "notes", noted)
     step(one, driver, log, 4, 1, {"man": 1})
     assert not compactions
     assert values(reader_at(tmp_path), "man") == [4]

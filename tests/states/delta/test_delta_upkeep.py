@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from states.delta.change_table import ChangeTable
 from states.delta.data_files import DataFile
 from states.delta.maintenance import first_to_merge
+from states.delta.state_table import StateTable
 from tests.states.delta.delta_states import (
     ROOT,
     WORDS,
@@ -120,14 +120,14 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.open = threading.Event(), threading.Event()
-        replace = ChangeTable.replace
+        replace = StateTable.replace
 
-        def held(table: ChangeTable, *arguments: Any) -> int:
+        def held(table: StateTable, *arguments: Any) -> None:
             self.reached.set()
             assert self.open.wait(30)
-            return replace(table, *arguments)
+            replace(table, *arguments)
 
-        monkeypatch.setattr(ChangeTable, "replace", held)
+        monkeypatch.setattr(StateTable, "replace", held)
 
 
 def test_no_thread_starts_before_a_compaction_is_due_and_close_ends_it(tmp_path: Path) -> None:
@@ -201,15 +201,15 @@ def test_the_index_survives_a_compaction_without_reading_the_table_again(
 ) -> None:
     state, log = state_at(tmp_path, compact_after_commits=3, background_maintenance=False), Log()
     commit(state, log, 1, 1, {"man": 1})
-    scans: list[ChangeTable] = []
-    scan = ChangeTable.scan
+    scans: list[StateTable] = []
+    scan = StateTable.scan
 
-    def noted(table: ChangeTable, *rest: Any) -> Any:
-        if not table._read_only:  # what is published is read by objects of its own
+    def noted(table: StateTable, *rest: Any) -> Any:
+        if not table._opening.role.read_only:  # what is published is read by objects of its own
             scans.append(table)
         return scan(table, *rest)
 
-    monkeypatch.setattr(ChangeTable, "scan", noted)
+    monkeypatch.setattr(StateTable, "scan", noted)
     for number in range(2, 10):
         commit(state, log, number, 1, {"man": 1})
     assert len(notes(tmp_path)) >= 2
@@ -220,14 +220,14 @@ def test_the_index_survives_a_compaction_without_reading_the_table_again(
 def test_a_compaction_that_fails_fails_no_batch_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replace, failures = ChangeTable.replace, [BackendError("no space left")]
+    replace, failures = StateTable.replace, [BackendError("no space left")]
 
-    def failing(table: ChangeTable, *arguments: Any) -> int:
+    def failing(table: StateTable, *arguments: Any) -> None:
         if failures:
             raise failures.pop()
-        return replace(table, *arguments)
+        replace(table, *arguments)
 
-    monkeypatch.setattr(ChangeTable, "replace", failing)
+    monkeypatch.setattr(StateTable, "replace", failing)
     state, log = state_at(tmp_path, compact_after_commits=4, background_maintenance=False), Log()
     for number in range(1, 9):
         commit(state, log, number, 1, {"man": 1})

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from states.delta.beyond_memory.base_table import BaseTable
 from states.delta.beyond_memory.bucket_files import BucketFile, OpenedBucket
 from states.delta.beyond_memory.bucketed_base import BucketLimits
-from states.delta.beyond_memory.memory_bounds import MemoryBounds
-from states.delta.beyond_memory.merging import BeyondMemory
-from states.delta.change_table import ChangeTable
+from states.delta.beyond_memory.merging import Merging
+from states.delta.beyond_memory.opened_base import MemoryBounds
+from states.delta.state_table import StateTable
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import Snapshot, StateType
@@ -88,7 +88,7 @@ class Broken:
         self._monkeypatch.setattr(owner, name, broken)
 
 
-POINTS = [(BaseTable, "begin"), (BaseTable, "move"), (ChangeTable, "replace"), (ChangeTable, "commit")]
+POINTS = [(BaseTable, "begin"), (BaseTable, "move"), (StateTable, "replace"), (StateTable, "commit")]
 
 
 def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
@@ -157,18 +157,18 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
     state, model = filled(tmp_path, log)
     state.close()
     opened, read = list[str](), list[Any]()
-    open_bucket, scan = OpenedBucket.__init__, ChangeTable.scan
+    open_bucket, scan = OpenedBucket.__init__, StateTable.scan
 
     def noted(self: OpenedBucket, file: BucketFile, system: Any) -> None:
         opened.append(file.path)
         open_bucket(self, file, system)
 
-    def noted_scan(self: ChangeTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
+    def noted_scan(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
         read.append(columns)
         return scan(self, filter, columns, files)
 
     monkeypatch.setattr(OpenedBucket, "__init__", noted)
-    monkeypatch.setattr(ChangeTable, "scan", noted_scan)
+    monkeypatch.setattr(StateTable, "scan", noted_scan)
     state = large_at(tmp_path)
     assert state.read_sentinel() == log.expected
     assert opened == []
@@ -236,8 +236,44 @@ def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
     assert told(state) == dict.fromkeys(WORDS, 1) | {"w1": 3}
 
 
+def test_a_merge_that_ended_before_the_state_was_emptied_is_not_used_after_it(tmp_path: Path) -> None:
+    state, _ = filled(tmp_path, Log(), background=True, publish_every_s=1)
+    merging = state._backing._publishing._merging
+    state.wait_for_maintenance()
+    log = Log("inc", 1 << 20)
+    merging._not_before = 0.0
+    commit(state, log, 9, 0, dict.fromkeys(WORDS[:20], 1))
+    state.recorded(Snapshot(9, log.winners))
+    assert merging.is_running
+    state.reset()
+    log, model = Log("another"), Counter[str]()
+    for number in range(1, 6):
+        commit(state, log, number, 0, dict.fromkeys(WORDS[:15], 1))
+        model.update(WORDS[:15])
+        state.recorded(Snapshot(number, log.winners))
+        assert told(state) == model
+    assert is_large(tmp_path)
+
+
+def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp_path: Path) -> None:
+    log, kind = Log(), StateType.TRANSACTIONAL
+    state, model = filled(tmp_path, log, kind=kind)
+    state.close()
+    batch = dict.fromkeys(WORDS[:12], 1)
+    commit(large_at(tmp_path, kind), log, 9, 0, batch, record=False)
+    gone = [word for word in sorted(model) if word not in batch][:10]
+    state = large_at(tmp_path, kind, compact_after_commits=2)
+    txid = log.txid(9, 1)
+    state.begin_commit(txid)
+    state._backing.multi_delete([(word,) for word in gone])
+    state.commit(txid)
+    assert "trident.compaction" in DeltaTable(changes(tmp_path)).history(1)[0]
+    wanted = {word: count for word, count in (model + Counter(batch)).items() if word not in gone}
+    assert told(large_at(tmp_path, kind)) == wanted
+
+
 def merging_of(state: Any) -> Any:
-    return state._backing._beyond._merging
+    return state._backing._publishing._merging._table
 
 
 @pytest.mark.slow
@@ -249,7 +285,7 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     move = BaseTable.move
 
     def paused(self: BaseTable, *args: Any) -> Any:
-        if not goes_on.is_set() and self is merging_of(old):
+        if not goes_on.is_set() and self._table is merging_of(old):
             waits.set()
             assert goes_on.wait(60)
         return move(self, *args)
@@ -327,9 +363,9 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
     monkeypatch.setattr(MemoryBounds, "bytes_of_changes", 600)
-    wait, move = BeyondMemory.wait, BaseTable.move
+    wait, move = Merging.wait, BaseTable.move
 
-    def noted_wait(self: BeyondMemory) -> None:
+    def noted_wait(self: Merging) -> None:
         waits.append(1)
         goes_on.set()
         wait(self)
@@ -339,7 +375,7 @@ def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, mon
         assert goes_on.wait(60)
         return move(self, *args)
 
-    monkeypatch.setattr(BeyondMemory, "wait", noted_wait)
+    monkeypatch.setattr(Merging, "wait", noted_wait)
     monkeypatch.setattr(BaseTable, "move", endless)
     state, model = filled(tmp_path, log, 20, background=True)
     assert len(waits) > 2

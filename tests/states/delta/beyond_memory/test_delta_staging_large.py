@@ -61,7 +61,7 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
     txid = log.txid(6, 1)
     staged = stage(task, txid, dict.fromkeys(KEYS[:10], 1))
     driver.recorded(Snapshot(5, log.winners))
-    driver._backing._merges.finish(driver._backing._recorded)
+    driver._backing._publishing.finish(log.expected)
     driver.publish(txid, staged)
     log.record(txid)
     step(other, driver, log, 7, 1, dict.fromkeys(KEYS[:10], 1))

@@ -14,7 +14,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
 from states.delta.beyond_memory.large_index import LargeIndex, Merge
-from states.delta.index import IndexedValues
+from states.delta.indexed_values import IndexedValues
 from states.delta.layout import DeltaLayout
 from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
 from trident.state.values import UNKNOWN_ATTEMPT

@@ -1,0 +1,386 @@
+"""One Delta table of a state through delta-rs: it is followed, read, written and kept small, as its role says.
+
+Every commit names the version that it is based on and is tried once (`max_commit_retries=0`): delta-rs then refuses it
+if another writer has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
+compaction, which changes no content, tries again on top of what was appended meanwhile. Checkpoints and the clean-up of the
+log are separate steps here and never part of a commit.
+
+The order of a commit on a local disk: it syncs everything that it is based on, then its data file and the folder that names
+it; then it makes its log entry and syncs it. So after any power failure, an entry has its data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.fs import FileSystem
+
+from states.delta.data_files import DataFile, data_files, read_files, write_file
+from states.delta.faults import VersionMoved, reading, writing
+from states.delta.local_folder import TableFolder
+from states.delta.log_entries import TXN_IS_LAST
+from states.delta.nesting import only_data_files
+from states.delta.old_versions import delete_files, delete_versions_before, removed_since
+from states.delta.table_opening import TableOpening
+from trident.errors import BackendError, StateError, StoreAwayError
+from trident.object_stores import short
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+__all__ = ["ABSENT", "StateTable"]
+
+ABSENT = -1
+"""The version of a table that does not exist."""
+
+_READ_TRIES = 5
+_BATCH_ROWS = 1 << 19
+_COMPACTION_TRIES = 15
+
+
+class StateTable:
+    """A Delta table at the version that this object last saw; a commit is the version after it. Used by one thread at a time.
+
+    Parameters
+    ----------
+    opening
+        Opens the table in its role.
+
+    Attributes
+    ----------
+    name, schema
+        What errors call the table, and its columns.
+    """
+
+    def __init__(self, opening: TableOpening) -> None:
+        self.name, self.schema = opening.name, opening.schema
+        self._opening, self._options, self._folder = opening, opening.options, opening.place.folder
+        self._table: DeltaTable | None = None
+        self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
+
+    def another(self, read_only: bool = False, at: int | None = None) -> StateTable:
+        """Return a new object for the same table, for another thread or another version."""
+        return StateTable(self._opening.another(read_only, at))
+
+    # ---- following ------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The version last seen; `ABSENT` without a table."""
+        if self._table is None:
+            return ABSENT
+        return self._table.version() if self._committed is None else self._committed
+
+    def identity(self) -> tuple[int, int]:
+        """Return the version last seen, and an identity that distinguishes it from the same version of another table here."""
+        return self.version, 0 if self._folder is None else self._folder.entry_id(self.version)
+
+    def forget(self) -> None:
+        """Forget the table; the next `refresh` opens it again."""
+        self._table = self._committed = None
+
+    def refresh(self) -> int:
+        """Move to the newest version and return it; `ABSENT` if there is no table. See `TableOpening.open` for errors."""
+        if self._table is not None and self._opening.is_replaced(self.version):
+            self.forget()
+        if self._table is None:
+            self._table = self._opening.open()
+        elif self._opening.role.at is None and not self._opening.is_before_damage():
+            with reading(self.name, "read the log of"):
+                self._table.update_incremental()
+            self._committed = None
+        return self.version
+
+    def step_back(self) -> bool:
+        """Stay before entries at the end of the log whose data is missing or cut; return whether there are any.
+
+        It is for callers who then compare the state with the log of the topology, which knows whether that is a loss.
+        """
+        if not self._opening.step_back():
+            return False
+        self.forget()
+        return True
+
+    def mend(self) -> None:
+        """Rename the entries that `step_back` stays before, because the log of the topology does not miss them."""
+        self._opening.mend()
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        filter: pc.Expression | None = None,
+        columns: list[str] | None = None,
+        files: Sequence[DataFile] | None = None,
+    ) -> pa.Table:
+        """Read the rows of the version last seen, or of a newer one if its files were deleted meanwhile.
+
+        With `files`, only those of these files of the version.
+        """
+        for left in range(_READ_TRIES - 1, -1, -1):
+            if self._table is None:
+                break
+            with reading(self.name, "read"):
+                try:
+                    if files is not None:
+                        return read_files(list(files), self.schema, self.filesystem(), columns, filter)
+                    return self._dataset(self._opened()).to_table(columns, filter)
+                except FileNotFoundError as error:
+                    if not left or self._opening.role.at is not None:
+                        raise StateError(
+                            f"cannot read Delta table {self.name}: data files are missing: {short(error)}. "
+                            "Nothing was written. Restore them from a copy"
+                        ) from error
+            self.forget()
+            self.refresh()
+        return self.schema.empty_table().select(columns if columns is not None else self.schema.names)
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Iterate over all rows of the version last seen, some at a time."""
+        with reading(self.name, "read"):
+            for batch in self._dataset(self._opened()).to_batches(batch_size=_BATCH_ROWS, batch_readahead=1):
+                yield pa.Table.from_batches([batch])
+
+    def files(self) -> list[DataFile]:
+        """Return the data files of the version last seen, in the order of their rows' `_seq`."""
+        if self._table is None:
+            return []
+        with reading(self.name, "list the files of"):
+            return data_files(self._opened())
+
+    def filesystem(self) -> FileSystem:
+        """Return the folder of the table."""
+        return self._opening.filesystem()
+
+    def has_columns(self) -> bool:
+        """Whether the version last seen has the columns that it should have."""
+        return bool(self._opened().schema().to_json() == self._delta_schema().to_json())
+
+    def transaction(self, app: str) -> int | None:
+        """Return the version of the last transaction of an application, None if there was none."""
+        if self._table is None:
+            return None
+        with reading(self.name, "read the log of"):
+            return self._opened().transaction_version(app)
+
+    def readable(self) -> bool:
+        """Tell whether the version can still be read: its log entries and all of its data files are there.
+
+        Raises
+        ------
+        StoreAwayError
+            The object store does not say it.
+        """
+        try:
+            self.refresh()
+        except StoreAwayError:
+            raise
+        except StateError:
+            return False
+        if self._table is None:
+            return False
+        with reading(self.name, "list the files of"):
+            dataset = self._dataset(self._opened())
+            found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
+        return all(info.is_file for info in found)
+
+    def notes(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Return the notes of the last `count` versions up to the one last seen (None: all in the log), newest first."""
+        if self._table is None:
+            return []
+        with reading(self.name, "read the log of"):
+            at, table = self._opened().version(), self._opened()
+            for _ in range(_READ_TRIES):
+                newest = self._newest()
+                # It reads from the newest version on, and counts from the one that this object has seen.
+                entries = table.history(None if count is None else count + newest - at)
+                if self._newest() == newest:
+                    numbered = [{**entry, "version": newest - number} for number, entry in enumerate(entries)]
+                    return [entry for entry in numbered if entry["version"] <= at]
+        raise BackendError(f"the log of Delta table {self.name} grows faster than it can be read; try again")
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
+    def create(self) -> int:
+        """Make the table if it is absent; return its version."""
+        if self.refresh() == ABSENT:
+            opening = self._opening
+            with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.created():
+                try:
+                    opening.driver.DeltaTable.create(
+                        opening.place.uri,
+                        self._delta_schema(),
+                        mode="error",
+                        description=opening.description,
+                        configuration={
+                            "delta.checkpointInterval": str(self._options.checkpoint_interval),
+                            "delta.logRetentionDuration": f"interval {self._options.log_retention_hours} hours",
+                            "delta.enableExpiredLogCleanup": "true",
+                        },
+                        storage_options=opening.storage,
+                    )
+                except opening.driver.exceptions.DeltaError as error:
+                    if "already exists" not in str(error):  # another writer has just made it
+                        raise
+            if self.refresh() == ABSENT:
+                raise BackendError(f"cannot create Delta table {self.name}: it was created, but is not there")
+        return self.version
+
+    def commit(
+        self,
+        rows: pa.Table,
+        seq: int,
+        mode: Literal["append", "overwrite"],
+        app: tuple[str, int],
+        note: Mapping[str, str],
+        *more: tuple[str, int],
+    ) -> None:
+        """Commit rows, all of one `_seq`, as the version after the one last seen, whole or not at all. See `append`."""
+        self.append([self.data_file(rows, (seq, seq))], mode, app, note, *more)
+
+    def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> None:
+        """Replace `files` by `rows`, on top of what was appended meanwhile.
+
+        Raises
+        ------
+        VersionMoved
+            Another writer has replaced these files meanwhile. Nothing was written.
+        """
+        self._opened()
+        seq = min(file.first for file in files), max(file.last for file in files)
+        actions = [self.data_file(rows, seq, new_rows=False), *(file.removed() for file in files)]
+        for left in range(_COMPACTION_TRIES - 1, -1, -1):
+            try:
+                # delta-rs would accept the removal of files that another writer has removed.
+                if not {file.path for file in self.files()}.issuperset(file.path for file in files):
+                    raise VersionMoved("its files were replaced meanwhile")
+                self.append(actions, "append", app, note)
+                return
+            except VersionMoved:
+                if not left or self.refresh() == ABSENT:
+                    raise
+
+    def data_file(
+        self, rows: pa.Table, seq: tuple[int, int], new_rows: bool = True, name: str | None = None
+    ) -> AddAction | None:
+        """Write rows into a file that no version shows yet, durably. See `write_file`."""
+        with self.or_forgotten("commit to" if name is None else "stage a commit to"):
+            added = write_file(rows, seq, self.schema, self.filesystem(), new_rows, name)
+        if added is not None:
+            self.sync_data(added.path)
+        return added
+
+    def append(
+        self,
+        actions: Sequence[AddAction | RemoveAction | None],
+        mode: Literal["append", "overwrite"],
+        app: tuple[str, int],
+        note: Mapping[str, str],
+        *more: tuple[str, int],
+    ) -> None:
+        """Make the version after the one last seen: of files that are synced, with transactions and a note.
+
+        Raises
+        ------
+        VersionMoved
+            Another writer has committed that version. Nothing was written.
+        BackendError
+            The store refused. Nothing is visible, unless the store failed after it had accepted the commit.
+        """
+        table, driver = self._opened(), self._opening.driver
+        based_on = table.version()
+        self._sync(lambda folder: folder.sync(based_on, own=False))
+        with self.or_forgotten("commit to"):
+            if self._opening.is_replaced(self.version):
+                raise VersionMoved(f"version {based_on} is no longer there")
+            table.create_write_transaction(
+                [action for action in actions if action is not None],
+                mode,
+                self._delta_schema(),
+                commit_properties=driver.CommitProperties(
+                    custom_metadata={TXN_IS_LAST: "true", **note},
+                    max_commit_retries=0,
+                    app_transactions=[driver.Transaction(*each) for each in (app, *more)],
+                ),
+                post_commithook_properties=driver.PostCommitHookProperties(False, False),
+            )
+        self._committed = based_on + 1
+        self._sync(lambda folder: folder.sync(based_on + 1, own=True))
+
+    def sync_data(self, name: str) -> None:
+        """Sync a data file and its folder, on a local disk."""
+        self._sync(lambda folder: folder.sync_data(name))
+
+    @contextmanager
+    def or_forgotten(self, doing: str) -> Iterator[None]:
+        """Write: errors of delta-rs become ours, and after any the table is opened again."""
+        try:
+            with writing(self.name, doing):
+                yield
+        except Exception:
+            self.forget()
+            raise
+
+    # ---- upkeep ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the log, and delete entries that are older than the table keeps them."""
+        table = self._opened()
+        with writing(self.name, "write a checkpoint of"):
+            table.create_checkpoint()
+            if self._folder is not None:
+                self._folder.sync_checkpoint()
+            table.cleanup_metadata()
+
+    def delete_old_versions(self) -> None:
+        """Delete versions before the `retained_versions` newest, and the data files that only these have."""
+        if self._options.retained_versions is not None:
+            oldest, used = self.version - self._options.retained_versions, {file.path for file in self.files()}
+            with writing(self.name, "delete old versions of"):
+                delete_versions_before(self.filesystem(), oldest, used)
+
+    def vacuum(self) -> None:
+        """Delete files that no version younger than `vacuum_after_hours` refers to; also what failed commits left."""
+        hours = self._options.vacuum_after_hours
+        if hours is None:
+            return
+        with writing(self.name, "vacuum"):
+            unused = self._opened().vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+            # delta-rs goes by the age of a file, and not by the time of its replacement, where a checkpoint does not hold that.
+            needed = removed_since(self.filesystem(), int((time.time() - hours * 3600) * 1000))
+            delete_files(self.filesystem(), only_data_files(sorted({*unused} - needed)))
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> DeltaTable:
+        if self._table is None:
+            raise BackendError(f"Delta table {self.name} is not open")
+        if self._committed is not None and self._table.version() != self._committed:
+            self._table.load_as_version(self._committed)
+        return self._table
+
+    def _dataset(self, table: DeltaTable) -> Any:
+        return table.to_pyarrow_dataset(filesystem=None if self._folder is None else self.filesystem())
+
+    def _newest(self) -> int:
+        """Return the newest version that is in the log now."""
+        folder, newest = self._folder, self._opened().version()
+        if folder is None:
+            return self._opening.newest()
+        while folder.has_entry(newest + 1) and not folder.is_damaged(newest + 1):
+            newest += 1
+        return newest
+
+    def _sync(self, what: Callable[[TableFolder], None]) -> None:
+        if self._folder is not None:
+            with self.or_forgotten("fsync"):
+                what(self._folder)
+
+    def _delta_schema(self) -> Any:
+        return self._opening.driver.Schema.from_arrow(self.schema)

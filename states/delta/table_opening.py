@@ -1,0 +1,211 @@
+"""Opens one Delta table of a state: finds it, refuses what is no table of this state, stays before a damaged end of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+from states.delta.faults import columns, driver, reading
+from states.delta.nesting import refuse_nesting
+from states.delta.options import DeltaOptions
+from states.delta.raw_forms import SENTINEL_COLUMN
+from states.delta.table_places import AT_PATH, CHANGES, Place
+from trident.errors import StateError
+from trident.redaction import redacted
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["TableOpening", "TableRole"]
+
+_MARK = "trident "
+
+
+class TableRole(NamedTuple):
+    """What a table is opened for.
+
+    Attributes
+    ----------
+    inside
+        Which table of the state: `CHANGES`, whose columns must be right; or `AT_PATH`, which the state writes again if it is
+        not as it should be.
+    read_only
+        It repairs nothing: it skips a damaged end of the log, and leaves it there.
+    at
+        It stays at this version.
+    """
+
+    inside: str = CHANGES
+    read_only: bool = False
+    at: int | None = None
+
+
+class TableOpening:
+    """Opens a table for one role.
+
+    Parameters
+    ----------
+    path
+        Directory, or URI of an object store: of the state.
+    schema, description
+        The columns, and the line that marks the table.
+    options, role
+        Of the state, and of the table.
+
+    Attributes
+    ----------
+    name
+        What errors call the table.
+    driver, place, storage
+        delta-rs, where the table is, and the options of its object store.
+    """
+
+    def __init__(
+        self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole | None = None
+    ) -> None:
+        self.role = role or TableRole()
+        self.name, self.schema, self.description, self.options = redacted(path), schema, description, options
+        self.driver, self.place = driver(), Place.of(path, self.role.inside, options.fsync)
+        self.storage = None if options.storage_options is None else dict(options.storage_options)
+        self._path, self._at_path = path, Place.of(path, AT_PATH, options.fsync)
+        self._damaged: int | None = None  # the log entry that a reader does not go beyond
+        self._steps_back = False  # whether an entry without its data is treated as damaged
+        # A reader deletes nothing, and the table of the changes has looked for others.
+        self._is_alone = self.role.read_only or self.role.inside == AT_PATH
+
+    def open(self) -> DeltaTable | None:
+        """Open the newest version, or that of the role; None if there is no table.
+
+        Raises
+        ------
+        StateError
+            There is something else at the path, its columns differ, or its log is damaged.
+        """
+        with reading(self.name, "open"):
+            if not self._is_alone:
+                refuse_nesting(self.name, self._at_path.uri, self._at_path.local, self._is_table)
+                self._is_alone = True
+            table = self._version(self.place, self._version_to_open())
+            if table is None:
+                self._refuse_others()
+        if table is not None and self.role.inside == CHANGES:
+            self._check_columns(table)
+        elif table is not None:
+            self._check_mark(table)
+        return table
+
+    def another(self, read_only: bool, at: int | None) -> TableOpening:
+        """Return one for the same table, in another role."""
+        role = TableRole(self.role.inside, read_only, at)
+        other = TableOpening(self._path, self.schema, self.description, self.options, role)
+        other._is_alone = other._is_alone or self._is_alone
+        return other
+
+    def newest(self) -> int:
+        """Return the newest version in an object store."""
+        return int(self.driver.DeltaTable(self.place.uri, storage_options=self.storage).version())
+
+    def filesystem(self) -> FileSystem:
+        """Return the folder of the table."""
+        if self.place.local is None:
+            from deltalake.fs import DeltaStorageHandler
+
+            return PyFileSystem(DeltaStorageHandler(self.place.uri, self.storage))
+        # Arrow's own file system, not one through Python: an Arrow thread that releases a Python object while the
+        # interpreter ends would crash the process.
+        return SubTreeFileSystem(str(self.place.local.absolute()), LocalFileSystem())
+
+    # ---- a damaged end of the log ---------------------------------------------------------------------------------
+
+    def is_replaced(self, version: int) -> bool:
+        """Whether the table was deleted or rolled back: delta-rs looks for newer versions only, and does not notice it."""
+        folder = self.place.folder
+        return self.role.at is None and folder is not None and not folder.has_entry(version)
+
+    def is_before_damage(self) -> bool:
+        """Whether there is still a damaged entry after the version that was opened."""
+        if self._damaged is None or self.place.folder is None:
+            return False
+        if self.place.folder.is_damaged(self._damaged, self._steps_back):
+            return True
+        self._damaged, self._steps_back = None, False  # a writer has renamed it
+        return False
+
+    def step_back(self) -> bool:
+        """Stay before entries at the end of the log whose data is missing or cut; return whether there are any."""
+        folder = self.place.folder
+        if folder is None or self.role.at is not None or folder.first_damaged_version(True) is None:
+            return False
+        self._steps_back = True
+        return True
+
+    def mend(self) -> None:
+        """Rename the entries that `step_back` stays before."""
+        if self.place.folder is not None and self._steps_back:
+            self.place.folder.set_damaged_aside(without_data=True)
+            self._damaged, self._steps_back = None, False
+
+    def _version_to_open(self) -> int | None:
+        folder = self.place.folder
+        if self.role.at is not None or folder is None:
+            return self.role.at
+        if not self.role.read_only and not self._steps_back:
+            folder.set_damaged_aside()
+            folder.set_cut_checkpoint_aside()
+            return None
+        self._damaged = folder.first_damaged_version(self._steps_back)
+        return None if self._damaged is None else self._damaged - 1
+
+    # ---- what is there --------------------------------------------------------------------------------------------
+
+    def _version(self, place: Place, version: int | None) -> DeltaTable | None:
+        if version is not None and version < 0:
+            return None
+        try:
+            table: DeltaTable = self.driver.DeltaTable(place.uri, version=version, storage_options=self.storage)
+        except self.driver.exceptions.TableNotFoundError:
+            return None
+        return table
+
+    def _is_table(self, uri: str) -> bool:
+        return bool(self.driver.DeltaTable.is_deltatable(uri, self.storage))
+
+    def _refuse_others(self) -> None:
+        """Refuse what is not of this state, in the place of the table or at the path of the state."""
+        if self.place.folder is not None:
+            self.place.folder.refuse_other_content()
+        if self.role.inside == AT_PATH:
+            return
+        folder = self._at_path.folder
+        damaged = None if folder is None else folder.first_damaged_version()
+        other = self._version(self._at_path, None if damaged is None else damaged - 1)
+        if other is None:
+            if folder is not None:
+                folder.refuse_other_content()
+        elif any(field.name == SENTINEL_COLUMN for field in other.schema().fields):
+            raise StateError(
+                f"open Delta table {self.name}: it holds the changes of a state itself; a state has them in {CHANGES}. Nothing "
+                "was written. Give the state a path of its own"
+            )
+        elif not (other.metadata().description or "").startswith(_MARK):
+            self._check_columns(other)
+
+    def _check_columns(self, table: DeltaTable) -> None:
+        expected, found = self.driver.Schema.from_arrow(self.schema), table.schema()
+        if expected.to_json() != found.to_json():
+            raise StateError(
+                f"open Delta table {self.name} as {self.description}: expected columns {columns(expected)}, found "
+                f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
+                "state a path of its own, or move the old table away"
+            )
+        self._check_mark(table)
+
+    def _check_mark(self, table: DeltaTable) -> None:
+        mark = table.metadata().description or ""
+        if mark.startswith(_MARK) and mark != self.description:
+            raise StateError(
+                f"open Delta table {self.name} as {self.description}: it is marked as {mark}. Give the state a path of its "
+                "own"
+            )
