@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["DataFile", "added", "data_files", "name_of", "read_files", "write_file"]
+__all__ = ["DataFile", "added", "data_files", "name_of", "write_file"]
 
 _ROWS_PER_GROUP = 1 << 20
 _NAME = re.compile(r"part-(\d+)-(\d+)-[\da-f-]+\.snappy\.parquet")
@@ -64,17 +62,6 @@ def data_files(table: DeltaTable) -> list[DataFile]:
     """Return the data files of a table, in the order of their rows' `_seq`."""
     facts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return sorted(map(DataFile.of, facts), key=lambda file: file.first)
-
-
-def read_files(
-    files: list[DataFile],
-    schema: pa.Schema,
-    system: FileSystem,
-    columns: list[str] | None = None,
-    filter: pc.Expression | None = None,
-) -> pa.Table:
-    """Read rows of some data files."""
-    return ds.dataset([file.path for file in files], schema, "parquet", system).to_table(columns, filter)
 
 
 def write_file(

@@ -205,7 +205,7 @@ class DeltaBackingMap(BackingMap):
         self._seen = (own,)
         self._index.forget()  # the rows are in the memory of the tasks
         self._maintenance.after_commit()
-        self._staging.discard(own)
+        self._staging.discard(own.incarnation, own.attempt)
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Delete what earlier drivers left; then publish the state after a batch that the log holds."""

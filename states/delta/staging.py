@@ -1,8 +1,12 @@
 """Commits that tasks stage and their driver publishes (E8 of docs/architecture.md).
 
 A task does all of a commit but the transaction: it compares the sentinel, reads, collects puts, and stages them as a data
-file. The driver adds that file to the table, in one transaction based on the version that the task read, and does the
-upkeep. A task keeps its index for the next batch: what it staged is in it as soon as the table shows it. If the table shows
+file, written whole, which no version shows. It is in a folder inside the table, which readers and clean-ups leave alone; its
+name says which run of which attempt wrote it. The driver moves it to where data files are and adds it to the table, in one
+transaction based on the version that the task read, and does the upkeep. What is left in the folder is of attempts that are
+no longer published, as soon as a later attempt begins.
+
+A task keeps its index for the next batch: what it staged is in it as soon as the table shows it. If the table shows
 something else, the task reads it again.
 A state may outgrow memory: then a task keeps what changed since the last merge, and the driver merges from the table. If the
 driver commits some batches by itself (small ones, with `engine="auto"`), it has an index for as long as no task stages, and
@@ -11,24 +15,38 @@ merges from that: the index goes on with each base that it has made (`Publishing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pyarrow.fs import FileSelector
 
 from states.delta.commit_notes import STAGED_AS, CommitNote
+from states.delta.data_files import added, name_of
+from states.delta.faults import VersionMoved
+from states.delta.fence import moved_by_compactions
 from states.delta.index import Index, StagedCommit
 from states.delta.puts import Puts
-from states.delta.staged_files import Staged, StagedFiles, StagedName
+from states.delta.staged_files import STAGED, Staged, StagedName
 from states.delta.state_table import StateTable
-from trident.errors import SecondRunError, StateError
+from trident.errors import BackendError, SecondRunError, StateError
 from trident.state.txid import Sentinel, Txid
 
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction
+
 __all__ = ["Staging"]
+
+_LOGGER = logging.getLogger(__name__)
+_TRIES = 5
 
 
 class Staging:
     """What tasks have staged of one state; in a task, and in the driver."""
 
     def __init__(self, table: StateTable, partition: int, what: str) -> None:
-        self._files, self._partition, self._what = StagedFiles(table), partition, what
+        self._table, self._partition, self._what = table, partition, what
         self.is_on = False
         """Whether the commit that ends is staged."""
         self._staged: Staged | None = None
@@ -50,35 +68,84 @@ class Staging:
     def begin(self, claim: Sentinel, txid: Txid) -> None:
         """Delete what earlier attempts have staged; raise `SecondRunError` if another run of this task has staged."""
         own = StagedName.of_commit(claim, self._partition)
-        if any(name.is_other_run_of(own) for name in self._files.names()):
+        if any(name.is_other_run_of(own) for name in self._names()):
             raise SecondRunError(self._what, str(claim))
-        self._files.discard(claim.incarnation, txid.attempt - 1)
+        self.discard(claim.incarnation, txid.attempt - 1)
 
     def stage(self, index: Index, puts: Puts, claim: Sentinel) -> None:
-        """Write puts and the sentinel into a file that no version shows yet, based on the version of the index."""
+        """Write puts and the sentinel into a file that no version shows, based on the version of the index."""
         assert index.version is not None, "a commit has begun"
         name, seq = StagedName.of_commit(claim, self._partition), index.next_seq
-        self._staged = self._files.stage(puts.table(seq, claim), seq, index.version, name)
+        path, rows = f"{STAGED}/{name}", puts.table(seq, claim)
+        with self._table.or_forgotten("stage a commit to"):
+            self._table.filesystem().create_dir(STAGED)
+        written = self._table.data_file(rows, (seq, seq), name=path)
+        assert written is not None, "a sentinel is a row"
+        self._staged = Staged(str(name), written.size, rows.num_rows, seq, index.version)
         index.staged(StagedCommit(str(name), puts, claim, seq))
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 
     def publish(self, own: Sentinel, txid: Txid, staged: Staged, app: str) -> bool:
-        """Make what was staged a version of the table; False if another commit than a compaction came first."""
-        self._has_looked = True
-        note = CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
-        return self._files.publish(staged, (app, own.version), note)
+        """Add what was staged as one version; False if another commit than a compaction came first: nothing was written.
 
-    def discard(self, own: Sentinel) -> None:
-        """Delete what attempts up to this one have staged."""
-        self._files.discard(own.incarnation, own.attempt)
+        Raises
+        ------
+        BackendError
+            The file is gone, or the store refused.
+        """
+        table, self._has_looked = self._table, True
+        table.refresh()
+        if table.version != staged.version and not moved_by_compactions(table, staged.version):
+            return False
+        file, note = self._moved(staged), CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
+        for _ in range(_TRIES):
+            at = table.version
+            try:
+                table.append([file], "append", (app, own.version), note)
+                return True
+            except VersionMoved:
+                if not moved_by_compactions(table, at):
+                    break
+        with suppress(OSError):
+            table.filesystem().delete_file(file.path)
+        return False
+
+    def discard(self, incarnation: str, attempt: int) -> None:
+        """Delete what attempts up to this one, and other logs, have staged; a failure only postpones it."""
+        try:
+            for name in [one for one in self._names() if one.is_stale(incarnation, attempt)]:
+                with suppress(FileNotFoundError):
+                    self._table.filesystem().delete_file(f"{STAGED}/{name}")
+        except (StateError, OSError, VersionMoved) as error:
+            _LOGGER.warning("lost files in %s of Delta table %s are deleted later: %s", STAGED, self._table.name, error)
 
     def discard_all(self) -> None:
         """Delete all that is staged."""
         self._has_looked = True
-        self._files.discard("", 0)
+        self.discard("", 0)
 
     def discard_earlier(self) -> None:
         """Delete once what earlier drivers and their tasks left."""
         if not self._has_looked:
             self.discard_all()
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _names(self) -> Iterator[StagedName]:
+        with self._table.or_forgotten("list what is staged for"):
+            found = self._table.filesystem().get_file_info(FileSelector(STAGED, allow_not_found=True))
+        yield from (name for info in found if (name := StagedName.of_file(info.base_name)) is not None)
+
+    def _moved(self, staged: Staged) -> AddAction:
+        """Move a file to the others, durably, and return the action that adds it."""
+        name = name_of(staged.seq, staged.seq)
+        with self._table.or_forgotten("publish a commit to"):
+            try:
+                self._table.filesystem().move(f"{STAGED}/{staged.name}", name)
+            except FileNotFoundError as error:
+                raise BackendError(
+                    f"{self._table.name}: what a task staged ({staged.name}) is gone; the batch may be replayed"
+                ) from error
+        self._table.sync_data(name)
+        return added(name, staged.size, staged.rows, True)

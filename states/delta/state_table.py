@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem
 
-from states.delta.data_files import DataFile, data_files, read_files, write_file
+from states.delta.data_files import DataFile, data_files, write_file
 from states.delta.faults import VersionMoved, reading, writing
 from states.delta.local_folder import TableFolder
 from states.delta.log_entries import TXN_IS_LAST
@@ -129,7 +130,8 @@ class StateTable:
             with reading(self.name, "read"):
                 try:
                     if files is not None:
-                        return read_files(list(files), self.schema, self.filesystem(), columns, filter)
+                        paths = [file.path for file in files]
+                        return ds.dataset(paths, self.schema, "parquet", self.filesystem()).to_table(columns, filter)
                     return self._dataset(self._opened()).to_table(columns, filter)
                 except FileNotFoundError as error:
                     if not left or self._opening.role.at is not None:
