@@ -291,6 +291,13 @@ def merge(case: Random, one: Reference) -> Reference:
     return Reference(case.topology.merge(one.stream, two.stream), [a + b for a, b in _both(one, two)])
 
 
+def merge_and_count(case: Random, one: Reference) -> Reference:
+    two = case.rng.choice(case.streams)
+    counts = case.topology.merge(one.stream, two.stream).aggregate(Count(), "n")  # of rows whose fields nothing reads
+    counted = counts.map(lambda row: ("n", row[0]), FIELDS)
+    return Reference(counted, [[("n", len(a) + len(b))] for a, b in _both(one, two)])
+
+
 def join(case: Random, one: Reference) -> Reference:
     two, outer = case.rng.choice(case.streams), case.rng.random() < 0.5
     types = JoinType.mixed(JoinType.OUTER, JoinType.INNER) if outer else JoinType.INNER
@@ -390,7 +397,7 @@ STEPS: dict[str, Callable[[Random, Reference], Reference]] = {
         filter_, where, map_, each_generator, each_object, each_arrow, each_arrow_flat, select, flat_map,
         repartition, partition_by, own_partitions, broadcast, grouped_partitions,
         grouped, counted, chained, least, first, reduced, aggregated,
-        merge, join, reduce_two, reduce_two_grouped,
+        merge, merge_and_count, join, reduce_two, reduce_two_grouped,
         persist, persist_whole, persist_rows, query, query_whole,
     )
 }  # fmt: skip
