@@ -50,6 +50,7 @@ from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
+from trident.state.interfaces import state_of
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
 from trident.state.winners import Winners
@@ -103,7 +104,7 @@ class Life:
             for partition in range(partitions)
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
-        committer = Committer(self.plan, {"w": states, "kept": [self.kept]}, lambda name: None)
+        committer = Committer(self.plan, {"w": states, "kept": [state_of(self.kept)]}, lambda name: None)
         done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self.input(sides), now)
         self.late += done.metrics.get("w/late", 0)
 
