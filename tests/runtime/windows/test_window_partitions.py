@@ -381,6 +381,7 @@ DEATHS = [(1, "batch", 2), (3, "before", 2), (3, "after", 4), (2, "after", 1)]
 """Partitions, and how the driver dies: most of them while it moves what another number of partitions kept."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_drivers_that_are_killed_while_they_move_a_window_leave_it_whole(redis_server: Server, tmp_path: Path) -> None:
     assert moved_by(DEATHS, f"redis://{redis_server.address}/0", tmp_path) == len(DEATHS)

@@ -144,6 +144,7 @@ def test_memory_keeps_what_it_claims(kind: StateType) -> None:
     assert wanted in (None, report.status(Promise.SNAPSHOT))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_delta_keeps_what_it_claims(folder: Path) -> None:
     report = check(delta(folder), limits=DELTA, seconds=0)
@@ -208,6 +209,7 @@ def test_a_spec_is_checked_as_its_own_kind_only() -> None:
         backend_suite(MemoryMapState.transactional(), kinds=["opaque"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_same_seed_draws_the_same() -> None:
     first, second = (backend_suite(Factory(), seconds=0, seed=7, out=io.StringIO()) for _ in range(2))
