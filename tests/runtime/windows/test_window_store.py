@@ -28,6 +28,7 @@ from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap, StateConf
 from trident.state.encoding.codec import encode
+from trident.state.interfaces import state_of
 from trident.state.txid import Txid
 from trident.state.winners import Winners
 from trident.testing import TopologyTestDriver
@@ -156,10 +157,10 @@ class _NoRemovals:
 def test_where_keys_cannot_be_removed_they_are_emptied() -> None:
     entries: dict[Any, Any] = {}
     state, _ = opened(entries)
-    store = WindowStore(_NoRemovals(state), FIELDS)
+    store = WindowStore(state_of(_NoRemovals(state)), FIELDS)
     store.add(0, numbers(1))
     store.write()
-    store = WindowStore(_NoRemovals(state), FIELDS)
+    store = WindowStore(state_of(_NoRemovals(state)), FIELDS)
     store.remove(0)
     store.write()
     assert entries["chunk", 0].curr is None
