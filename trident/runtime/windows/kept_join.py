@@ -27,7 +27,7 @@ from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import JoinSide, JoinWithinNode
 from trident.runtime.steps.groups import Ints, group_ids
-from trident.runtime.windows.kept_windows import WindowStore, mergeable, remove
+from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, PartitionPlace
 from trident.runtime.windows.worker_input import FIRST_MS
 from trident.state.encoding.codec import decode, decode_many, encode, encode_many
@@ -166,7 +166,9 @@ class KeptJoin:
         puts = [name for name, some in zip(names, full, strict=True) if some]
         values = encode_many([record for record, some in zip(records, full, strict=True) if some])
         self._state.multi_put([self._marks, *puts], [encode([_VERSION, *watermarks]), *values])
-        remove(self._state, [name for name, some in zip(names, full, strict=True) if not some and name in self._found])
+        emptied = [name for name, some in zip(names, full, strict=True) if not some and name in self._found]
+        if emptied:
+            self._state.multi_remove(emptied)
         self._panes.write()
 
 

@@ -29,7 +29,7 @@ from trident.runtime.windows.directory import DIRECTORY, Directory, TupleRun
 from trident.runtime.windows.shares import ONE, PartitionPlace, rows_of
 from trident.state.interfaces import Key
 
-__all__ = ["MAX_CHUNK_BYTES", "WindowStore", "mergeable", "remove"]
+__all__ = ["MAX_CHUNK_BYTES", "WindowStore", "mergeable"]
 
 MAX_CHUNK_BYTES = 256 * 1024
 """The largest size of a chunk, about: a value holds it twice (`prev`, `curr`) and Memcached takes 1 MiB."""
@@ -132,7 +132,8 @@ class WindowStore:
         if self._is_new and self._place.partitions > 1 and self._place.partition == 0:
             self._puts[DIRECTORY] = Directory(elsewhere=self._place.partitions).to_bytes()
         self._state.multi_put(list(self._puts), list(self._puts.values()))
-        remove(self._state, self._removed)
+        if self._removed:
+            self._state.multi_remove(self._removed)
 
     def _forget(self, runs: Iterable[TupleRun]) -> None:
         for key in (key for run in runs for key in run.keys_in(self._place)):
@@ -208,13 +209,6 @@ class WindowStore:
             return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
         except (pa.ArrowException, OSError) as error:
             raise CorruptValueError(f"read {key!r} of a window: it is damaged ({error}); restore the store") from error
-
-
-def remove(state: Any, keys: Sequence[Key]) -> None:
-    """Remove keys from a map state, or make their values None if it cannot."""
-    if not keys:
-        return
-    state.multi_remove(keys)
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:
