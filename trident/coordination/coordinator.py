@@ -82,12 +82,13 @@ class MasterBatchCoordinator:
 
     def may_start(self, now: float) -> bool:
         """Whether `start` may be called at time `now`. Never again after a failure that left no retry."""
-        return self.retries_left >= 0 and len(self._active) < self._max_pending and now >= self.start_time()
+        return len(self._active) < self._max_pending and now >= self.start_time() and self.retries_left >= 0
 
     def start_time(self) -> float:
         """The time before which nothing may be started (throttle, backoff)."""
-        throttled = self.next_txid > self._newest
-        return max(self._not_before, self._last_start + self._interval if throttled else float("-inf"))
+        if not self._interval or self.next_txid <= self._newest:
+            return self._not_before
+        return max(self._not_before, self._last_start + self._interval)
 
     def start(self, now: float) -> TransactionAttempt:
         """Start the next batch; its processing begins."""

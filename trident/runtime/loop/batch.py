@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -136,6 +136,10 @@ class BatchTimes:
         )
 
 
+_NOTHING = TaskOutput()
+"""The output of a batch that is not processed; never changed."""
+
+
 @dataclass
 class Batch:
     """What the loop knows of a live attempt.
@@ -174,7 +178,7 @@ class Batch:
     runner: Runner
     capture: bool
     lane: Lane = LOOP
-    output: TaskOutput = field(default_factory=TaskOutput)
+    output: TaskOutput = field(default_factory=lambda: _NOTHING)
     empty: bool = False
     share: float | None = None
     waiting: list[threading.Event] = field(default_factory=list)
@@ -196,8 +200,7 @@ class Batch:
         return cls(attempt, defined.definitions, times, runner, capture, undecided=defined.undecided)
 
 
-@dataclass(frozen=True)
-class News:
+class News(NamedTuple):
     """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
 
     attempt: TransactionAttempt | None = None  # None only wakes the loop
@@ -217,6 +220,11 @@ class Mail:
         """Add news, from any thread."""
         self._queue.put(news)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is news now."""
+        return not self._queue.empty()
+
     def take(self, wait_s: float = 0.0) -> News | None:
         """Return the oldest news; None if there is none within `wait_s` seconds."""
         try:
@@ -225,6 +233,6 @@ class Mail:
             return None
 
 
-def of_spouts(definitions: Definitions) -> Iterator[tuple[str, Definition]]:
-    """Iterate over the definitions of spouts, without the time of the batch and its dead letters."""
-    return ((name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS))
+def of_spouts(definitions: Definitions) -> list[tuple[str, Definition]]:
+    """Return the definitions of spouts, without the time of the batch and its dead letters."""
+    return [(name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS)]

@@ -95,12 +95,14 @@ class Work:
 
     def ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         """Call a spout because of a batch, watched."""
-        attempt = TransactionAttempt(txid, _ASKED)
-        self.begin(attempt, watched=True)
+        asked = TransactionAttempt(txid, _ASKED)
+        self._begun[asked] = _Begun(
+            threading.get_ident(), True, False, time.monotonic()
+        )  # as `begin`, without the call
         try:
             return _ask(spout, call, arguments)
         finally:
-            self.end(attempt)
+            self._begun.pop(asked, None)
 
     def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
         """Return a watched batch whose thread has been in one call of the user's code for `limit_s` seconds, and the place.

@@ -155,7 +155,8 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
+            wait_s = 0.0 if self._mail.is_there else self._starting.wait_s(self._clock.monotonic())
+            self._handle(self._mail.take(wait_s))
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle(self._mail.take(1.0))
             self._fail_overdue(self._clock.monotonic())
@@ -338,6 +339,9 @@ class BatchLoop:
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s
+        oldest = next(iter(self._batches.values()), None)
+        if oldest is None or now - oldest.times.defined <= limit:  # then no other has begun or commits for as long
+            return
         late = [
             ("processing", attempt) for attempt in self._coordinator.overdue(now, limit) if self._is_late(attempt, now)
         ]

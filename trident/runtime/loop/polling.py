@@ -82,7 +82,7 @@ class SpoutPoller:
             batch.asked_for = waiting
         elif not batch.empty:
             self._counted_from = batch.attempt.txid
-        elif asked and not any(of_spouts(batch.definitions)):  # only a window was due
+        elif asked and not of_spouts(batch.definitions):  # only a window was due
             batch.waiting = waiting
         elif asked:
             self.had_nothing(now)  # a spout with empty batches always has one more

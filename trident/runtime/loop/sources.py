@@ -6,7 +6,7 @@ All of it happens in the loop's thread, which owns the spouts' coordinators.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from trident.coordination.letter_records import LETTERS
@@ -49,6 +49,8 @@ class Sources:
         self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
         self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
+        self._choosing = [name for name, one in self._coordinators.items() if one.offers("is_choice")]
+        self._completing = [name for name, one in self._coordinators.items() if one.offers("is_complete")]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
@@ -82,7 +84,7 @@ class Sources:
         }
         next_letters = self._replays.next
         asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
-        undecided = tuple(name for name, one in self._coordinators.items() if _is_open(asked[name], one.is_complete))
+        undecided = tuple(name for name in self._completing if self._is_open(name, asked[name]))
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
@@ -163,7 +165,7 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        chosen = {name for name, definition in asked.items() if self._is_choice(name, definition)}
+        chosen = {name for name in self._choosing if self._is_choice(name, asked.get(name))}
         repeated = {
             name: definition
             for name, definition in asked.items()
@@ -176,10 +178,13 @@ class Sources:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
 
     def _is_choice(self, name: str, definition: Definition | None) -> bool:
-        if definition is None or name not in self._coordinators:
+        if definition is None:
             return False
         with failing_at(name):
             return self._coordinators[name].is_choice(definition)
+
+    def _is_open(self, name: str, definition: Definition | None) -> bool:
+        return definition is not None and not self._coordinators[name].is_complete(definition)
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
@@ -243,10 +248,6 @@ class Sources:
 
 def _moment(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _is_open(definition: Definition | None, is_complete: Callable[[Definition], bool]) -> bool:
-    return definition is not None and not is_complete(definition)
 
 
 def _any(asked: Mapping[str, Definition | None]) -> bool:

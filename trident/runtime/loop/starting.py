@@ -45,7 +45,7 @@ class StartGate:
 
     def may_start(self, now: float) -> bool:
         """Whether the spouts may be asked for the next batch."""
-        return self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held()
+        return self._polling.at <= now and not self._is_held() and self._coordinator.may_start(now)
 
     def wait_s(self, now: float) -> float:
         """Return how long nothing can be started, if there is no news."""
