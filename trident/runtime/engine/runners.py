@@ -100,11 +100,16 @@ class InProcessRunner:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
-        order = Order(attempt, captures(parts))
+        if self._destinations:
+            outputs = self._exchanged(outputs, Order(attempt, captures(parts)))
+        return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
+
+    def _exchanged(self, outputs: list[TaskOutput], order: Order) -> list[TaskOutput]:
+        """Run level after level of exchanges, with what arrives there."""
         for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
-                return merged
+                return [merged]
             frames, merged.frames = merged.frames, []
             arrived: dict[tuple[str, int], list[RowFrame]] = {destination: [] for destination in destinations}
             for frame in frames:
@@ -113,7 +118,7 @@ class InProcessRunner:
             outputs += [
                 run_entry(self._worker, order, *destination, arrived[destination]) for destination in destinations
             ]
-        return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
+        return outputs
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit nothing."""

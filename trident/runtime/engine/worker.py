@@ -195,15 +195,10 @@ def run_part(
     output = TaskOutput()
     if isinstance(part, PutBack):
         return _put_back(worker, attempt, index, spout, part, capture)
-    fragment = worker.program.fragments[spout]
-
-    def read() -> Iterator[pa.Table]:
-        for table in _read(worker.program.emitters[spout], fragment, part, output):
-            output.rows[spout] = output.rows.get(spout, 0) + table.num_rows
-            yield table
-
+    fragment, emitter = worker.program.fragments[spout], worker.program.emitters[spout]
     run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
-    return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
+    tables = [] if isinstance(part, NoRows) else _read(emitter, fragment, part, output)
+    return _guarded(worker.program, fragment, tables, run, index, output)
 
 
 def _put_back(
@@ -309,4 +304,6 @@ def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> It
                 cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False, can_heal=False))
             # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
-            yield table if same or table.schema.types == schema.types else table.cast(schema)
+            table = table if same or table.schema.types == schema.types else table.cast(schema)
+            output.rows[fragment.entry] = output.rows.get(fragment.entry, 0) + table.num_rows
+            yield table
