@@ -304,8 +304,10 @@ class Committer:
 
 
 def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
-    txid = next((txid for partitions in txids.values() for txid in partitions), Txid(0))
-    return TransactionAttempt(int(txid), txid.attempt)
+    for partitions in txids.values():
+        for txid in partitions:
+            return TransactionAttempt(int(txid), txid.attempt)
+    return TransactionAttempt(0, 0)
 
 
 Reach = Callable[[str, str], None]
@@ -336,23 +338,26 @@ def update_partition(
     `reach` is called with `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
     when the state has committed; what it raises fails the batch there. `end` is called in place of the state's `commit`.
     """
-    with _committing(node, state, txid, reach, end):
-        return _update(node, state, entries, wanted, bounds)
+    with failing_at(node.id):
+        _begin_commit(node, state, txid, reach)
+        values = _update(node, state, entries, wanted, bounds)
+        _end_commit(node, state, txid, reach, end)
+    return values
 
 
 def _begun(
     node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool, reach: Reach, bounds: Bounds
 ) -> pa.Table | None:
     """Do of `update_partition` what is before the commit."""
-    committing = _committing(node, state, txid, reach)
-    committing.__enter__()
     with failing_at(node.id):
+        _begin_commit(node, state, txid, reach)
         return _update(node, state, entries, wanted, bounds)
 
 
 def _ended(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
     """Do of `update_partition` what is from the commit on."""
-    _committing(node, state, txid, reach).__exit__(None, None, None)
+    with failing_at(node.id):
+        _end_commit(node, state, txid, reach)
 
 
 @calls_user_code(lambda local: (local["node"].id, None))
@@ -378,35 +383,24 @@ def update_time_partition(
     moment
         What all partitions must know of the batch, of `moment_of` all of its rows.
     """
-    with _committing(node, state, txid, reach, end):
-        return update_over_time(node, state, place, tables, moment, run)
+    with failing_at(node.id):
+        _begin_commit(node, state, txid, reach)
+        rows = update_over_time(node, state, place, tables, moment, run)
+        _end_commit(node, state, txid, reach, end)
+    return rows
 
 
-class _committing(failing_at):  # noqa: N801 - used as a function
-    """Turn an error in the update of a state partition into a failure of the batch, which is tried again."""
+def _begin_commit(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
+    reach("begin_commit", node.state)
+    state.begin_commit(txid)
 
-    __slots__ = ("_end", "_name", "_reach", "_state", "_txid")
 
-    def __init__(
-        self, node: PersistNode, state: Any, txid: Txid, reach: Reach, end: Callable[[Txid], None] | None = None
-    ) -> None:
-        super().__init__(node.id)
-        self._end = end or state.commit
-        self._name, self._state, self._txid, self._reach = node.state, state, txid, reach
-
-    def __enter__(self) -> None:
-        """Begin the commit of the partition."""
-        with failing_at(self._step):
-            self._reach("begin_commit", self._name)
-            self._state.begin_commit(self._txid)
-
-    def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
-        if raised[1] is None:
-            with failing_at(self._step):
-                self._reach("put", self._name)
-                self._end(self._txid)
-                self._reach("commit", self._name)
+def _end_commit(
+    node: PersistNode, state: Any, txid: Txid, reach: Reach, end: Callable[[Txid], None] | None = None
+) -> None:
+    reach("put", node.state)
+    (end or state.commit)(txid)
+    reach("commit", node.state)
 
 
 def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> pa.Table | None:

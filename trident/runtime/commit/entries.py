@@ -13,7 +13,7 @@ from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.key_columns import keys_of
+from trident.runtime.steps.key_columns import keys_in, keys_of
 from trident.runtime.steps.partitions import partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
 from trident.runtime.steps.user_calls import calls_user_code
@@ -50,10 +50,13 @@ class RowEntries:
 
 @dataclass(frozen=True)
 class ColumnEntries:
-    """The same as a table, for `multi_combine`: the key's columns, then the values to combine, and the function."""
+    """The same as a table, for `multi_combine`: the key's columns, then the values to combine, and the function.
+
+    `arrays` are the columns of the table.
+    """
 
     table: pa.Table
-    aggregation: Aggregation
+    arrays: list[pa.Array]
     function: Combine
 
     def __len__(self) -> int:
@@ -61,7 +64,7 @@ class ColumnEntries:
 
     def update(self, state: Any) -> Any | None:
         """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
-        *parts, values = (one_array(column) for column in self.table.columns)
+        *parts, values = self.arrays
         return state.multi_combine(parts, values, self.function)
 
     def with_values(self, new: Any) -> pa.Table:
@@ -71,7 +74,8 @@ class ColumnEntries:
 
     def rows(self) -> RowEntries:
         """Return these entries as rows."""
-        return RowEntries(*rows_of(self.table, self.aggregation))
+        *parts, values = self.arrays
+        return RowEntries(keys_in(parts), values.to_pylist())
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,10 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
 
 def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
     """Return merged partials as columns; None where one of them is null."""
-    if table.columns[-1].null_count:
+    arrays = [one_array(column) for column in table.columns]
+    if arrays[-1].null_count:
         return None
-    return ColumnEntries(table, aggregation, cast(Combine, merging_kernel(aggregation)))
+    return ColumnEntries(table, arrays, cast(Combine, merging_kernel(aggregation)))
 
 
 @calls_user_code(lambda local: (local["node"].id, None))

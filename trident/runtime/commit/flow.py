@@ -61,6 +61,8 @@ class Flow:
     def send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: list[RowFrame]) -> None:
         """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""
         fragment = self._fragments[node]
+        if not (rows or arrived or fragment.blocking):
+            return
         if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):
             rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1  # no step can see the difference
         self._run.on_error.partitions = partitions

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from trident.state.encoding.equal_keys import OneForm, canonical
 
-__all__ = ["keys_of", "one_form", "one_form_of"]
+__all__ = ["keys_in", "keys_of", "one_form", "one_form_of"]
 
 _MOMENTS = pa.timestamp("us", tz="UTC")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -45,10 +45,15 @@ def keys_of(table: pa.Table, names: Sequence[str]) -> OneForm:
     """Return the key of each row."""
     if not len(names):
         return OneForm([()] * table.num_rows)
-    return OneForm(zip(*(_forms(table.column(name)) for name in names), strict=True))
+    return keys_in([table.column(name) for name in names])
 
 
-def _forms(column: pa.ChunkedArray) -> list[Any]:
+def keys_in(columns: Sequence[pa.Array | pa.ChunkedArray]) -> OneForm:
+    """Return the keys that columns, at least one, hold the parts of."""
+    return OneForm(zip(*map(_forms, columns), strict=True))
+
+
+def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return the values as Python objects, each as `canonical` gives it."""
     if pa.types.is_timestamp(column.type) and column.type.tz:
         # Arrow's own objects have a zone that is not `dt.UTC`, and take several times as long.
