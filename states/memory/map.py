@@ -46,13 +46,13 @@ class MemoryBackingMap(BackingMap, Generic[V]):
             Another writer has moved the sentinel since this one did. Nothing was written.
         """
         with self.data.lock:
-            self._check_fence(f"put {len(keys)} keys to memory")
+            self._check_fence("put {} keys to memory", len(keys))
             self.data.values.put(keys, values)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete many keys, all or none; fenced as `multi_put` is."""
         with self.data.lock:
-            self._check_fence(f"delete {len(keys)} keys from memory")
+            self._check_fence("delete {} keys from memory", len(keys))
             self.data.values.delete(keys)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
@@ -82,8 +82,9 @@ class MemoryBackingMap(BackingMap, Generic[V]):
             self.data.clear()
             self._own, self._has_seen = None, False
 
-    def _check_fence(self, doing: str) -> None:
+    def _check_fence(self, doing: str, keys: int) -> None:
         if self.data.sentinel != self._own:
+            doing = doing.format(keys)
             if self._own is None:
                 raise FencedError(doing, str(self._own), str(self.data.sentinel))
             raise displaced(doing, self._own, self.data.sentinel, self._own)
@@ -113,5 +114,5 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
     def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
         """Write what was combined; all or none, and fenced as `multi_put` is."""
         with self.data.lock:
-            self._check_fence(f"put {len(found)} keys to memory")
+            self._check_fence("put {} keys to memory", len(found))
             self.data.values.put_found(found, new)

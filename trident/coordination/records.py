@@ -72,10 +72,9 @@ class CommitRecord(Record):
     declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        touched = {state: tuple(int(one) for one in partitions) for state, partitions in self.touched.items()}
-        object.__setattr__(self, "spouts", dict(self.spouts))
-        object.__setattr__(self, "touched", touched)
-        object.__setattr__(self, "counts", {name: int(count) for name, count in self.counts.items()})
+        touched = {state: tuple(map(int, partitions)) for state, partitions in self.touched.items()}
+        counts = {name: int(count) for name, count in self.counts.items()}
+        vars(self).update(spouts=dict(self.spouts), touched=touched, counts=counts)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from trident.state.interfaces import ValueUpdater
-from trident.state.values import CombinerValueUpdater, ReducerValueUpdater
+from trident.state.values import CombinerUpdates, CombinerValueUpdater, ReducerValueUpdater
 
 __all__ = ["kept", "own", "owned"]
 
@@ -33,4 +33,6 @@ def own(base: Any) -> Any:
 
 def kept(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     """Return the values to store: copies, unless an aggregate made them, because the user may change the others later."""
+    if type(updaters) is CombinerUpdates:  # `isinstance` of an abstract class takes longer than the update of a key
+        return values
     return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else owned(values)

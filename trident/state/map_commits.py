@@ -60,7 +60,7 @@ class CommittedMap(State, ABC):
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
         commit = Txid.of(txid)
         self._forget()
-        if commit.sentinel is not None:
+        if commit.incarnation is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
         if isinstance(self._guard, ReservedKeySentinel):
             self.backing.begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
@@ -182,9 +182,9 @@ class CommittedMap(State, ABC):
         return begun
 
     def _lay_sentinel(self, commit: Txid, sealed: bool) -> None:
-        own = commit.sentinel
+        own = commit.sentinel_at(self.name, sealed)
         if own is not None:
-            self._guard.move_sentinel(own._replace(place=self.name, sealed=sealed))
+            self._guard.move_sentinel(own)
 
     def _forget(self) -> None:
         """Forget the commit."""

@@ -162,7 +162,7 @@ class OpaqueMap(CommittedMap):
 
 
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-    if isinstance(updaters, CombinerUpdates):
+    if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
     return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
 

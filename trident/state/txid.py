@@ -55,7 +55,7 @@ class Sentinel(NamedTuple):
     run: str = ""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, tuple) and self[:3] == other[:3]
+        return self is other or (isinstance(other, tuple) and self[:3] == other[:3])
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -133,7 +133,13 @@ class Txid(int):
     @property
     def sentinel(self) -> Sentinel | None:
         """What `begin_commit` leaves in the store; None without a log."""
-        return None if self.incarnation is None else Sentinel(self.incarnation, int(self), self.attempt, run=self.run)
+        return self.sentinel_at("")
+
+    def sentinel_at(self, place: str, sealed: bool = True) -> Sentinel | None:
+        """Return `sentinel` with its notes."""
+        if self.incarnation is None:
+            return None
+        return Sentinel(self.incarnation, int(self), self.attempt, place, sealed, self.run)
 
     def for_partition(self, expected: Sentinel | None) -> Txid:
         """Return the same commit as seen by one partition, with the sentinel that must be found there."""
