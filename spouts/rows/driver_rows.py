@@ -62,7 +62,9 @@ def _part_of_ipc(data: bytes) -> ArrowPart:
 def cut_table(table: pa.Table, parallelism: int) -> list[ArrowPart]:
     """Cut a table into at most `parallelism` views of about equal length; a few rows are one view."""
     rows = table.num_rows
-    count = max(1, min(parallelism, rows // _MIN_ROWS_PER_PART))
+    count = min(parallelism, rows // _MIN_ROWS_PER_PART)
+    if count <= 1:
+        return [ArrowPart(table)]
     bounds = [rows * k // count for k in range(count + 1)]
     return [ArrowPart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
 

@@ -91,7 +91,8 @@ class _Channel:
 
     def __init__(self, id_: str) -> None:
         self.id = id_
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._tables: dict[int, pa.Table] = {}
         self._fed = 0
         self._committed = -1
@@ -99,14 +100,14 @@ class _Channel:
         self._batches: dict[int, int] = {}
 
     def put(self, table: pa.Table) -> int:
-        with self._changed:
+        with self._lock:
             number, self._fed = self._fed, self._fed + 1
             self._tables[number] = table
             return number
 
     def next_after(self, number: int | None, txid: int) -> int | None:
         """Return the number of the feed after `number` (None: the first that is not committed), None if not fed yet."""
-        with self._changed:
+        with self._lock:
             following = self._committed + 1 if number is None else number + 1
             if following >= self._fed:
                 return None
@@ -114,15 +115,15 @@ class _Channel:
             return following
 
     def table(self, number: int) -> pa.Table | None:
-        with self._changed:
+        with self._lock:
             return self._tables.get(number)
 
     def fed_after(self, number: int) -> int:
-        with self._changed:
+        with self._lock:
             return self._fed - number - 1
 
     def commit(self, number: int) -> None:
-        with self._changed:
+        with self._lock:
             for done in range(self._committed + 1, number + 1):
                 self._tables.pop(done, None)
                 self._batches.pop(done, None)
@@ -130,12 +131,12 @@ class _Channel:
             self._changed.notify_all()
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closings += 1
             self._changed.notify_all()
 
     def wait(self, number: int, timeout_s: float) -> None:
-        with self._changed:
+        with self._lock:
             closings, deadline = self._closings, monotonic() + timeout_s
             while self._committed < number:
                 txid = self._batches.get(number)
