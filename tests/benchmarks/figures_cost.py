@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parents[2]
-SIZES = {"smallest batch, in process": (1, 100), "1,000 rows, in process": (1000, 20)}
+SIZES = {
+    "smallest batch, in process": (1, 100),
+    "100 rows, in process": (100, 50),
+    "1,000 rows, in process": (1000, 20),
+}
 _PROCESS = """
 import sys, time
 from pathlib import Path
