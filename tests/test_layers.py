@@ -138,7 +138,7 @@ LAYERS = (
         deferred=("uvicorn", "trident.http.connections"),
     ),
     Layer(("trident.http",), ("starlette", "uvicorn", "trident.errors")),
-    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
+    Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),
     Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
@@ -174,7 +174,7 @@ LAYERS = (
     Layer(
         ("trident.drpc",),
         ("trident.http", *_rooms("steps", "engine", "reading"), *RUNTIME),
-        deferred=("trident.drpc.http",),
+        deferred=("trident.drpc.server",),
     ),
     Layer(
         ("trident.runtime",),
@@ -322,7 +322,7 @@ LAYERS = (
         (
             "trident.servers",
             "trident.spout",
-            "trident.storm.context",
+            "trident.storm.interfaces",
             "trident.storm.interfaces",
             "trident.storm.storm_tuples",
             "trident.arrow",

@@ -68,7 +68,7 @@ ALLOWED = {
     ("trident/runtime/reading/targets.py", "__file__"): TARGETS,
     ("trident/testing/__main__.py", COMPUTED): TARGETS,
     ("trident/runtime/steps/aggregates.py", COMPUTED): KERNELS,
-    ("trident/runtime/steps/expression_kernels.py", COMPUTED): KERNELS,
+    ("trident/runtime/steps/vector_steps.py", COMPUTED): KERNELS,
     ("trident/state/encoding/extensions.py", "dtype"): NUMPY,
     ("trident/state/encoding/extensions.py", "kind"): NUMPY,
     ("trident/state/encoding/extensions.py", "item"): NUMPY,

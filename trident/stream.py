@@ -11,11 +11,9 @@ from typing import Any, Literal
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
-from trident.fluent.base import is_fields, key_of
+from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.drpc_rules import refuse_state, refuse_this_batch
-from trident.fluent.repartitioning import Repartitioning
-from trident.fluent.resources import Resourceful, with_cpu, with_memory
+from trident.fluent.repartitioning import Repartitioning, Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting
 from trident.fluent.windowing import Windowing
 from trident.graph import (
@@ -46,8 +44,7 @@ from trident.operations.adapters import (
 from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
-from trident.operations.names import step_label
-from trident.operations.struct_queries import spread
+from trident.operations.names import spread, step_label
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec

@@ -11,8 +11,7 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
-from trident.fluent.joining import JoinType, join
-from trident.fluent.joining_within import join_within
+from trident.fluent.joining import JoinType, join, join_within
 from trident.graph import DrpcNode, SpoutNode
 from trident.spout.spout_kinds import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
@@ -20,7 +19,7 @@ from trident.stream import Stream, TridentState
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.observe.listener import TopologyListener
+    from trident.observe.events import TopologyListener
     from trident.runtime.running import RunningTopology
 
 __all__ = ["TridentTopology"]

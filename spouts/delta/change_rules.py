@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spouts.delta.delta_types import fields_of_table
 from spouts.delta.table_log import LogEntry, LoggedFile, Metadata
+from spouts.delta.version_rows import fields_of_table
 from spouts.files.column_types import reads_as
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError

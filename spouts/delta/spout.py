@@ -7,11 +7,10 @@ from os import PathLike, fspath
 from typing import Any
 
 from spouts.delta.change_rules import ChangeRules
-from spouts.delta.delta_types import fields_of_table
 from spouts.delta.table_log import TableLog
 from spouts.delta.table_place import TablePlace
 from spouts.delta.version_batches import DeltaCoordinator, VersionLimits
-from spouts.delta.version_rows import CHANGE_FIELDS, DeltaEmitter
+from spouts.delta.version_rows import CHANGE_FIELDS, DeltaEmitter, fields_of_table
 from spouts.files.column_types import typed_as
 from trident.arrow import schema_of
 from trident.fields import Fields, FieldsLike

@@ -21,10 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spouts.delta.change_rules import ChangeRules
-from spouts.delta.delta_types import fields_of_table
-from spouts.delta.lost_versions import cleaned_up, not_there, other_table
-from spouts.delta.table_log import LogEntry, LoggedFile, Metadata, TableLog
-from spouts.delta.version_rows import FilePiece
+from spouts.delta.table_log import LogEntry, LoggedFile, Metadata, TableLog, cleaned_up, not_there, other_table
+from spouts.delta.version_rows import FilePiece, fields_of_table
 from spouts.files.ranges import FileRange, cut
 from trident.errors import SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt

@@ -1,24 +1,23 @@
-"""Data files of a Delta table as tables of rows, with the values of partition columns filled in: the workers' side."""
+"""Data files of a Delta table as tables of rows: Delta's types as Spark's, partition columns filled in; the workers' side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spouts.delta.delta_types import partition_value
 from spouts.delta.table_log import LoggedFile
 from spouts.delta.table_place import TablePlace, not_read
 from spouts.files.column_types import read_schema
-from spouts.files.parquet_rows import ROWS, columns_as, columns_in, parquet_file
-from spouts.files.row_groups import Footer
+from spouts.files.parquet_rows import ROWS, Footer, columns_as, columns_in, parquet_file
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
-__all__ = ["CHANGE_FIELDS", "DeltaEmitter", "FilePiece"]
+__all__ = ["CHANGE_FIELDS", "DeltaEmitter", "FilePiece", "fields_of_table", "partition_value"]
 
 CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
 _TYPE = CHANGE_FIELDS.names[0]
@@ -97,3 +96,42 @@ class DeltaEmitter:
                 if name not in columns:
                     columns[name] = pa.repeat(pa.scalar(value, schema.field(name).type), rows)
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+_ESCAPED = re.compile(r"(?:\\u00[0-9A-Fa-f]{2})+")
+_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+
+def fields_of_table(schema: Mapping[str, Any]) -> Fields:
+    """Return the fields of the schema of a Delta table."""
+    return Fields.of([one["name"] for one in schema["fields"]], [_ddl(one["type"]) for one in schema["fields"]])
+
+
+def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Scalar:
+    """Return the value of a partition column. Nothing is null, as Delta's protocol has it; a time without an offset is UTC."""
+    if not text:
+        return pa.scalar(None, type_)
+    if pa.types.is_binary(type_):
+        return pa.scalar(_bytes_of(text), type_)
+    try:
+        if isinstance(type_, pa.TimestampType) and type_.tz is not None:
+            plain = text.removesuffix("Z").removesuffix("+00:00").replace("T", " ")
+            return pa.scalar(plain).cast(pa.timestamp("us")).cast(type_)
+        return pa.scalar(text).cast(type_)
+    except (pa.ArrowException, ValueError) as error:
+        raise SpoutError(f"the value {text!r} of partition column {column!r} is no {type_}: {error}") from error
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return the bytes that a text stands for: delta-rs escapes each of them, Spark takes them for UTF-8."""
+    return bytes.fromhex(text.replace("\\u00", "")) if _ESCAPED.fullmatch(text) else text.encode()
+
+
+def _ddl(type_: Any) -> str:
+    if isinstance(type_, str):
+        return _NAMES.get(type_, type_)
+    if type_["type"] == "array":
+        return f"array<{_ddl(type_['elementType'])}>"
+    if type_["type"] == "map":
+        return f"map<{_ddl(type_['keyType'])},{_ddl(type_['valueType'])}>"
+    return "struct<" + ",".join(f"{one['name']}:{_ddl(one['type'])}" for one in type_["fields"]) + ">"

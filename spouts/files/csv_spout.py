@@ -21,10 +21,9 @@ from spouts.files.csv_lines import CsvFormat
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
+from spouts.files.positions import check_unchanged
 from spouts.files.ranges import Piece, open_error, opened
-from spouts.files.row_reading import RowOptions
-from spouts.files.row_spout import RowFileSpout
-from spouts.files.tail_checks import check_unchanged
+from spouts.files.row_reading import RowFileSpout, RowOptions
 from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import BadDataError, TopologyError

@@ -14,8 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spouts.files.bytes_ahead import BytesAhead
-from spouts.files.file_format import FileFormat, Rest
+from spouts.files.file_format import BytesAhead, FileFormat, Rest
 from spouts.files.file_listing import FileSource, Listed
 from spouts.files.positions import Position, Positions
 from spouts.files.ranges import FileRange, Piece, cut, open_error, plain

@@ -16,8 +16,7 @@ import pyarrow.json as pajson
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
-from spouts.files.row_reading import RowOptions
-from spouts.files.row_spout import RowFileSpout
+from spouts.files.row_reading import RowFileSpout, RowOptions
 from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spouts.files.file_format import FileCut, Rest
-from spouts.files.positions import Position
+from spouts.files.positions import Position, bytes_before, check_goes_on, position_at, position_in
 from spouts.files.ranges import FileRange, opened
-from spouts.files.tail_checks import bytes_before, check_goes_on, position_at, position_in
 from trident.errors import ReplayMismatchError, SpoutError
 
 __all__ = ["LineFiles", "line_end_after", "too_long"]

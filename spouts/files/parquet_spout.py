@@ -1,7 +1,7 @@
 """ParquetFileSpout: the rows of Parquet files, each exactly once, from files that are there and that come.
 
 Definitions are those of `TextFileSpout`, with ranges that begin and end at row groups and the checksum of the footer (see
-`row_groups.py`).
+`parquet_rows.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from spouts.files.column_types import fields_of_columns, read_schema, typed_as
 from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
-from spouts.files.parquet_rows import ParquetEmitter, ParquetOptions
+from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles, ParquetOptions
 from spouts.files.ranges import open_error
-from spouts.files.row_groups import ParquetFiles
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike

@@ -1,4 +1,4 @@
-"""How far each file was read: a compressed table, which every definition holds.
+"""How far each file was read, and whether it is still the file that was read.
 
 A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
 no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
@@ -19,9 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trident.errors import SpoutError
+from spouts.files.ranges import FileRange, open_error, opened
+from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["Position", "Positions"]
+__all__ = ["Position", "Positions", "bytes_before", "check_goes_on", "check_unchanged", "position_at", "position_in"]
 
 _SEAL_AT = 384
 _CHUNK = 256
@@ -128,3 +129,60 @@ def _of_planes(data: bytes, width: int) -> list[int]:
     wide[:, :width] = planes.T
     column: list[int] = wide.reshape(-1).view("<u8").tolist()
     return column
+
+
+_CHECKED = 256
+
+
+def bytes_before(file: int, end: int) -> bytes:
+    """Return the (at most 256) bytes before a position; their checksum tells whether the file is the same."""
+    return os.pread(file, min(end, _CHECKED), max(0, end - _CHECKED))
+
+
+def position_at(path: str, offset: int) -> Position:
+    """Return the position of a file that was read up to `offset`."""
+    try:
+        with opened(path) as file:
+            return position_in(file, offset)
+    except OSError as error:
+        raise open_error(path, error, "cannot go on after a batch") from error
+
+
+def position_in(file: int, offset: int) -> Position:
+    """Return the position of an open file that was read up to `offset`."""
+    return Position(offset, zlib.crc32(bytes_before(file, offset)))
+
+
+def check_goes_on(path: str, file: int, size: int, before: Position | None) -> None:
+    """Make sure that an open file is still the one that was read up to `before`; `ReplayMismatchError` if not."""
+    if before is None:
+        return
+    if size < before.offset:
+        raise ReplayMismatchError(
+            f"the file {path} was read up to byte {before.offset} and has {size} bytes now: it was truncated or "
+            "replaced. Its lines up to there are counted already; give new content a name of its own"
+        )
+    if zlib.crc32(bytes_before(file, before.offset)) != before.crc:
+        raise ReplayMismatchError(
+            f"the file {path} was read up to byte {before.offset}, and the bytes before that are others now: it was "
+            "replaced. Give new content a name of its own"
+        )
+
+
+def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
+    """Make sure that a range that was defined before still holds what it held; `ReplayMismatchError` if not.
+
+    A file that is read `whole` may not have grown either.
+    """
+    path, start, end, crc = range_
+    size = os.fstat(file).st_size
+    if size < end or (whole and size != end):
+        found = "it was truncated or replaced"
+    elif zlib.crc32(bytes_before(file, end)) != crc:
+        found = f"the bytes before {end} are others: it was replaced"
+    else:
+        return
+    raise ReplayMismatchError(
+        f"the batch was defined as bytes {start} to {end} of {path}, which has {size} bytes now, and {found}. "
+        "Put the file back as it was and start again"
+    )

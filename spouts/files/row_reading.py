@@ -1,24 +1,27 @@
-"""Lines that are rows: blocks of text become tables, and a line that cannot be read is found and named, or kept as text."""
+"""Lines that are rows: `RowFileSpout`, and tables from blocks of text; a line that cannot be read is named, or kept as text."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.file_settings import ChosenFiles
 from spouts.files.ranges import Piece
 from spouts.files.text_blocks import TextBlock, TextOptions, line_ends, read_texts
 from trident.arrow import schema_of
 from trident.errors import BadDataError
 from trident.fields import Fields
+from trident.spout.interfaces import Emitter, SpoutType
 
-__all__ = ["LineEmitter", "RowFormat", "RowOptions", "RowParser"]
+__all__ = ["LineEmitter", "RowFileSpout", "RowFormat", "RowOptions", "RowParser"]
 
 _BLOCK = 1 << 20
 _NEWLINE = ord("\n")
@@ -188,3 +191,34 @@ def _line_number(path: str, offset: int) -> int:
         while left > 0 and (data := file.read(min(left, _BLOCK))):
             count, left = count + data.count(b"\n"), left - len(data)
     return count
+
+
+class RowFileSpout:
+    """Emits each row of files once. Transactional.
+
+    Parameters
+    ----------
+    files
+        Which files, and in what batches.
+    format_
+        How a line is read.
+    options
+        What becomes of the rows.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(self, files: ChosenFiles, format_: RowFormat, options: RowOptions) -> None:
+        self._files, self._format, self._options = files, format_, options
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return self._options.emitted_fields
+
+    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        return self._files.coordinator(self._options.text.files, clock)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
+        """Return the worker's side."""
+        return LineEmitter(self._format, self._options)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spouts.files.line_ends import LineFiles, line_end_after, too_long
+from spouts.files.positions import check_unchanged
 from spouts.files.ranges import Piece, open_error, opened
-from spouts.files.tail_checks import check_unchanged
 from trident.errors import ReplayMismatchError, SpoutError
 
 __all__ = ["TextBlock", "TextOptions", "buffer_of", "line_ends", "read_texts"]

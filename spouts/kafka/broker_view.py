@@ -1,18 +1,20 @@
-"""What the driver sees of a Kafka cluster: topics with their ids and leaders, and where partitions begin and end."""
+"""What the driver sees of a Kafka cluster: topics with their ids and leaders, and where partitions begin and end.
+
+Measures how large records are.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import consumer_settings, kafka_error
+from spouts.kafka.client_settings import AskingClient, consumer_settings, kafka_error
+from spouts.kafka.lost_records import LogPosition, truncations
 from spouts.kafka.options import KafkaOptions, Topics
-from spouts.kafka.record_sizes import mean_sizes
-from spouts.kafka.truncations import LogPosition, truncations
 from trident.errors import SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of, is_away, kafka_package
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-__all__ = ["BrokerView", "OffsetBounds", "TopicView"]
+__all__ = ["BrokerView", "OffsetBounds", "TopicView", "mean_sizes"]
 
 _log = logging.getLogger(__name__)
 _ASK_S = 3.0
@@ -255,3 +257,27 @@ class BrokerView:
 
     def _failed(self, doing: str, error: KafkaException) -> SpoutError:
         return kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports)
+
+
+def mean_sizes(consumer: Consumer, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
+    """Return the mean bytes of key and value of `most` records from an offset on, where any came soon."""
+    from confluent_kafka import KafkaException, TopicPartition
+
+    seen: dict[Spot, list[int]] = {}
+    deadline = time.monotonic() + patience_s
+    try:
+        consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
+        while len(consumer.assignment()) and time.monotonic() < deadline:
+            message = consumer.poll(0.05)
+            if message is None:
+                continue
+            spot = Spot(str(message.topic()), message.partition() or 0)
+            sizes = seen.setdefault(spot, [])
+            if message.error() is None:
+                sizes.append(len(message.value() or b"") + len(message.key() or b""))
+            if message.error() is not None or len(sizes) >= most:  # its end, or an error that its reader will tell
+                consumer.incremental_unassign([TopicPartition(*spot)])
+        consumer.unassign()
+    except KafkaException as error:
+        _log.debug("measuring records: %s", error_of(error).str())
+    return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}

@@ -17,7 +17,7 @@ from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.servers.avro import Avro
-from trident.storm.context import TopologyContext
+from trident.storm.interfaces import TopologyContext
 
 __all__ = ["KafkaSpout"]
 

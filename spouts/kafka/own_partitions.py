@@ -12,10 +12,9 @@ from zlib import crc32
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
 from spouts.kafka.client_settings import kafka_error
-from spouts.kafka.lost_records import lost_before, truncated
+from spouts.kafka.lost_records import LogPosition, lost_before, truncated
 from spouts.kafka.offset_notes import OffsetNotes
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka.truncations import LogPosition
 from trident.errors import SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of
 

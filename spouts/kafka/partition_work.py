@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.lost_records import LogPosition, placed
 from spouts.kafka.offset_notes import OffsetNotes
 from spouts.kafka.own_partitions import Start
-from spouts.kafka.truncations import LogPosition, placed
 
 __all__ = ["OffsetWindow", "PartitionWork"]
 

@@ -6,15 +6,21 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from spouts.kafka.batch_limits import BatchLimits
-from spouts.kafka.batch_ranges import OffsetRange, Spot, definition_of, parts_of, positions_of, ranges_of, records_of
+from spouts.kafka.batch_ranges import (
+    BatchLimits,
+    OffsetRange,
+    Spot,
+    definition_of,
+    parts_of,
+    positions_of,
+    ranges_of,
+    records_of,
+)
 from spouts.kafka.broker_view import BrokerView, OffsetBounds, TopicView
-from spouts.kafka.first_polls import FirstPoll
-from spouts.kafka.lost_records import lost_before, replaced_text, topic_replaced, truncated
+from spouts.kafka.lost_records import LogPosition, lost_before, replaced_text, topic_replaced, truncated
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_tables import READERS, KafkaEmitter
-from spouts.kafka.topic_watch import TopicWatch
-from spouts.kafka.truncations import LogPosition
+from spouts.kafka.topic_watch import FirstPoll, TopicWatch
 from trident.errors import SourceAwayError, SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 

@@ -11,11 +11,18 @@ from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import OffsetRange, Spot
-from spouts.kafka.client_settings import is_final, kafka_error
-from spouts.kafka.lost_records import cut_off, gone_topic, range_lost, rewritten, topic_replaced
-from spouts.kafka.truncations import LogPosition, placed, truncation_of
+from spouts.kafka.client_settings import AskingClient, is_final, kafka_error
+from spouts.kafka.lost_records import (
+    LogPosition,
+    cut_off,
+    gone_topic,
+    placed,
+    range_lost,
+    rewritten,
+    topic_replaced,
+    truncation_of,
+)
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 from trident.servers.kafka_client import Reports, error_of
 

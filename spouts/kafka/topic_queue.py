@@ -12,12 +12,11 @@ from spouts.kafka.broker_view import BrokerView
 from spouts.kafka.client_settings import consumer_settings, is_final, kafka_error
 from spouts.kafka.commits import Commits, ReadLimits
 from spouts.kafka.dead_topic import DeadTopic
-from spouts.kafka.lost_records import gone_topic
+from spouts.kafka.lost_records import gone_topic, placed, truncation_of
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.own_partitions import OwnPartitions
 from spouts.kafka.partition_work import PartitionWork
 from spouts.kafka.record_values import RecordValues
-from spouts.kafka.truncations import placed, truncation_of
 from spouts.messages.queue import Message as Taken
 from spouts.messages.queue import decoded
 from trident.errors import SourceAwayError, SpoutError

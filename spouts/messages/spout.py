@@ -15,8 +15,7 @@ from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.spout import Away
 from trident.spout.rich import OutputFieldsDeclarer
-from trident.storm.context import TopologyContext
-from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector
+from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 
 __all__ = ["MessageSpout"]
 

@@ -15,7 +15,7 @@ from spouts.rabbitmq.queue_consumer import QueueConsumer, origin_of
 from trident.errors import ConfigError
 from trident.fields import Fields
 from trident.servers.avro import Avro
-from trident.storm.context import TopologyContext
+from trident.storm.interfaces import TopologyContext
 
 __all__ = ["RabbitMQSpout"]
 

@@ -14,7 +14,7 @@ from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.stream_server import RedisServerOptions, StreamCalls
 from trident.errors import ConfigError
 from trident.fields import FieldsLike
-from trident.storm.context import TopologyContext
+from trident.storm.interfaces import TopologyContext
 
 __all__ = ["RedisStreamRichSpout"]
 

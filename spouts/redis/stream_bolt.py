@@ -10,8 +10,7 @@ from typing import Any
 from spouts.redis.stream_server import RedisServerOptions, ServerAway, StreamServer
 from trident.errors import ConfigError, ReportedFailedException, TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.storm.context import TopologyContext
-from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector
+from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
 
 __all__ = ["RedisStreamBolt"]

@@ -2,11 +2,14 @@
 
 The driver gets one line for each chunk and never the rows. A task that Spark runs twice writes its files twice, under
 different names, and only those of the run that counts are named in its result.
+
+What Spark says when something fails, in one line.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +26,16 @@ from trident.fields import Fields
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Chunk", "ChunkEmitter", "ChunkLimits", "ChunkPart", "cut_chunks", "sync_folder", "write_dataframe"]
+__all__ = [
+    "Chunk",
+    "ChunkEmitter",
+    "ChunkLimits",
+    "ChunkPart",
+    "cut_chunks",
+    "said_by_spark",
+    "sync_folder",
+    "write_dataframe",
+]
 
 _COMPRESSION = "zstd"
 _WRITTEN = "partition int, number int, file string, rows bigint, bytes bigint, length bigint, crc bigint"
@@ -204,3 +216,29 @@ def _read(path: Path, chunk: Chunk) -> pa.Table:
             "log_dir and empty states"
         )
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+
+
+_LONGEST = 500
+
+
+def said_by_spark(error: BaseException) -> str:
+    """Return the line of an error that says what happened; Spark's texts hold whole stack traces."""
+    from py4j.protocol import Py4JJavaError
+
+    if isinstance(error, SpoutError):
+        return str(error)
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
+    _, failed, cause = text.partition("terminated with exception: ")  # the end of a streaming query, and what it was
+    text = cause.partition("=== Streaming Query ===")[0] if failed else text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # An error of a Python worker: its traceback, the error itself at the end.
+    raised = [line for line in lines if "Traceback" in line]
+    line = lines[-1] if raised else lines[0]
+    if line.startswith("ModuleNotFoundError"):
+        return (
+            f"{line[:_LONGEST]}. Is {sys.executable} the Python of Spark's workers? "
+            "If not, set PYSPARK_PYTHON to it before Spark starts"
+        )
+    return line[:_LONGEST]

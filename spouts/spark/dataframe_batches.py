@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from spouts.spark.chunks import ChunkLimits, ChunkPart, cut_chunks, write_dataframe
+from spouts.spark.chunks import ChunkLimits, ChunkPart, cut_chunks, said_by_spark, write_dataframe
 from spouts.spark.manifests import (
     Manifest,
     check_owner,
@@ -23,7 +23,6 @@ from spouts.spark.manifests import (
     remove_rows,
     write_manifest,
 )
-from spouts.spark.spark_errors import said_by_spark
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt

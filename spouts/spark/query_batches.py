@@ -14,8 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spouts.spark.checkpoint_check import check_checkpoint, check_handed, is_batch
-from spouts.spark.checkpoint_files import read_batch, read_checkpoint, sources_of
+from spouts.spark.checkpoint_check import (
+    check_checkpoint,
+    check_handed,
+    is_batch,
+    read_batch,
+    read_checkpoint,
+    sources_of,
+)
 from spouts.spark.chunks import ChunkLimits, ChunkPart, cut_chunks, write_dataframe
 from spouts.spark.manifests import check_owner, fields_as_text, new_rows_folder, read_manifest, write_manifest
 from spouts.spark.stream_query import StreamQuery

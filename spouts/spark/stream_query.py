@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from spouts.spark.spark_errors import said_by_spark
+from spouts.spark.chunks import said_by_spark
 from trident.errors import SpoutError
 
 if TYPE_CHECKING:

@@ -1,17 +1,41 @@
-"""Says who may commit next: the sentinel of the version that a commit is based on, and the meaning of a refused commit."""
+"""Says who may commit next, and the note of each commit in the log of its table: batch, attempt, earlier winners.
+
+The note of each commit in the log of its table: batch, attempt, and the earlier winners; and finding a batch by
+it.
+
+The notes are custom metadata of the Delta commit. The state itself never depends on them: they are for reading batches
+of the past, and distinguish a commit of rows from a compaction, which changes no content.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
 import pyarrow.compute as pc
 
-from states.delta.commit_notes import only_compactions
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.state_table import ABSENT, StateTable
 from trident.errors import BackendError, FencedError, StateError
-from trident.state.txid import Sentinel
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.winners import EVERYTHING_WON, Winners
 from trident.storekit import displaced
 
-__all__ = ["moved_by_compactions", "newest_sentinel", "overtaken"]
+__all__ = [
+    "COMPACTION",
+    "RESET",
+    "STAGED_AS",
+    "BatchPlace",
+    "CommitNote",
+    "find_batch",
+    "is_only_staged",
+    "moved_by_compactions",
+    "newest_sentinel",
+    "only_compactions",
+    "overtaken",
+    "shown_batches",
+]
 
 
 def newest_sentinel(table: StateTable) -> Sentinel | None:
@@ -45,3 +69,142 @@ def overtaken(
         f"commit of {writer} to {what} was refused: version {version} was committed meanwhile, its sentinel is {found}. "
         "Nothing was written; the batch may be replayed"
     )
+
+
+COMPACTION = "trident.compaction"
+STAGED_AS = "trident.staged"
+RESET = "trident.reset"
+_COMMIT = "trident.commit"
+
+
+class CommitNote(NamedTuple):
+    """The commit of a version: its batch, attempt and incarnation, and the winners of the batches before it.
+
+    `incarnation` is None for a commit without a log; `winners` is None if every attempt is treated as the winner.
+    """
+
+    txid: int
+    attempt: int
+    incarnation: str | None
+    winners: Winners | None
+
+    @staticmethod
+    def of_commit(txid: Txid) -> CommitNote:
+        """Return the note of a batch's commit."""
+        winners = None if txid.winners is EVERYTHING_WON else txid.winners
+        return CommitNote(int(txid), txid.attempt, txid.incarnation, winners)
+
+    @staticmethod
+    def of_sentinel(sentinel: Sentinel) -> CommitNote:
+        """Return the note of a sentinel that is written again; all values of that moment are valid."""
+        return CommitNote(sentinel.txid, sentinel.attempt, sentinel.incarnation, None)
+
+    @staticmethod
+    def found_in(entry: Mapping[str, Any]) -> CommitNote | None:
+        """Return the note of an entry of the table's history; None if it has none."""
+        if _COMMIT not in entry:
+            return None
+        txid, attempt, incarnation, winners = json.loads(entry[_COMMIT])
+        return CommitNote(txid, attempt, incarnation, None if winners is None else Winners.of(*winners))
+
+    def metadata(self) -> dict[str, str]:
+        """Return the note as custom metadata of a Delta commit."""
+        winners = None if self.winners is None else (self.winners.ranges, self.winners.adopted)
+        return {_COMMIT: json.dumps([self.txid, self.attempt, self.incarnation, winners])}
+
+    def snapshot(self, txid: int) -> Snapshot:
+        """Return the snapshot of a batch up to this one, with the winners that this commit knows."""
+        if self.winners is None:
+            return Snapshot(txid)
+        return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
+
+
+class BatchPlace(NamedTuple):
+    """The place of a batch: the version that holds the state after it, and the winners that the newest commit knows."""
+
+    version: int
+    snapshot: Snapshot
+
+
+def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: int) -> bool:
+    """Return whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
+    kept = {entry["version"] for entry in entries if _changes_nothing(entry)}
+    return kept.issuperset(range(after + 1, until + 1))
+
+
+def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether one of the entries published what was staged under a name, and the others changed no content."""
+    return [entry.get(STAGED_AS) for entry in entries if not _changes_nothing(entry)] == [name]
+
+
+def find_batch(
+    entries: Sequence[Mapping[str, Any]],
+    newest: int,
+    laid: Callable[[], Sentinel | None],
+    txid: int | Snapshot,
+    what: str,
+) -> BatchPlace | None:
+    """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
+
+    The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
+    files are kept longer. `laid` reads the sentinel of the newest version: it names the last batch that touched the table,
+    even if the history does not go back so far.
+
+    Raises
+    ------
+    StateError
+        There is no note, or the batch is later than the last note and given by its number alone.
+    """
+    shown = list(_shown(entries, newest))
+    sentinel = None if shown else laid()
+    last = shown[0][1] if shown else None if sentinel is None else CommitNote.of_sentinel(sentinel)
+    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
+    number = txid.txid if isinstance(txid, Snapshot) else txid
+    if last is None or not (
+        last.txid or isinstance(txid, Snapshot)
+    ):  # a sentinel of batch 0 is written before the first batch
+        raise StateError(f"{what}: its log holds no commit of a batch")
+    if number >= last.txid and isinstance(txid, Snapshot):
+        return BatchPlace(newest, txid)
+    if number > last.txid:
+        raise StateError(
+            f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
+            "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
+        )
+    then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
+    return next((BatchPlace(version, then) for version, one in shown if one.txid <= number), None)
+
+
+def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:
+    """Return (version, txid) for each batch of the last incarnation that a version shows, newest first."""
+    return [(version, note.txid) for version, note in _shown(entries, newest) if note.txid]
+
+
+def _shown(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
+    # Each commit with the last version before the next commit.
+    until = newest
+    for version, note in _last_incarnation(entries):
+        yield until, note
+        until = version - 1
+
+
+def _last_incarnation(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, CommitNote]]:
+    incarnation: tuple[str | None] | None = None
+    for entry in entries:
+        if RESET in entry:
+            return
+        note = CommitNote.found_in(entry)
+        if note is None:
+            continue
+        if incarnation is not None and incarnation != (note.incarnation,):
+            return
+        incarnation = (note.incarnation,)
+        yield entry["version"], note
+
+
+def _changes_nothing(entry: Mapping[str, Any]) -> bool:
+    return COMPACTION in entry or _is_vacuum(entry)
+
+
+def _is_vacuum(entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("operation", "")).startswith("VACUUM")

@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.opened_base import OpenedBase
-from states.delta.commit_notes import is_only_staged
 from states.delta.faults import VersionMoved
-from states.delta.fence import moved_by_compactions, newest_sentinel
-from states.delta.indexed_values import IndexedValues
+from states.delta.fence import is_only_staged, moved_by_compactions, newest_sentinel
+from states.delta.indexed_values import IndexedValues, Puts
 from states.delta.layout import DeltaLayout, in_order
-from states.delta.puts import Puts
 from states.delta.state_table import ABSENT, StateTable
 from trident.state.txid import Sentinel
 

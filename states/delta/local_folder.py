@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from states.delta.log_entries import added_files, is_cut, is_whole
+from states.delta.old_versions import added_files, is_cut, is_whole
 from trident.errors import StateError
 
 __all__ = ["TableFolder"]

@@ -15,9 +15,9 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from states.delta.commit_notes import COMPACTION
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
+from states.delta.fence import COMPACTION
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import StateError

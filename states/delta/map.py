@@ -8,18 +8,16 @@ from typing import Any
 
 from states.delta.beyond_memory.base_table import TRIMMED
 from states.delta.beyond_memory.opened_base import OpenedBase
-from states.delta.commit_notes import RESET, CommitNote
 from states.delta.faults import VersionMoved
-from states.delta.fence import newest_sentinel, overtaken
+from states.delta.fence import RESET, CommitNote, newest_sentinel, overtaken
 from states.delta.index import Index
+from states.delta.indexed_values import Puts
 from states.delta.layout import RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
 from states.delta.publishing import Publishing
-from states.delta.puts import Puts
 from states.delta.reader import Reader
-from states.delta.staged_files import Staged
-from states.delta.staging import Staging
+from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
 from states.delta.state_tables import StateTables
 from trident.errors import StateError

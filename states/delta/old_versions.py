@@ -4,19 +4,31 @@ A version can be read as long as a checkpoint at or before it, the log entries s
 versions go from the oldest on, up to a checkpoint, which is kept. First the data files that their entries removed: no
 later version has them, unless another program has brought them back. Then the entries, oldest first. After a kill in
 between, the entries that are still there name what is left, and the next run deletes that.
+
+What a log entry and a data file of a Delta table look like when they are whole.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyarrow.fs import FileSelector, FileSystem
 
-__all__ = ["delete_files", "delete_versions_before", "removed_since"]
+__all__ = [
+    "TXN_IS_LAST",
+    "added_files",
+    "delete_files",
+    "delete_versions_before",
+    "is_cut",
+    "is_whole",
+    "removed_since",
+]
 
 _LOG = "_delta_log"
 _LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[\w.-]*(?:parquet|json))")
@@ -91,3 +103,48 @@ def _removed(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _time_of(actions: Sequence[dict[str, Any]]) -> int:
     notes = (action["commitInfo"] for action in actions if "commitInfo" in action)
     return max((int(note.get("timestamp", 0)) for note in notes), default=0)
+
+
+TXN_IS_LAST = "trident.txn_is_last"
+"""The mark of our commits: their log entry is whole only if its last line is a transaction."""
+
+_PARQUET = b"PAR1"
+
+
+def is_whole(data: bytes, version: int) -> bool:
+    """Return whether the log entry of a version was written to its end."""
+    # A cut at the end of a line leaves valid lines: half a batch, or a compaction that only removes. But delta-rs writes
+    # the transaction of a commit last, and the commits made here say that they have one.
+    try:
+        actions: Sequence[Any] = [json.loads(line) for line in data.decode("utf-8").splitlines()]
+    except ValueError:
+        return False
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        return False
+    kinds = {kind for action in actions for kind in action}
+    if version == 0 and not {"protocol", "metaData"} <= kinds:
+        return False
+    notes = [note for action in actions if isinstance(note := action.get("commitInfo"), dict)]
+    return "txn" in actions[-1] if any(TXN_IS_LAST in note for note in notes) else True
+
+
+def added_files(entry: str) -> list[Mapping[str, Any]]:
+    """Return the data files that a log entry adds."""
+    return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
+
+
+def is_cut(name: Path, size: int | None = None) -> bool:
+    """Return whether a Parquet file is missing, or not as long as it should be."""
+    try:
+        data = name.open("rb")
+    except FileNotFoundError:
+        return True
+    with data:
+        length = data.seek(0, os.SEEK_END)
+        if length < 2 * len(_PARQUET) or (size is not None and size != length):
+            return True
+        ends = []
+        for at in (0, length - len(_PARQUET)):
+            data.seek(at)
+            ends.append(data.read(len(_PARQUET)))
+        return ends != [_PARQUET, _PARQUET]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from states.delta.beyond_memory.bucket_files import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
-from states.delta.table_places import CHANGES
+from states.delta.options import CHANGES
 from trident.errors import EnvironmentProblem, StateError
 from trident.redaction import redacted
 from trident.state.txid import Snapshot

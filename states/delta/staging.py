@@ -11,24 +11,27 @@ something else, the task reads it again.
 A state may outgrow memory: then a task keeps what changed since the last merge, and the driver merges from the table. If the
 driver commits some batches by itself (small ones, with `engine="auto"`), it has an index for as long as no task stages, and
 merges from that: the index goes on with each base that it has made (`Publishing`).
+
+What a task stages, as its driver hears of it: the name of a file, and what is in it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyarrow.fs import FileSelector
 
-from states.delta.commit_notes import STAGED_AS, CommitNote
 from states.delta.data_files import added, name_of
 from states.delta.faults import VersionMoved
-from states.delta.fence import moved_by_compactions
+from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
 from states.delta.index import Index, StagedCommit
-from states.delta.puts import Puts
-from states.delta.staged_files import STAGED, Staged, StagedName
+from states.delta.indexed_values import Puts
 from states.delta.state_table import StateTable
 from trident.errors import BackendError, SecondRunError, StateError
 from trident.state.txid import Sentinel, Txid
@@ -36,7 +39,7 @@ from trident.state.txid import Sentinel, Txid
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
-__all__ = ["Staging"]
+__all__ = ["STAGED", "Staged", "StagedName", "Staging"]
 
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
@@ -149,3 +152,72 @@ class Staging:
                 ) from error
         self._table.sync_data(name)
         return added(name, staged.size, staged.rows, True)
+
+
+STAGED = "_staged"
+_NAME = re.compile(r"([\da-f]{16})-(\d+)-(\d+)-(\d+)-(\w*)\.parquet")
+
+
+class StagedName(NamedTuple):
+    """Who staged a file: the log, the batch, the attempt, the partition, and the run of the task."""
+
+    log: str
+    txid: int
+    attempt: int
+    partition: int
+    run: str
+
+    @classmethod
+    def of_commit(cls, own: Sentinel, partition: int) -> Self:
+        """Return the name for a commit by its sentinel."""
+        return cls(_digest(own.incarnation), own.txid, own.attempt, partition, own.run)
+
+    @classmethod
+    def of_file(cls, name: str) -> Self | None:
+        """Return the name of a file; None if it is not one of ours."""
+        found = _NAME.fullmatch(name)
+        return found and cls(found[1], int(found[2]), int(found[3]), int(found[4]), found[5])
+
+    def is_other_run_of(self, own: StagedName) -> bool:
+        """Whether another run of the same task wrote it."""
+        return self[:4] == own[:4] and self.run != own.run
+
+    def is_stale(self, incarnation: str, attempt: int) -> bool:
+        """Whether it is of an attempt up to this one, or of another log."""
+        return self.log != _digest(incarnation) or self.attempt <= attempt
+
+    def __str__(self) -> str:
+        return f"{self.log}-{self.txid}-{self.attempt}-{self.partition}-{self.run}.parquet"
+
+
+class Staged(NamedTuple):
+    """What a task has staged: plain data, which goes through the driver.
+
+    Attributes
+    ----------
+    name
+        The file.
+    size, rows, seq
+        Its bytes, its rows, and the `_seq` of all of them.
+    version
+        The version of the table that its values are based on.
+    """
+
+    name: str
+    size: int = 0
+    rows: int = 0
+    seq: int = 0
+    version: int = 0
+
+    def packed(self) -> bytes:
+        """Return it as bytes."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Self:
+        """Return what was packed."""
+        return cls(*json.loads(data))
+
+
+def _digest(incarnation: str) -> str:
+    return blake2b(incarnation.encode(), digest_size=8).hexdigest()

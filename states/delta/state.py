@@ -49,9 +49,8 @@ from pathlib import Path
 from typing import Any
 
 from states.delta.map import DeltaBackingMap
-from states.delta.options import DeltaOptions
+from states.delta.options import DeltaOptions, local_path
 from states.delta.spark_table import delta_dataframe, delta_session_conf
-from states.delta.table_places import local_path
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
 from trident.redaction import Redacted

@@ -24,10 +24,8 @@ from pyarrow.fs import FileSystem
 from states.delta.data_files import DataFile, data_files, write_file
 from states.delta.faults import VersionMoved, reading, writing
 from states.delta.local_folder import TableFolder
-from states.delta.log_entries import TXN_IS_LAST
-from states.delta.nesting import only_data_files
-from states.delta.old_versions import delete_files, delete_versions_before, removed_since
-from states.delta.table_opening import TableOpening
+from states.delta.old_versions import TXN_IS_LAST, delete_files, delete_versions_before, removed_since
+from states.delta.table_opening import TableOpening, only_data_files
 from trident.errors import BackendError, StateError, StoreAwayError
 from trident.object_stores import short
 

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from states.delta.beyond_memory.base_reads import BaseReads
-from states.delta.commit_notes import BatchPlace, find_batch, shown_batches
-from states.delta.fence import newest_sentinel
+from states.delta.fence import BatchPlace, find_batch, newest_sentinel, shown_batches
 from states.delta.indexed_values import IndexedValues
 from states.delta.layout import DeltaLayout, RawValue, in_order
 from states.delta.map import DeltaBackingMap

@@ -1,4 +1,4 @@
-"""The transactions that a sink writes: records and the sentinel become visible together, or not at all.
+"""The transactions that a sink writes, records and sentinel together or not at all; and the errors of Kafka's client.
 
 The sentinel is the metadata of an offset: the one that a consumer group of the sink's own has in partition 0 of the topic.
 Kafka deletes that offset together with the topic, and the sentinel says of which topic it is. So a topic that was deleted or
@@ -19,13 +19,12 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from states.kafka.faults import backend_error
 from states.kafka.options import KafkaTopicOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
-from trident.servers.kafka_client import Reports, is_passing
+from trident.servers.kafka_client import STRANGER, Reports, is_away, is_passing
 from trident.storekit import Register, Retries
 
-__all__ = ["TopicRecord", "TopicWriter"]
+__all__ = ["TopicRecord", "TopicWriter", "backend_error"]
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -243,3 +242,46 @@ def _patiently(wait_s: float, call: Callable[[float], T]) -> T:
         return is_passing(error.args[0]) and time.monotonic() < limit
 
     return Retries(0, 0.05, 1.0).run(lambda: call(max(0.1, limit - time.monotonic())), KafkaException, goes_on)
+
+
+_AWAY = "are the brokers up, and are their addresses right, also those that they advertise?"
+_TOPIC = "create the topic, or give the name of one that exists"
+_RIGHTS = "docs/states/kafka.md lists the rights that the user needs"
+_TAKEN = (
+    "another producer with its transactional id has begun: a driver that replaced this one, or another state with the same "
+    "prefix. Nothing of this attempt is seen"
+)
+_ADVICE = {
+    "UNKNOWN_TOPIC_OR_PART": _TOPIC,
+    "_UNKNOWN_TOPIC": _TOPIC,
+    "TOPIC_EXCEPTION": _TOPIC,
+    "UNKNOWN_TOPIC_ID": _TOPIC,
+    "_UNKNOWN_PARTITION": "the field for the partition names one that the topic does not have",
+    "MSG_SIZE_TOO_LARGE": (
+        "write smaller records, or raise max.message.bytes of the topic and config={'message.max.bytes': …}"
+    ),
+    "INVALID_TRANSACTION_TIMEOUT": "lower transaction.timeout.ms in config, or raise the broker's limit",
+    **dict.fromkeys(STRANGER, "check user, password and TLS in config"),
+    **dict.fromkeys(("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"), _TAKEN),
+}
+_PERMANENT = ("_UNKNOWN_PARTITION", "MSG_SIZE_TOO_LARGE", "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED")
+
+
+def backend_error(doing: str, what: str, error: Any, reports: Reports) -> BackendError:
+    """Return the error of Trident for one of Kafka's.
+
+    Parameters
+    ----------
+    doing, what
+        "commit batch 5", and the state, topic and brokers.
+    error
+        A `KafkaError`.
+    reports
+        What the client said of its connections.
+    """
+    name, message = error.name(), f"{doing} of {what}: {error.name()}: {error.str()}"
+    if is_away(error):
+        return StoreAwayError(f"{message} ({reports}); {_AWAY}", what)
+    is_forbidden = name.endswith("AUTHORIZATION_FAILED")
+    advice = _ADVICE.get(name, _RIGHTS if is_forbidden else "see the broker's log")
+    return BackendError(f"{message}; {advice}", name not in _PERMANENT and not is_forbidden)

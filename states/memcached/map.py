@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from states.memcached.faults import CHANGED, refused
 from states.memcached.fence import CommitGuard
 from states.memcached.key_names import Names, prefix_of, unwrap, wrap
 from states.memcached.options import MemcachedOptions
+from states.memcached.protocol import CHANGED, refused
 from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError
 from trident.state.backing_map import BackingMap, MapFacts

@@ -17,8 +17,7 @@ from functools import partial
 from typing import Any
 
 from states.redis.layout import SENTINEL, RedisLayout
-from states.redis.scripts import Command, script
-from states.redis.wire import Call, Wire
+from states.redis.wire import Call, Command, Wire, script
 from trident.errors import BackendError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from states.redis.layout import RedisLayout
-from states.redis.scripts import Command
-from states.redis.wire import Call, Wire
+from states.redis.wire import Call, Command, Wire
 from trident.errors import BackendError
 from trident.state.encoding.codec import decode_keys
 from trident.state.interfaces import Key

@@ -16,19 +16,15 @@ from operator import is_
 from typing import Any
 
 from states.redis.cluster import Cluster
-from states.redis.cluster_layout import ClusterLayout
-from states.redis.evictions import Evictions
+from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
-from states.redis.health import greeted
-from states.redis.layout import KeyGroup, RedisLayout, default_prefix
+from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
-from states.redis.scripts import Command
-from states.redis.wire import Call, Link, Server, Wire
+from states.redis.wire import Call, Command, Link, Server, Wire
 from trident.errors import StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.encoding.serializers import Serializer
-from trident.state.encoding.stored_values import Decode, StoredValues
+from trident.state.encoding.serializers import Decode, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_size, refuse_read_only

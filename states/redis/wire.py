@@ -1,6 +1,8 @@
 """Calls to Redis: packed by hiredis, several in flight on each connection, sent again when a connection breaks.
 
 A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that.
+
+The Lua scripts of this process, by their digests. `fence.py` and `map.py`, which have them, say what they do.
 """
 
 from __future__ import annotations
@@ -9,17 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha1
 from itertools import count
 from typing import Any, TypeVar
 
 from states.redis.faults import is_moving, is_transient, refused
 from states.redis.options import RedisOptions
-from states.redis.scripts import Command, eval_of
 from trident.errors import ConfigError
 from trident.servers.redis_server import driver, name_of
 from trident.storekit import Retries
 
-__all__ = ["Call", "Link", "Server", "Wire"]
+__all__ = ["Call", "Command", "Link", "Server", "Wire", "eval_of", "script"]
 
 Result = TypeVar("Result")
 
@@ -262,3 +264,23 @@ def _all(lost: deque[Call], source: Iterator[Call]) -> Iterator[Call]:
     # Not `yield from`: an attempt that breaks closes this iterator, which must leave the rest of the source for the next.
     for call in source:  # noqa: UP028
         yield call
+
+
+Command = tuple[Any, ...]
+"""The words of a command."""
+
+_LUA: dict[bytes, bytes] = {}
+
+
+def script(source: str) -> bytes:
+    """Return the digest of a Lua script, by which EVALSHA calls it."""
+    text = source.encode()
+    digest = sha1(text, usedforsecurity=False).hexdigest().encode()
+    _LUA[digest] = text
+    return digest
+
+
+def eval_of(command: Command) -> Command:
+    """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
+    _evalsha, digest, *rest = command
+    return (b"EVAL", _LUA[digest], *rest)

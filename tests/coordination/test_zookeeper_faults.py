@@ -25,7 +25,7 @@ from tests.coordination.log_samples import TOPOLOGY, commit, without_epoch
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.config import Config
-from trident.coordination import zookeeper_claim, zookeeper_connection
+from trident.coordination import zookeeper_claim, zookeeper_nodes
 from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.zookeeper_log import ZooKeeperLog
@@ -211,7 +211,7 @@ def test_what_waits_for_a_server_ends_soon_when_the_driver_is_to_stop(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(zookeeper_connection, "_STOP_S", 0.5)
+    monkeypatch.setattr(zookeeper_nodes, "_STOP_S", 0.5)
     log = open_log(f"zookeeper://{mortal.hosts}/log", TOPOLOGY)
     log.append(commit(1))
     mortal.stop()
@@ -289,7 +289,7 @@ def gone() -> Iterator[str]:
 def test_a_machine_of_the_ensemble_that_is_gone_does_not_keep_the_log_from_being_opened(
     home: ZooKeeperHome, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_connection, "SESSION_S", 2.0)
+    monkeypatch.setattr(zookeeper_nodes, "SESSION_S", 2.0)
     hosts = home.address.removeprefix("zookeeper://").removesuffix(home.path)
     for txid in range(1, 7):  # which one is asked first is drawn
         with closing(open_log(f"zookeeper://{gone},{hosts}{home.path}", TOPOLOGY)) as log:
@@ -539,7 +539,7 @@ def connections() -> int:
 
 
 def test_without_a_server_the_start_ends_soon_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_connection, "SESSION_S", 0.3)
+    monkeypatch.setattr(zookeeper_nodes, "SESSION_S", 0.3)
     before = connections()
     for open_it in (lambda at: open_log(at, TOPOLOGY), open_reader):
         with pytest.raises(LogError, match=r"no ZooKeeper answers at 127.0.0.1:1 \(waited 0.3 seconds .* Start it, or"):

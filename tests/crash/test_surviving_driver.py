@@ -19,7 +19,7 @@ from trident.coordination.memory_log import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
 from trident.runtime.running import start
-from trident.runtime.steps.partitions import partition_of
+from trident.runtime.steps.key_columns import partition_of
 from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
 from trident.topology import TridentTopology
 from trident.tuples import TridentTuple

@@ -15,7 +15,7 @@ from tests.crash.driver_runs import Outcome
 from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
-from trident.coordination import zookeeper_connection
+from trident.coordination import zookeeper_nodes as zookeeper_connection
 from trident.errors import LogError
 from trident.runtime.running import RunningTopology, start
 from trident.spout.interfaces import TransactionAttempt

@@ -12,7 +12,7 @@ import pytest
 from tests.explain.topologies import everything, rows, stock, word_count
 from trident import TopologyError, TridentTopology
 from trident.operations import Count, Split
-from trident.operations.combined_values import MergedCombiner
+from trident.operations.names import MergedCombiner
 from trident.runtime.steps.kernels import step_runs
 
 GOLDEN = Path(__file__).parent / "golden"

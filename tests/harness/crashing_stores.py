@@ -7,7 +7,7 @@ from typing import Any
 
 from trident.state import IBackingMap, Key, Txid
 from trident.state.backing_map import backing_map
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 WAYS = ("before", "middle", "after")
 

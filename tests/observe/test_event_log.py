@@ -20,7 +20,7 @@ from tests.harness.topology_runs import WAIT_S, FailTimes, keep
 from tests.observe.watching import started, word_topology
 from trident import BatchFailedError, TridentTopology
 from trident.observe import AttemptFailed, BatchCommitted, JsonFormatter, TopologyStarted, TopologyTerminated
-from trident.observe.event_log import event_logger, event_of
+from trident.observe.events import event_logger, event_of
 
 ONE = ("--conf", "max_spout_pending=1")
 IN_PROCESS = ("--engine", "in_process", "--log-format", "json")

@@ -18,12 +18,11 @@ from trident.observe import (
     TopologyListener,
     TopologyStarted,
     TopologyTerminated,
-    delivery,
     monitoring,
 )
 from trident.runtime.running import RunningTopology
 
-DELIVERY = "trident.observe.delivery"
+DELIVERY = "trident.observe.monitoring"
 
 
 def failing(folder: Path, times: int) -> TridentTopology:
@@ -164,7 +163,7 @@ class Hanging(Kept):
 def test_a_listener_that_hangs_holds_up_neither_batches_nor_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "MOST_WAITING", 2)
+    monkeypatch.setattr(monitoring, "MOST_WAITING", 2)
     monkeypatch.setattr(monitoring, "_LISTENERS_END_S", 0.05)
     topology, feeder, hanging = TridentTopology("hanging"), FeederBatchSpout("x: string"), Hanging("listener")
     keep(topology.new_stream("s", feeder))

@@ -26,7 +26,7 @@ from trident.planner.placing import misplaced
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec, map_state
 from trident.state.encoding.codec import decode, decode_keys
-from trident.ui.trident_pages import TridentPages
+from trident.ui.running_pages import TridentPages
 
 __all__ = ["Stores", "check", "check_group"]
 

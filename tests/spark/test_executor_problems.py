@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.spark.executor_problems import cannot_import, executor_problem
+from trident.spark.job_errors import cannot_import, executor_problem
 
 _LOST = (
     "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent "

@@ -24,7 +24,7 @@ from trident.state import (
     Winners,
     map_for,
 )
-from trident.testing.backend.updaters import Append
+from trident.testing.backend.simulated_log import Append
 
 SCHEDULES = 40
 PARTITIONS = 2

@@ -19,7 +19,7 @@ import pytest
 from spouts.kafka.offset_notes import OffsetNotes
 from spouts.spark.chunks import Chunk
 from spouts.spark.manifests import read_manifest, write_manifest
-from states.delta.commit_notes import CommitNote
+from states.delta.fence import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
 from trident.coordination import framing, log_file

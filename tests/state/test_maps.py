@@ -23,7 +23,7 @@ from trident.state import (
     Winners,
     map_for,
 )
-from trident.testing.backend.updaters import Add, Append
+from trident.testing.backend.simulated_log import Add, Append
 
 KINDS = [OpaqueMap, TransactionalMap, NonTransactionalMap]
 every_kind = pytest.mark.parametrize("new_map", KINDS, ids=lambda kind: kind.__name__)

@@ -22,7 +22,7 @@ from trident.state import (
     Winners,
 )
 from trident.state.removals import REMOVAL_LAG
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")
 every_kind = pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)

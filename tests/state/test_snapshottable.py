@@ -28,7 +28,7 @@ from trident.state import (
     Winners,
     map_state,
 )
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 
 def test_the_single_value_is_kept_under_the_fixed_key() -> None:

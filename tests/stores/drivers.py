@@ -12,7 +12,7 @@ from tests.stores.interruptions import Reach, SeamedState, go_on
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.runtime.reading.views import StateView
-from trident.runtime.steps.partitions import partitions_of
+from trident.runtime.steps.key_columns import partitions_of
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
 

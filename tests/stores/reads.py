@@ -17,7 +17,7 @@ from tests.stores.catalog import Home
 from tests.stores.drivers import KEYS, Driver
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import StaleTransactionError
-from trident.runtime.steps.partitions import partitions_of
+from trident.runtime.steps.key_columns import partitions_of
 
 READERS = 2
 READS_PER_BATCH = 20

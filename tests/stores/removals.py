@@ -15,7 +15,7 @@ from typing import Any
 from tests.stores.catalog import Home
 from tests.stores.drivers import KEYS, Driver, Model, apply, check, one_key_of_each, random_batch
 from trident.errors import UnsupportedOperation
-from trident.runtime.steps.partitions import partitions_of
+from trident.runtime.steps.key_columns import partitions_of
 from trident.state import Key
 from trident.state.removals import REMOVAL_LAG
 

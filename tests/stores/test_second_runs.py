@@ -10,7 +10,7 @@ import pytest
 from tests.stores.catalog import STORES, Home
 from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state import Sentinel, Snapshot, Txid, Winners
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 A = 1 << 20
 KEYS = [(name,) for name in ("both", "first", "second", "again")]

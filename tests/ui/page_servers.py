@@ -22,8 +22,7 @@ from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster
 from trident.ui.one_topology import OneTopology
 from trident.ui.recent_log import RecentLog
-from trident.ui.storm_pages import StormPages
-from trident.ui.trident_pages import TridentPages
+from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 
 TOKEN = "a token of tests"

@@ -32,8 +32,7 @@ from trident.runtime.running import RunningTopology
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.ui.one_topology import OneTopology
-from trident.ui.storm_pages import StormPages
-from trident.ui.trident_pages import TridentPages
+from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import OneTopology
-from trident.ui.storm_pages import StormPages
+from trident.ui.running_pages import StormPages
 from trident.ui.ui_server import UIServer
 
 T = "/api/v1/topology"

@@ -27,8 +27,7 @@ from trident.observe import at_work
 from trident.observe.heartbeats import heartbeat_of
 from trident.ui.cluster_pages import TopologyPages
 from trident.ui.one_topology import OneTopology
-from trident.ui.storm_pages import StormPages
-from trident.ui.trident_pages import TridentPages
+from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 
 T = "/api/v1/topology"

@@ -34,8 +34,7 @@ from trident.cli.arguments import (
     log_named,
 )
 from trident.cli.console import reporting, say
-from trident.cli.daemon_commands import add_daemon_commands
-from trident.cli.ui_command import add_ui_command
+from trident.cli.daemon_commands import add_daemon_commands, add_ui_command
 from trident.extras import needs_package
 
 if TYPE_CHECKING:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, Conf, Debug, Target
-from trident.cli.cluster_arguments import (
+from trident.cli.arguments import (
+    AsJson,
     ClusterAddress,
     ClusterToken,
+    Conf,
+    Debug,
     Include,
     Requirements,
+    Target,
     Topology,
     Workers,
     conf_of,
@@ -241,7 +244,7 @@ def _logs(
 ) -> None:
     """Print the end of the log of a topology's driver, wherever it runs."""
     with _client(cluster, token, debug) as client:
-        from trident.cli.cluster_logs import print_logs
+        from trident.cli.cluster_output import print_logs
 
         print_logs(client, topology, follow)
 

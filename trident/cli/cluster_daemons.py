@@ -7,14 +7,13 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from trident.cli.console import json_line, say
-from trident.cli.signals import Signals, ending_signals
+from trident.cli.console import Signals, ending_signals, json_line, say
+from trident.cluster.client.cluster_token import own_token
 from trident.cluster.lost_state import left_of
 from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
 from trident.cluster.nimbus.nimbus import NimbusSettings
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
-from trident.cluster.tokens import own_token
 from trident.cluster_errors import ClusterError
 
 __all__ = ["run_nimbus", "run_supervisor", "run_up"]

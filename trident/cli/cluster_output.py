@@ -1,8 +1,9 @@
-"""What the commands for clusters print: topologies, one topology, errors."""
+"""What the commands for clusters print: topologies, one topology, errors, the log of a driver."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,11 +12,13 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from trident.cli.console import is_wide, results, say, table
+from trident.cli.console import is_wide, problems, results, say, table
+from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.redaction import shown_settings
 
-__all__ = ["duration", "first_line", "print_errors", "print_json", "print_list", "print_topology"]
+__all__ = ["duration", "first_line", "print_errors", "print_json", "print_list", "print_logs", "print_topology"]
 
 _MOST_NAMES = 5
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -128,3 +131,34 @@ def _where(found: TopologyOverview) -> str:
 
 def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+_LOOK_S = 0.5
+
+
+def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
+    """Print the end of a driver's log; `follow`: and what is added to it, until Ctrl-C or until the topology has ended.
+
+    When the topology gets another driver, its log follows from the beginning.
+    """
+    found = client.log(topology)
+    _print(found["text"])
+    while follow:
+        if not found["text"]:
+            time.sleep(_LOOK_S)
+        try:
+            found = client.log(topology, found["next"])
+        except NoSuchTopology:
+            say(f"topology {topology!r} has ended", console=problems())
+            return
+        except (ClusterUnreachable, NoLeader) as error:
+            say(f"{error}; trying again", console=problems())
+            time.sleep(_LOOK_S)
+            continue
+        _print(found["text"])
+
+
+def _print(text: str) -> None:
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()

@@ -1,12 +1,14 @@
-"""What the commands print, and how they fail: errors of the framework are one message, not a stack trace."""
+"""What the commands print and how they end: errors in one message, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO
 
 import typer
@@ -16,13 +18,14 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from trident.errors import FencedError, TridentError
-from trident.observe.event_log import JsonFormatter, event_logger, event_of
-from trident.observe.events import AttemptFailed, TopologyTerminated
+from trident.observe.events import AttemptFailed, JsonFormatter, TopologyTerminated, event_logger, event_of
 
 __all__ = [
     "INTERRUPTED",
     "PIPE_WIDTH",
     "REPLACED",
+    "Signals",
+    "ending_signals",
     "is_wide",
     "json_line",
     "problems",
@@ -176,3 +179,43 @@ def _is_no_repetition(record: logging.LogRecord) -> bool:
     event = event_of(record)
     is_last_failure = isinstance(event, AttemptFailed) and not event.will_retry
     return not (is_last_failure or (isinstance(event, TopologyTerminated) and event.exception is not None))
+
+
+class Signals:
+    """Notices SIGINT and SIGTERM. The handler only notes the first: it may run in the middle of anything.
+
+    Parameters
+    ----------
+    first, second
+        What is said at the first signal, and at the second.
+    """
+
+    def __init__(self, first: str, second: str, as_json: bool) -> None:
+        self.received: int | None = None
+        self._first, self._second, self._as_json = first, second, as_json
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        if self.received is not None:
+            self._say(self._second)
+            os._exit(128 + signum)  # a crash like any other: what is promised does not depend on a clean end
+        self.received = signum
+        self._say(self._first)
+
+    def _say(self, text: str) -> None:
+        # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
+        line = json_line(text) if self._as_json else f"\n{text}"
+        os.write(2, f"{line}\n".encode())
+
+
+@contextmanager
+def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
+    """Notice signals in the block, see `Signals`."""
+    signals = Signals(first, second, as_json)
+    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
+            for signum, handler in before.items():
+                signal.signal(signum, handler)

@@ -16,8 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from trident.cli.console import results, say, table
 from trident.cli.demo_crash import Kill, run_with_kills
-from trident.cli.demo_folder import DemoFolder
-from trident.cli.demo_text import DemoText, count_words, find_text, standard_library
+from trident.cli.demo_folder import DemoFolder, DemoText, count_words, find_text, standard_library
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config

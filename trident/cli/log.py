@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from trident.cli.console import PIPE_WIDTH, is_wide, results, table
-from trident.coordination.letter_records import LETTERS, numbers_of
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
-from trident.coordination.records import CommitRecord
+from trident.coordination.records import LETTERS, CommitRecord, numbers_of
 from trident.errors import LogError
 from trident.naming import counted
 from trident.runtime.loop.batch_time import TIME

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trident.cli.console import problems, say
-from trident.cli.signals import ending_signals
+from trident.cli.console import ending_signals, problems, say
 from trident.cluster_errors import NoLeader
 from trident.http.strangers import is_loopback
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
@@ -38,13 +37,13 @@ class PageServing:
 
     def of_trident(self, running: RunningTopology) -> AbstractContextManager[None]:
         """Serve the page of a running topology while the context lasts."""
-        from trident.ui.trident_pages import TridentPages
+        from trident.ui.running_pages import TridentPages
 
         return self._of(running.name, TridentPages(running))
 
     def of_storm(self, running: RunningStormTopology) -> AbstractContextManager[None]:
         """Serve the page of a running topology of spouts and bolts while the context lasts."""
-        from trident.ui.storm_pages import StormPages
+        from trident.ui.running_pages import StormPages
 
         return self._of(running.name, StormPages(running))
 
@@ -73,10 +72,10 @@ class PageServing:
 
 def serve_cluster(address: str | None, token: str | None, host: str, port: int, as_json: bool) -> int:
     """Serve the page of a cluster until a signal; returns the exit code."""
+    from trident.cluster.client.cluster_token import own_token
     from trident.cluster.pages import ClusterOverview
     from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state
     from trident.cluster.state.storm_cluster_state import StormClusterState
-    from trident.cluster.tokens import own_token
 
     address = address or default_address()
     secret = own_token(token, folder_of(address) if is_embedded(address) else None)

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from trident.cli.console import problems, say
+from trident.cli.console import Signals, ending_signals, problems, say
 from trident.cli.live_lines import LineDisplay
-from trident.cli.signals import Signals, ending_signals
 from trident.config import Config
 from trident.errors import StoreAwayError
 from trident.naming import counted

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from trident.cli.console import problems, say
-from trident.cli.signals import Signals, ending_signals
+from trident.cli.console import Signals, ending_signals, problems, say
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 

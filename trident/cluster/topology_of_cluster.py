@@ -1,4 +1,7 @@
-"""The pages of one topology of a cluster: what its driver says, and what the cluster's state says of it."""
+"""The pages of one topology of a cluster: what its driver says, and what the cluster's state says of it.
+
+Why a topology of a cluster waits.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import NodePort, StatusKind, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.waiting import why_waiting
 from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.verdict import verdict
@@ -17,7 +20,7 @@ from trident.redaction import shown_configuration, shown_settings
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
 
-__all__ = ["Acting", "ClusterTopologyPages", "facts", "uptime_text"]
+__all__ = ["Acting", "ClusterTopologyPages", "facts", "uptime_text", "why_waiting"]
 
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""
@@ -176,3 +179,17 @@ def uptime_text(seconds: float) -> str:
             parts.append(f"{left // size}{unit}")
             left %= size
     return " ".join([*parts, f"{left}s"])
+
+
+def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:
+    """Return why a topology has no slot that needs one."""
+    if leader_of(cluster.state) is None:
+        return "no Nimbus leads the cluster, so it is not assigned"
+    supervisors = cluster.all_supervisor_info()
+    if not supervisors:
+        return "no supervisor is there"
+    offered = {(name, port) for name, info in supervisors.items() for port in info.meta}
+    if offered <= {tuple(each.slot) for each in assignments.values()}:
+        slots = f"{len(supervisors)} supervisors offer {len(offered)} slots"
+        return f"no free slot: {slots}, and all are taken. Start another supervisor, or kill a topology"
+    return "it is about to be assigned"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from trident.coordination.letter_records import LETTERS, with_letters
 from trident.coordination.records import (
+    LETTERS,
     AdoptRecord,
     CommitRecord,
     DefineRecord,
@@ -21,6 +21,7 @@ from trident.coordination.records import (
     StartRecord,
     TopologyRecord,
     record_from_data,
+    with_letters,
 )
 from trident.state.txid import Sentinel, Snapshot
 from trident.state.winners import Epochs, Winners

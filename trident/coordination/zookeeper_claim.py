@@ -20,8 +20,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from trident.coordination.zookeeper_connection import SESSION_S, ZooKeeperConnection
-from trident.coordination.zookeeper_nodes import ClaimName, LogNodes, claim_of, segment_of
+from trident.coordination.zookeeper_nodes import (
+    SESSION_S,
+    ClaimName,
+    LogNodes,
+    ZooKeeperConnection,
+    claim_of,
+    segment_of,
+)
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 from trident.servers import local_processes
 

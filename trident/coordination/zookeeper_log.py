@@ -1,8 +1,8 @@
 """The transaction log in ZooKeeper: any machine can take a topology over, without a disk that both see.
 
 The rules are those of the log in files (`transaction_log.py`): a segment begins with the whole folded state, so opening a log
-compacts it, and the newest segment is all that a reader needs. See `zookeeper_nodes.py` for the nodes, `zookeeper_claim.py`
-for what makes one driver the writer, `zookeeper_connection.py` for requests that get no answer.
+compacts it, and the newest segment is all that a reader needs. See `zookeeper_nodes.py` for the nodes and for
+requests that get no answer, `zookeeper_claim.py` for what makes one driver the writer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from trident.coordination.durable_log import DurableLog, check_topology, state_t
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record
 from trident.coordination.zookeeper_claim import ZooKeeperClaim
-from trident.coordination.zookeeper_connection import ZooKeeperConnection
-from trident.coordination.zookeeper_nodes import LogNodes
+from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection
 from trident.coordination.zookeeper_reader import ZooKeeperReader
 from trident.coordination.zookeeper_segment import ZooKeeperSegments
 from trident.errors import FencedError, LogError

@@ -12,8 +12,7 @@ from trident.coordination.log_reader import state_of
 from trident.coordination.log_state import LogState
 from trident.coordination.records import record_from_data
 from trident.coordination.zookeeper_claim import held_by
-from trident.coordination.zookeeper_connection import ZooKeeperConnection
-from trident.coordination.zookeeper_nodes import LogNodes, part_of, segment_of
+from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection, part_of, segment_of
 from trident.errors import CorruptLogError, LogError
 from trident.servers.zookeeper_address import ZooKeeperAddress
 

@@ -11,8 +11,14 @@ from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
 from trident.coordination.log_state import LogState
 from trident.coordination.zookeeper_claim import ZooKeeperClaim
-from trident.coordination.zookeeper_connection import ZooKeeperConnection
-from trident.coordination.zookeeper_nodes import PART_BYTES, LogNodes, parts_of, segment_node, segment_of
+from trident.coordination.zookeeper_nodes import (
+    PART_BYTES,
+    LogNodes,
+    ZooKeeperConnection,
+    parts_of,
+    segment_node,
+    segment_of,
+)
 from trident.errors import LogError
 
 __all__ = ["ZooKeeperSegments"]

@@ -10,9 +10,9 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import RequestPlan
-from trident.runtime.reading.foreign_logs import ForeignLog
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.state_frames import columns_of
+from trident.runtime.reading.state_reader import ForeignLog
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot

@@ -1,16 +1,29 @@
-"""DRPC over HTTP: `POST /drpc/<function>`, `GET /drpc`, `GET /health`; JSON both ways."""
+"""DRPC over HTTP: the server and its application; who may ask, how much, how long."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from typing import Any
 
-from trident.drpc.local import LocalDRPC
-from trident.errors import ConfigError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Scope
+
+from trident.drpc.local import DRPCFunction, LocalDRPC
+from trident.errors import ConfigError, DRPCExecutionException, TridentError, describe
+from trident.http.guard import Guard, Rules
+from trident.http.plain_json import to_json
 from trident.http.server_thread import ServerThread
 from trident.http.strangers import is_loopback
 
-__all__ = ["DEFAULT_PORT", "DRPCServer"]
+__all__ = ["DEFAULT_PORT", "DRPCServer", "make_app"]
 
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
@@ -75,7 +88,6 @@ class DRPCServer(ServerThread):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
 
         def app() -> Any:
-            from trident.drpc.http import make_app
 
             return make_app(drpc, token, is_loopback(host), timeout_s, max_request_bytes, max_concurrency)
 
@@ -84,3 +96,133 @@ class DRPCServer(ServerThread):
     def stop(self) -> None:
         """Take no more requests, wait a few seconds for those in flight, and close."""
         self.close()
+
+
+_STATUS = {
+    "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "forbidden": 403, "too_large": 413,
+    "overloaded": 503, "timeout": 504, "stopped": 503,
+}  # fmt: skip
+_HEADERS = {
+    "overloaded": {"Retry-After": "1"},
+    "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
+    "forbidden": {"Connection": "close"},
+}
+
+
+def make_app(
+    drpc: LocalDRPC, token: str | None, loopback: bool, timeout_s: float, max_request_bytes: int, max_concurrency: int
+) -> Starlette:
+    """Return the application; `loopback` is that of `stranger`, the other arguments are those of `DRPCServer`."""
+    service = _Service(drpc, timeout_s, max_request_bytes, max_concurrency)
+    asking = [
+        Route("/drpc/{function}", service.execute, methods=["POST"]),
+        Route("/drpc", service.functions, methods=["GET"]),
+    ]
+
+    def needs_token(scope: Scope) -> bool:
+        return token is not None and any(route.matches(scope)[0] is Match.FULL for route in asking)
+
+    return Starlette(
+        routes=[*asking, Route("/health", service.health, methods=["GET"])],
+        middleware=[Middleware(Guard, Rules(token, loopback, needs_token, _refusal))],
+        exception_handlers={HTTPException: _no_such_page},
+    )
+
+
+def _refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+    return _problem(DRPCExecutionException("*", cause, reason="forbidden" if status == 403 else "unauthorized"))
+
+
+class _Service:
+    """The three pages."""
+
+    def __init__(self, drpc: LocalDRPC, timeout_s: float, max_request_bytes: int, max_concurrency: int) -> None:
+        self._drpc, self._timeout_s, self._max_bytes = drpc, timeout_s, max_request_bytes
+        self._free = self._most = max_concurrency
+
+    async def execute(self, request: Request) -> Response:
+        function = request.path_params["function"]
+        try:
+            if self._free == 0:
+                cause = f"{self._most} requests are in flight, the most that the server takes; try again later"
+                raise DRPCExecutionException(function, cause, reason="overloaded")
+            self._free -= 1
+            try:
+                async with asyncio.timeout_at(request.state.deadline):
+                    answer = await self._answer(self._drpc.function(function), request)
+            finally:
+                self._free += 1
+        except TimeoutError:
+            cause = f"no answer within {self._timeout_s:g} s"
+            return _problem(DRPCExecutionException(function, cause, reason="timeout"))
+        except DRPCExecutionException as error:
+            return _problem(error)
+        except ClientDisconnect:
+            return Response(status_code=400)  # the client does not read it
+        return _json(to_json(answer, str))
+
+    async def functions(self, request: Request) -> Response:
+        return _json(json.dumps({"topology": self._drpc.name, "functions": self._drpc.functions}))
+
+    async def health(self, request: Request) -> Response:
+        try:
+            txid = await run_in_threadpool(lambda: self._drpc.txid)
+        except TridentError as error:
+            return _json(json.dumps({"status": "failing", "cause": describe(error)}), 503)
+        if self._drpc.closed:
+            return _json(json.dumps({"status": "stopped"}), 503)
+        return _json(json.dumps({"status": "ok", "topology": self._drpc.name, "txid": txid}))
+
+    async def _answer(self, function: DRPCFunction, request: Request) -> list[list[Any]]:
+        answer = function.submit(_args_of(function.name, request, await self._body(function.name, request)))
+        try:
+            return await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:  # too late, or the client has gone
+            function.forget(answer)
+            raise
+
+    async def _body(self, function: str, request: Request) -> bytes:
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._max_bytes:
+            raise self._too_large(function)
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise self._too_large(function)
+        return bytes(body)
+
+    def _too_large(self, function: str) -> DRPCExecutionException:
+        cause = f"the request is longer than the {self._max_bytes} bytes that the server takes"
+        return DRPCExecutionException(function, cause, reason="too_large")
+
+
+def _args_of(function: str, request: Request, body: bytes) -> str:
+    """Return the arguments: `args` of a JSON object, or the body itself if its content type is not JSON."""
+    try:
+        text = body.decode()
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return text
+        args = json.loads(text)["args"]
+        if isinstance(args, str):
+            return args
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    cause = 'expected a JSON object as {"args": "a text"}, or with another content type the text itself, in UTF-8'
+    raise DRPCExecutionException(function, cause, reason="invalid")
+
+
+def _problem(error: DRPCExecutionException) -> Response:
+    problem = {"function": error.function, "reason": error.reason, "step": error.step, "cause": error.cause}
+    return _json(json.dumps({"error": problem}), _STATUS.get(error.reason, 500), _HEADERS.get(error.reason))
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    cause = f"{request.method} {request.url.path}: there are POST /drpc/FUNCTION, GET /drpc and GET /health"
+    problem = {"function": "*", "reason": "unknown", "step": None, "cause": cause}
+    return _json(json.dumps({"error": problem}), status)
+
+
+def _json(text: str | bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(text, status, headers, "application/json")

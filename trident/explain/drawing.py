@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trident.explain.labels import what
-from trident.explain.stages import stages_of
+from trident.explain.labels import stages_of, what
 from trident.graph import Graph, Node, PersistNode, QueryNode
 from trident.planner import make_plan
 

@@ -1,8 +1,12 @@
-"""One line for each kind of step: what it does to which fields."""
+"""One line for each kind of step: what it does to which fields.
+
+Which part of a plan runs when: the stages of a batch in the workers, then its commits in the driver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trident.fields import Fields
@@ -29,8 +33,10 @@ from trident.graph import (
 )
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
+from trident.planner import Plan
+from trident.planner.placing import place
 
-__all__ = ["names_of", "routing_text", "what"]
+__all__ = ["Stage", "names_of", "routing_text", "stages_of", "what"]
 
 _ROUTINGS = {
     "shuffle": "in turn",
@@ -124,3 +130,40 @@ def _member(member: Member) -> str:
 
 def _by(group: Fields) -> str:
     return f" by {names_of(group)}" if len(group) else ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Fragments that run at the same time; those of the commits run one after the other.
+
+    Attributes
+    ----------
+    title
+        Where they run, for people.
+    entries
+        The entries of the fragments.
+    driver
+        Whether it is the commits.
+    """
+
+    title: str
+    entries: tuple[str, ...]
+    driver: bool = False
+
+
+def stages_of(plan: Plan, in_executors: Collection[str] = ()) -> list[Stage]:
+    """Return the stages of a batch, in order, if executors commit these states."""
+    placed = place(plan, in_executors)
+    levels = [tuple(spout.id for spout in plan.spouts), *placed.levels]
+    processing = 1 + placed.processing
+    stages = [
+        Stage(f"stage {number}, in the workers", entries) for number, entries in enumerate(levels[:processing], 1)
+    ]
+    stages += [
+        Stage(f"stage {number}, in the workers: commit", entries)
+        for number, entries in enumerate(levels[processing:], processing + 1)
+    ]
+    commits = tuple(node.id for node in plan.commits if node.id not in placed.commits)
+    if commits:
+        stages.append(Stage("commit, in the driver, in this order", commits, driver=True))
+    return stages

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from trident.explain.labels import names_of, routing_text, what
-from trident.explain.stages import Stage, stages_of
+from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
 from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge
 from trident.observe.picture import state_node

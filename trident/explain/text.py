@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trident.explain.descriptions import describe
-from trident.explain.labels import names_of, routing_text, what
-from trident.explain.stages import Stage, stages_of
+from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
 from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.naming import counted
 from trident.planner import Fragment, Plan, Sink, make_plan

@@ -11,9 +11,8 @@ from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields, refuse_missing_output
-from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
-from trident.operations.names import step_label
+from trident.operations.names import merging_member, step_label
 from trident.roles import has
 
 if TYPE_CHECKING:

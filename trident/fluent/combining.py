@@ -7,12 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.base import StreamBase, is_fields
+from trident.fluent.base import StreamBase, check_apart, is_fields
 from trident.fluent.declaration import Declaration
-from trident.fluent.drpc_rules import check_apart
 from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
-from trident.operations.multi import GroupedMultiReducer, MultiReducer
+from trident.operations.interfaces import GroupedMultiReducer, MultiReducer
 from trident.roles import has
 
 __all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]

@@ -11,9 +11,8 @@ from typing import Any, Generic, TypeVar
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import member_of
-from trident.fluent.base import StreamBase
+from trident.fluent.base import StreamBase, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.fluent.drpc_rules import refuse_state
 from trident.graph import WindowNode
 from trident.naming import TridentNames
 from trident.operations.names import step_label

@@ -1,7 +1,6 @@
 """The declared topology as frozen nodes; no engine object is in them.
 
-Begin with `nodes.py`, then `declared.py` (`Graph`); `aggregations.py` has the nodes of aggregates and states, `exchanges.py`
-those that bring tuples to other partitions.
+Begin with `nodes.py`, then `declared.py` (`Graph`); `aggregations.py` has the nodes of aggregates and states.
 """
 
 from trident.graph.aggregations import (
@@ -16,16 +15,20 @@ from trident.graph.aggregations import (
     WindowNode,
 )
 from trident.graph.declared import Graph, Resources
-from trident.graph.exchanges import ExchangeNode, JoinNode, MultiReduceNode, RepartitionNode, Routing
 from trident.graph.nodes import (
     DrpcNode,
     EachNode,
+    ExchangeNode,
     FilterNode,
+    JoinNode,
     MapNode,
     MergeNode,
+    MultiReduceNode,
     Node,
     PeekNode,
     ProjectNode,
+    RepartitionNode,
+    Routing,
     SelectNode,
     SpoutNode,
 )

@@ -1,15 +1,20 @@
 """What a topology says of itself: events, listeners, log records, statistics, pages and metrics, as functions of values.
 
-Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log (`event_log.py`), to the metrics
-(`open_metrics.py`, served by `metrics_server.py`), to each listener (`listener.py`) through a queue (`delivery.py`). What
+Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log, to the metrics
+(`open_metrics.py`, served by `metrics_server.py`), to each listener through a queue. What
 components did in windows (`rolling_totals.py`) is in `component_statistics.py`; `topology_status.py` makes pages of it, and
 `verdict.py` judges it.
 """
 
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
-from trident.observe.event_log import JsonFormatter
-from trident.observe.events import AttemptFailed, TopologyEvent, TopologyStarted, TopologyTerminated
-from trident.observe.listener import TopologyListener
+from trident.observe.events import (
+    AttemptFailed,
+    JsonFormatter,
+    TopologyEvent,
+    TopologyListener,
+    TopologyStarted,
+    TopologyTerminated,
+)
 from trident.state.key_counts import KeyCounts
 
 __all__ = [

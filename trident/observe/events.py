@@ -1,18 +1,36 @@
-"""What happens to a topology, as typed values: it starts, an attempt fails, a batch is committed, it ends.
+"""What happens to a topology, as typed values, as log records, and as calls of a `TopologyListener`.
 
 `recent_progress`, log records, metrics and listeners all show these events. What an event says is worked out when it is asked
 for, because a batch of one row takes hardly longer than the words about it.
+
+Events as log records, and log records as lines of JSON.
+
+The message of a record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and a
+handler of the user's finds the typed value as `record.msg`.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from trident.observe.batch_committed import BatchCommitted, Placement, event_head
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["AttemptFailed", "TopologyEvent", "TopologyStarted", "TopologyTerminated"]
+__all__ = [
+    "AttemptFailed",
+    "JsonFormatter",
+    "TopologyEvent",
+    "TopologyListener",
+    "TopologyStarted",
+    "TopologyTerminated",
+    "event_logger",
+    "event_of",
+    "log_event",
+]
 
 
 class TopologyStarted(NamedTuple):
@@ -137,3 +155,94 @@ class TopologyTerminated(NamedTuple):
 
 
 TopologyEvent = TopologyStarted | BatchCommitted | AttemptFailed | TopologyTerminated
+
+
+class TopologyListener:
+    """Is told what happens to a topology. Override what you need; each method does nothing by default.
+
+    Each listener has a thread of its own, which calls it with one event after the other, in order. So it may take its time,
+    and whatever it does, the topology goes on: an exception is logged (the first of each listener) and counted, and while
+    1,000 events wait for a slow listener, the oldest are dropped, which is logged once and counted. `status["listeners"]`
+    has the figures. When the topology ends, it waits up to five seconds for its listeners.
+
+    Examples
+    --------
+    >>> from spouts import FixedBatchSpout
+    >>> from states.memory import MemoryMapState
+    >>> from trident import TridentTopology
+    >>> from trident.observe import BatchCommitted, TopologyListener
+    >>> from trident.operations import Count
+    >>> class Totals(TopologyListener):
+    ...     tuples = 0
+    ...
+    ...     def on_batch_committed(self, event: BatchCommitted) -> None:
+    ...         self.tuples += event.tuples
+    >>> topology, totals = TridentTopology("listened"), Totals()
+    >>> words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
+    >>> counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    >>> with topology.start(engine="in_process", listeners=[totals]) as running:
+    ...     running.process_all_available()
+    >>> totals.tuples
+    3
+    """
+
+    def on_topology_started(self, event: TopologyStarted) -> None:
+        """The topology runs; told only to listeners that were given to `start`."""
+
+    def on_batch_committed(self, event: BatchCommitted) -> None:
+        """A batch is committed: what it counted is durable, and readers see it."""
+
+    def on_attempt_failed(self, event: AttemptFailed) -> None:
+        """An attempt at a batch failed; `event.will_retry` says whether another follows."""
+
+    def on_topology_terminated(self, event: TopologyTerminated) -> None:
+        """The topology ended, by `stop` or by an error; the last event."""
+
+
+event_logger = logging.getLogger("trident.events")
+"""The logger of events: INFO; WARNING for an attempt that failed; ERROR for an end by an error."""
+
+
+def log_event(event: TopologyEvent) -> None:
+    """Log an event, if its level is enabled."""
+    level = logging.INFO
+    if isinstance(event, AttemptFailed):
+        level = logging.WARNING
+    elif isinstance(event, TopologyTerminated) and event.error_class is not None:
+        level = logging.ERROR
+    if event_logger.isEnabledFor(level):
+        event_logger.log(level, event)
+
+
+def event_of(record: logging.LogRecord) -> TopologyEvent | None:
+    """Return the event that a log record tells of, None if it is any other record."""
+    message = record.msg
+    if isinstance(message, TopologyStarted | BatchCommitted | AttemptFailed | TopologyTerminated):
+        return message
+    return None
+
+
+class JsonFormatter(logging.Formatter):
+    """Makes each log record one line of JSON, with `timestamp`, `level`, `logger` and `message`; events with their figures too.
+
+    Examples
+    --------
+    >>> import logging, sys
+    >>> handler = logging.StreamHandler(sys.stdout)
+    >>> handler.setFormatter(JsonFormatter())
+    >>> logger = logging.getLogger("doc")
+    >>> logger.addHandler(handler)
+    >>> logger.warning("%d rows", 7)  # doctest: +ELLIPSIS
+    {"timestamp": "...", "level": "WARNING", "logger": "doc", "message": "7 rows"}
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        event = event_of(record)
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        told = {"timestamp": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        if event is not None:
+            told |= event.as_dict()
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, default=str)

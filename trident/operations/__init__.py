@@ -9,12 +9,14 @@ from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (
     Count,
     Debug,
+    Equals,
     FilterNull,
     First,
     Last,
     MapGet,
     Max,
     Min,
+    Negate,
     SnapshotGet,
     Split,
     Sum,
@@ -22,12 +24,12 @@ from trident.operations.builtin import (
 )
 from trident.operations.comparators import MaxWithComparator, MinWithComparator
 from trident.operations.expressions import Expression, coalesce, col, if_else, lit
-from trident.operations.filters import Equals, Negate
 from trident.operations.interfaces import (
     Aggregator,
     BaseAggregator,
     BaseFilter,
     BaseFunction,
+    BaseMultiReducer,
     BaseOperation,
     BaseQueryFunction,
     BaseStateUpdater,
@@ -36,13 +38,14 @@ from trident.operations.interfaces import (
     Filter,
     FlatMapFunction,
     Function,
+    GroupedMultiReducer,
     MapFunction,
+    MultiReducer,
     Operation,
     ReducerAggregator,
     TridentOperationContext,
 )
 from trident.operations.metrics import Counter
-from trident.operations.multi import BaseMultiReducer, GroupedMultiReducer, MultiReducer
 from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (

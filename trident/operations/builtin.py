@@ -1,20 +1,43 @@
 """The built-in operations.
 
 Most also have an Arrow kernel that gives equal results (`trident.runtime.steps.applying`, `trident.runtime.steps.aggregates`).
+
+Filters over the values of a tuple: `Equals`, and `Negate` of another filter.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
-from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, Filter, Function
+from trident.operations.interfaces import (
+    BaseQueryFunction,
+    CombinerAggregator,
+    Filter,
+    Function,
+    TridentOperationContext,
+)
+from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["Count", "Debug", "FilterNull", "First", "Last", "MapGet", "Max", "Min", "SnapshotGet", "Split", "Sum",
-           "TupleCollectionGet"]  # fmt: skip
+__all__ = [
+    "Count",
+    "Debug",
+    "Equals",
+    "FilterNull",
+    "First",
+    "Last",
+    "MapGet",
+    "Max",
+    "Min",
+    "Negate",
+    "SnapshotGet",
+    "Split",
+    "Sum",
+    "TupleCollectionGet",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -236,3 +259,37 @@ class TupleCollectionGet(BaseQueryFunction[Any, Any]):
         """Emit the rows."""
         for row in result:
             collector.emit(list(row))
+
+
+class Equals(Filter):
+    """Keeps tuples whose input fields are all equal: `each(["a", "b"], Equals())`.
+
+    Different from Storm: two nulls are equal (Storm fails on them), and whole numbers of any width compare by value.
+    """
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        """Whether every value equals the first."""
+        return all(value == tuple[0] for value in tuple)
+
+
+class Negate(Filter):
+    """Keeps what another filter drops: `each("word", Negate(FilterNull()))`."""
+
+    def __init__(self, filter: Filter) -> None:
+        if not has(filter, "is_keep") or isinstance(filter, type):
+            raise TypeError(f"Negate takes a filter, an object with is_keep; got {filter!r}")
+        self.filter = filter
+
+    def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
+        """Prepare the filter."""
+        if has(self.filter, "prepare"):
+            self.filter.prepare(conf, context)
+
+    def cleanup(self) -> None:
+        """End the filter."""
+        if has(self.filter, "cleanup"):
+            self.filter.cleanup()
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        """Whether the filter drops the tuple."""
+        return not self.filter.is_keep(tuple)

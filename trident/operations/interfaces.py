@@ -4,6 +4,8 @@ Every operation may have `prepare(conf, context)`, called once in each process b
 called in the driver, and where a topology runs in process, when the topology ends. Spark keeps its workers for the next
 topology and ends them by a signal, so there `cleanup` is called only if the topology makes room for others: leave nothing to
 it that must happen. Operations are pickled to workers; connections belong into `prepare`.
+
+What users implement to process several streams of one batch together, for `TridentTopology.multi_reduce`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ __all__ = [
     "BaseAggregator",
     "BaseFilter",
     "BaseFunction",
+    "BaseMultiReducer",
     "BaseOperation",
     "BaseQueryFunction",
     "BaseStateUpdater",
@@ -28,7 +31,9 @@ __all__ = [
     "Filter",
     "FlatMapFunction",
     "Function",
+    "GroupedMultiReducer",
     "MapFunction",
+    "MultiReducer",
     "Operation",
     "ReducerAggregator",
     "TridentOperationContext",
@@ -196,3 +201,46 @@ BaseOperation = Operation
 BaseFunction = Function
 BaseFilter = Filter
 BaseAggregator = Aggregator
+
+
+class MultiReducer(Operation, Generic[T]):
+    """Sees all tuples of several streams, batch by batch, also of an empty batch; may emit at any time.
+
+    The tuples of the first stream come first, then those of the second, and so on.
+    """
+
+    def init(self, collector: TridentCollector) -> T:
+        """Return the value to start with."""
+        raise NotImplementedError
+
+    def execute(self, state: T, stream_index: int, input: TridentTuple, collector: TridentCollector) -> T | None:
+        """Take one tuple; returns the value to go on with, None to go on with `state` itself."""
+        raise NotImplementedError
+
+    def complete(self, state: T, collector: TridentCollector) -> None:
+        """All tuples of the batch were seen."""
+        raise NotImplementedError
+
+
+class GroupedMultiReducer(Operation, Generic[T]):
+    """As `MultiReducer`, once for each key that occurs in any of the streams.
+
+    `group` is the key as a tuple; what is emitted is the whole output, the key is not added to it.
+    """
+
+    def init(self, collector: TridentCollector, group: TridentTuple) -> T:
+        """Return the value to start with."""
+        raise NotImplementedError
+
+    def execute(
+        self, state: T, stream_index: int, group: TridentTuple, input: TridentTuple, collector: TridentCollector
+    ) -> T | None:
+        """Take one tuple; returns the value to go on with, None to go on with `state` itself."""
+        raise NotImplementedError
+
+    def complete(self, state: T, group: TridentTuple, collector: TridentCollector) -> None:
+        """All tuples of the key were seen."""
+        raise NotImplementedError
+
+
+BaseMultiReducer = MultiReducer

@@ -1,16 +1,21 @@
-"""What an operation is called where people read it."""
+"""What an operation is called where people read it; operations over other operations: combiners' halves, queries of structs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from trident.operations.builtin import Last
-from trident.operations.combined_values import MergedCombiner
-from trident.operations.struct_queries import StructQuery
+from trident.errors import TopologyError
+from trident.fields import Fields, split_commas
+from trident.graph import Member
+from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
+from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
 from trident.roles import has
+from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["function_name", "operation_name", "step_label"]
+__all__ = ["MergedCombiner", "StructQuery", "function_name", "merging_member", "operation_name", "spread", "step_label"]
 
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -37,3 +42,75 @@ def step_label(call: str, operation: Any, state: str | None = None) -> str:
 def function_name(function: Any) -> str:
     """Return a function's name; of a callable object without one, that of its class."""
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+class MergedCombiner(CombinerAggregator[Any]):
+    """Combines values that a combiner gave; the combiner is prepared where it made them."""
+
+    def __init__(self, combiner: CombinerAggregator[Any]) -> None:
+        self.combiner = combiner
+
+    def init(self, tuple: TridentTuple) -> Any:
+        """Return the value as it is."""
+        return tuple[0]
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Combine both."""
+        return self.combiner.combine(val1, val2)
+
+    def zero(self) -> Any:
+        """Return the combiner's identity."""
+        return self.combiner.zero()
+
+
+def merging_member(member: Member) -> Member:
+    """Return the member of an aggregate that merges what a combiner's own member gave in part."""
+    return replace(member, inputs=member.outputs, aggregator=_merging(member.aggregator))
+
+
+def _merging(combiner: Any) -> Any:
+    """The combiner of partial results. The built-in ones keep their Arrow kernels: counts are summed."""
+    if type(combiner) is Count:
+        return Sum()
+    keeps_kernel = type(combiner) in (Sum, Min, Max) or (type(combiner) in (First, Last) and combiner.by is None)
+    return combiner if keeps_kernel else MergedCombiner(combiner)
+
+
+class StructQuery(BaseQueryFunction[Any, Any]):
+    """A query whose result is a struct, or None; emits the struct's fields, or as many times None.
+
+    Parameters
+    ----------
+    query
+        The query that finds the struct.
+    fields
+        The struct's fields, in order.
+    """
+
+    def __init__(self, query: MapGet | SnapshotGet, fields: Fields) -> None:
+        self.query, self._fields = query, fields
+        self.output_types = [type_ or "" for type_ in fields.types]
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        """Find the structs."""
+        return self.query.batch_retrieve(state, args)
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        """Emit the fields."""
+        collector.emit([None if result is None else result[name] for name in self._fields.names])
+
+
+def spread(function: Any, value: Fields, out: Fields, stream: str) -> Any:
+    """Return the query, made to fill several output fields if the state's value is a struct of as many."""
+    if not isinstance(function, (MapGet, SnapshotGet)) or len(out) < 2 or len(value) != 1:
+        return function
+    type_ = value.types[0] or ""
+    if not type_.startswith("struct<"):
+        return function
+    fields = Fields(split_commas(type_[len("struct<") : -1]))
+    if len(fields) != len(out):
+        raise TopologyError(
+            f"stream {stream!r}: the state's value is a {type_}, but {len(out)} output fields are named: {list(out.names)}; "
+            f"name {len(fields)}, or one for the whole struct"
+        )
+    return StructQuery(function, fields)

@@ -4,11 +4,20 @@ A *fragment* begins at an entry (a spout, an exchange, a persisted state's new v
 and ends at sinks, each the input of a later entry. A fragment that only spouts feed runs in workers, level by level: first
 the fragments of spouts, then the exchanges that they feed, and so on. A fragment that a state feeds runs where the state is
 committed.
+
+Which entries keep the partitions of the stream in front of them: a `partition_persist` of several, and queries
+before one.
+
+As in Storm, an updater gets the tuples as the last `partition_by`, `shuffle`, `global_` … spread them: partition i of the
+stream goes to partition i of the state; where the stream has more, i modulo the number of the state's. So if all tuples of
+a key are in one partition of the stream, one partition of the state writes the key (R16). A query on the way passes the
+partitions on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +26,9 @@ from trident.graph import (
     AggregateNode,
     Aggregation,
     ExchangeNode,
+    Graph,
     JoinWithinNode,
+    Node,
     PersistNode,
     QueryNode,
     Resources,
@@ -27,7 +38,7 @@ from trident.graph import (
     WindowNode,
 )
 
-__all__ = ["Exchange", "Fragment", "Plan", "Sink", "Step"]
+__all__ = ["Exchange", "Fragment", "Plan", "Sink", "Step", "keeping", "kept_by", "most_kept", "partitions_of_state"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ class Sink:
     If the target is an exchange, `routing` says to which of its partitions, and `port` is the number of its input. If it is
     a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs. If it is a
     join over time, `join` is its node, and `port` the number of its side. If the target keeps the partitions of the stream,
-    `kept` is how many it has: those of the stream in turn (see `trident/planner/kept_partitions.py`).
+    `kept` is how many it has: those of the stream in turn (see `trident/planner/plan.py`).
     """
 
     target: str
@@ -157,3 +168,32 @@ class Plan:
     levels: tuple[tuple[str, ...], ...] = ()
     resources: dict[str, Resources] = field(default_factory=dict)
     placements: dict[str, str] = field(default_factory=dict)
+
+
+def partitions_of_state(graph: Graph, node: PersistNode) -> int:
+    """Return the number of partitions of the state that a node writes."""
+    return graph.state(node.state).spec.required_num_partitions or graph.hints.get(node.id, 1)
+
+
+def kept_by(graph: Graph, node: Node, fragment: Fragment) -> int:
+    """Return how many partitions an entry keeps of the streams in front of it; 0: it chooses them by itself.
+
+    `fragment` is the one behind it.
+    """
+    if isinstance(node, QueryNode):
+        return most_kept(fragment.sinks)
+    if isinstance(node, PersistNode) and graph.state(node.state).free_keys:
+        partitions = partitions_of_state(graph, node)
+        return partitions if partitions > 1 else 0
+    return 0
+
+
+def keeping(fragment: Fragment, kept: Mapping[str, int]) -> Fragment:
+    """Return a fragment whose sinks know which of their targets keep partitions."""
+    sinks = tuple(replace(sink, kept=kept.get(sink.target, 0)) for sink in fragment.sinks)
+    return replace(fragment, sinks=sinks)
+
+
+def most_kept(sinks: Iterable[Sink]) -> int:
+    """Return the largest number of partitions that a target of these sinks keeps."""
+    return max((sink.kept for sink in sinks), default=0)

@@ -1,9 +1,13 @@
-"""Turns a graph into a plan: which steps run together, what is exchanged, in which order a batch runs and commits."""
+"""Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from trident.errors import TopologyError
 from trident.graph import (
+    AggregateNode,
     ExchangeNode,
     Graph,
     JoinNode,
@@ -13,12 +17,12 @@ from trident.graph import (
     PersistNode,
     QueryNode,
     RepartitionNode,
+    StateNode,
 )
 from trident.planner.fragments import fragment_of, inputs_of, is_entry
-from trident.planner.kept_partitions import keeping, kept_by, most_kept, partitions_of_state
-from trident.planner.plan import Exchange, Fragment, Plan
+from trident.planner.plan import Exchange, Fragment, Plan, keeping, kept_by, most_kept, partitions_of_state
 
-__all__ = ["make_plan"]
+__all__ = ["RequestPlan", "make_plan", "make_request_plan"]
 
 
 def make_plan(graph: Graph) -> Plan:
@@ -156,3 +160,51 @@ def _behind_identity(fragment: Fragment) -> dict[str, set[str]]:
             if any(source in ids for source in step.sources):
                 ids.add(step.id)
     return found
+
+
+@dataclass(frozen=True)
+class RequestPlan:
+    """How requests are answered.
+
+    Attributes
+    ----------
+    topology, function
+        Their names.
+    nodes
+        The source of requests, then the steps, parents before children. The last step gives the answer.
+    states
+        The states that are queried, by name.
+    """
+
+    topology: str
+    function: str
+    nodes: tuple[Node, ...]
+    states: dict[str, StateNode]
+
+
+def make_request_plan(graph: Graph, function: str) -> RequestPlan:
+    """Return the plan of a function; `TopologyError` naming those that there are."""
+    entry = next((node for node in graph.functions() if node.function == function), None)
+    if entry is None:
+        raise TopologyError(
+            f"topology {graph.name!r} has no DRPC function {function!r}; it has "
+            f"{[node.function for node in graph.functions()]}. Declare one with new_drpc_stream(function)"
+        )
+    nodes = _in_one_place(graph.behind(entry.id))
+    queried = {node.state: graph.state(node.state) for node in nodes if isinstance(node, QueryNode)}
+    return RequestPlan(graph.name, function, nodes, queried)
+
+
+def _in_one_place(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return the nodes with each two-step aggregate as one step, because there is one partition only."""
+    known = {node.id: node for node in nodes}
+    needless: set[str] = set()
+    found = []
+    for node in nodes:
+        exchange = known.get(node.parents[0]) if isinstance(node, AggregateNode) else None
+        part = known.get(exchange.parents[0]) if isinstance(exchange, RepartitionNode) else None
+        if isinstance(node, AggregateNode) and exchange and isinstance(part, AggregateNode) and part.partial:
+            needless |= {exchange.id, part.id}
+            node = replace(node, parents=part.parents, members=part.members)
+        found.append(node)
+    return tuple(node for node in found if node.id not in needless)

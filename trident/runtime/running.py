@@ -19,8 +19,7 @@ from trident.graph import Graph
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement
 from trident.observe.component_statistics import TopologyStatistics
-from trident.observe.events import TopologyStarted, TopologyTerminated
-from trident.observe.listener import TopologyListener
+from trident.observe.events import TopologyListener, TopologyStarted, TopologyTerminated
 from trident.observe.monitoring import Monitoring
 from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.planner import make_plan
@@ -35,8 +34,7 @@ from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.start.engine_choice import tell_loads
-from trident.runtime.start.log_choice import open_log
-from trident.runtime.start.opened_topology import OpenedTopology, open_topology
+from trident.runtime.start.opened_topology import OpenedTopology, open_log, open_topology
 from trident.runtime.start.placements import PlacedState, executors_of
 from trident.runtime.topology_figures import TopologyFigures
 from trident.runtime.watch import Watch

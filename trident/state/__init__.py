@@ -50,10 +50,8 @@ from trident.state.values import (
 )
 from trident.state.winners import EVERYTHING_WON, Winners
 from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
-from trident.state.wrappers.chunked import MicroBatchIBackingMap
-from trident.state.wrappers.forwarding import MapWrapper
+from trident.state.wrappers.forwarding import MapWrapper, MicroBatchIBackingMap, SerializedMap
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
-from trident.state.wrappers.serialized_map import SerializedMap
 
 __all__ = [
     "DEFAULT_SNAPSHOT_KEY",

@@ -19,13 +19,13 @@ from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.backing_map import backing_map
-from trident.state.copies import owned
 from trident.state.encoding.equal_keys import OneForm, told_apart
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Txid
+from trident.state.values import owned
 
 __all__ = ["CommittedMap"]
 

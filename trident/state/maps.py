@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.errors import StaleTransactionError
-from trident.state.copies import kept, own, owned
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import OpaqueMap
 from trident.state.txid import Txid
-from trident.state.values import TransactionalValue
+from trident.state.values import TransactionalValue, kept, own, owned
 
 __all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
 

@@ -9,13 +9,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
-from trident.state.copies import kept, owned
 from trident.state.encoding.equal_keys import told_apart
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import Combine, CombinerUpdates, OpaqueValue
+from trident.state.values import Combine, CombinerUpdates, OpaqueValue, kept, owned
 from trident.state.winners import Winners
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What is stored per key, and the rule by which a commit or a reader takes it (R6, R12).
+"""What is stored per key, and the rule by which a commit or a reader takes it (R6, R12); copies for user code (R13).
 
 The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
 is asked with the right txid, attempt and winners. `stand_before` is the same rule for the values of many keys at once.
@@ -6,9 +6,14 @@ is asked with the right txid, attempt and winners. `stand_before` is the same ru
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
+from uuid import UUID
 
+from trident.state.interfaces import ValueUpdater
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
 
@@ -24,6 +29,9 @@ __all__ = [
     "OpaqueValue",
     "ReducerValueUpdater",
     "TransactionalValue",
+    "kept",
+    "own",
+    "owned",
     "stand_before",
 ]
 
@@ -144,3 +152,27 @@ class ReducerValueUpdater(Generic[V]):
         for tuple_ in self.tuples:
             value = self.reduce(value, tuple_)
         return value
+
+
+_IMMUTABLE: frozenset[type[Any]] = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, dt.date, dt.datetime, dt.time, dt.timedelta)
+)
+
+
+def owned(bases: list[Any]) -> list[Any]:
+    """Return values that updaters and readers may change in place."""
+    return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(own, bases))
+
+
+def own(base: Any) -> Any:
+    """Return a value that an updater or a reader may change in place: a copy, unless it is immutable."""
+    if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
+        return base
+    return deepcopy(base)
+
+
+def kept(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    """Return the values to store: copies, unless an aggregate made them, because the user may change the others later."""
+    if type(updaters) is CombinerUpdates:  # `isinstance` of an abstract class takes longer than the update of a key
+        return values
+    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else owned(values)

@@ -1,16 +1,18 @@
-"""Says who may write a partition: its sentinel is one value of the store that is replaced by condition (R8, R9)."""
+"""Says who may write a partition (R8, R9), and the errors and warnings that all stores word alike."""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from trident.errors import FencedError, StateError
+from trident.errors import FencedError, StateError, StateLossDetected, UnsupportedOperation
+from trident.state.risks_told import warnings_suppressed
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit.sentinel_records import RecordCodec, SentinelRecord
 
-__all__ = ["RecordFence", "Register"]
+__all__ = ["RecordFence", "Register", "refuse_read_only", "warn_of_eviction", "warn_once"]
 
 N = TypeVar("N")
 _UNREAD = b""  # no record is empty
@@ -120,3 +122,40 @@ class RecordFence(Generic[N]):
 
     def _decoded(self, data: bytes | None) -> SentinelRecord[N] | None:
         return None if data is None else self._codec.decode(data, self._what)
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def refuse_read_only(read_only: bool, doing: str, what: str) -> None:
+    """Raise `UnsupportedOperation` if the instance was opened read-only. Call it first in every method that writes.
+
+    Parameters
+    ----------
+    doing
+        "write 10 keys", "move the sentinel".
+    what
+        The state, its partition and the server.
+    """
+    if read_only:
+        raise UnsupportedOperation(f"cannot {doing}: {what} was opened to be read only")
+
+
+def warn_once(logger: logging.Logger, server: str, risk: str) -> None:
+    """Log a warning about what a server may lose, once per process, server and risk; a worker leaves it to the driver."""
+    if (server, risk) not in _warned:
+        _warned.add((server, risk))
+        logger.log(logging.DEBUG if warnings_suppressed() else logging.WARNING, "%s: %s", server, risk)
+
+
+def warn_of_eviction(logger: logging.Logger, what: str, found: str, allowed: bool) -> None:
+    """Warn that keys were evicted, if the user allows it (`allow_eviction`).
+
+    Raises
+    ------
+    StateLossDetected
+        It is not allowed. The commit must not go on.
+    """
+    if not allowed:
+        raise StateLossDetected(what, found)
+    logger.warning("%s: %s; a key that was evicted begins again as if it had never been written", what, found)

@@ -1,14 +1,14 @@
-"""Tries a call to a server again, with growing pauses."""
+"""Requests to a server: long lists are cut to what it accepts, and a call is tried again with growing pauses."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Retries"]
+__all__ = ["Retries", "by_count", "by_size"]
 
 T = TypeVar("T")
 
@@ -66,3 +66,29 @@ class Retries:
         """Return how long to wait after so many failures: half to all of the doubled pause, so that callers spread out."""
         longest: float = min(self.backoff_s * 2 ** min(failures - 1, _DOUBLED), self.max_backoff_s)
         return max(longest * random.uniform(0.5, 1.0), _SHORTEST_PAUSE_S)
+
+
+def by_count(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """Cut a list into slices of at most `most` items, in order."""
+    return (items[start : start + most] for start in range(0, len(items), most))
+
+
+def by_size(items: Sequence[T], sizes: Iterable[int], most: int, room: int) -> Iterator[Sequence[T]]:
+    """Cut a list into chunks of at most `most` items and `room` bytes, in order; a larger item goes alone.
+
+    Parameters
+    ----------
+    sizes
+        The bytes of each item.
+    """
+    measured = list(sizes)
+    if sum(measured) <= room:
+        yield from by_count(items, most)
+        return
+    start = used = 0
+    for at, size in enumerate(measured):
+        if at > start and (at - start == most or used + size > room):
+            yield items[start:at]
+            start, used = at, 0
+        used += size
+    yield items[start:]

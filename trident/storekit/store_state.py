@@ -12,7 +12,7 @@ from trident.extras import needs_package
 from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
-from trident.state.wrappers.serialized_map import SerializedMap
+from trident.state.wrappers.forwarding import SerializedMap
 from trident.storekit.store_options import Expiring, MapOptions
 
 __all__ = ["Kinds", "StoreMapFactory", "StoreState", "driver_package"]

@@ -16,8 +16,7 @@ from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.storekit.guards import refuse_read_only
-from trident.storekit.record_fence import RecordFence, Register
+from trident.storekit.record_fence import RecordFence, Register, refuse_read_only
 from trident.storekit.sentinel_records import FieldsCodec, SentinelRecord
 
 __all__ = ["Puts", "StoredRows", "WholeCommitMap"]

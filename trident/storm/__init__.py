@@ -5,7 +5,6 @@ Begin with `builder.py` (what users declare) and `execution/` (what runs it).
 
 from trident.errors import FailedException, ReportedFailedException
 from trident.storm.builder import TopologyBuilder
-from trident.storm.context import TopologyContext
 from trident.storm.declarers import BoltDeclarer, SpoutDeclarer
 from trident.storm.interfaces import (
     BaseBasicBolt,
@@ -18,6 +17,7 @@ from trident.storm.interfaces import (
     IRichSpout,
     OutputCollector,
     SpoutOutputCollector,
+    TopologyContext,
 )
 from trident.storm.local_cluster import LocalCluster, LocalTopology
 from trident.storm.state_lookup import StateLookupBolt

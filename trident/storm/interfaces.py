@@ -1,14 +1,17 @@
 """What users implement: spouts and bolts, and the collectors that they emit to. The names are Storm's.
 
 All calls of one task come from one thread, and its collector may be used in that thread alone.
+
+`TopologyContext`: what a task knows of itself and of the topology around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from trident.storm.context import TopologyContext
+from trident.errors import TopologyError
 from trident.storm.storm_tuples import Tuple
 from trident.storm.streams import StreamDeclarer
 
@@ -23,6 +26,7 @@ __all__ = [
     "IRichSpout",
     "OutputCollector",
     "SpoutOutputCollector",
+    "TopologyContext",
 ]
 
 
@@ -228,3 +232,39 @@ class BaseBasicBolt(_Component):
 
     def cleanup(self) -> None:
         """Release everything."""
+
+
+@dataclass(frozen=True)
+class TopologyContext:
+    """Where a task runs. It has the three attributes of the context of Trident's spouts, so such a spout runs here too.
+
+    Attributes
+    ----------
+    topology
+        The name of the topology.
+    component
+        The component that the task belongs to.
+    task_id
+        The number of the task in the topology, from 1.
+    task, tasks
+        The number of the task in its component, from 0, and how many tasks that has.
+    worker
+        The number of the worker that runs the task, from 0.
+    tasks_by_component
+        The ids of the tasks of every component, in order.
+    """
+
+    topology: str
+    component: str
+    task_id: int
+    task: int
+    tasks: int
+    worker: int
+    tasks_by_component: Mapping[str, tuple[int, ...]]
+
+    def component_tasks(self, component: str) -> tuple[int, ...]:
+        """Return the ids of the tasks of a component; `TopologyError` if there is none of that name."""
+        try:
+            return self.tasks_by_component[component]
+        except KeyError:
+            raise TopologyError(f"no component {component!r} among {sorted(self.tasks_by_component)}") from None

@@ -15,15 +15,14 @@ from typing import Any, Self
 from trident.errors import TopologyError, TridentError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
-from trident.storm.execution.deaths import DeathWatch
 from trident.storm.execution.executor import Setting, TaskError
-from trident.storm.execution.inbox import Inbox
-from trident.storm.execution.messages import Body
+from trident.storm.execution.messages import Body, Inbox
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.execution.task_layout import TaskLayout, lay_out
 from trident.storm.statistics.local_observer import LocalObserver
 from trident.storm.storm_config import StormConfig
+from trident.storm.storm_errors import DeathWatch
 from trident.storm.storm_topology import StormTopology
 
 __all__ = ["LocalCluster", "LocalTopology"]

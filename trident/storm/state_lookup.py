@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.storm.context import TopologyContext
-from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector
+from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
 from trident.storm.streams import StreamDeclarer
 

@@ -1,10 +1,14 @@
-"""Errors of topologies of spouts and bolts; all others are in `trident.errors`."""
+"""Errors of topologies of spouts and bolts, and how often workers may die before one is raised."""
 
 from __future__ import annotations
 
-from trident.errors import TridentError
+import time
+from collections import deque
 
-__all__ = ["TopologyDiedError", "WorkerLostError"]
+from trident.errors import TridentError
+from trident.storm.storm_config import StormConfig
+
+__all__ = ["DeathWatch", "TopologyDiedError", "WorkerLostError"]
 
 
 class WorkerLostError(TridentError):
@@ -24,3 +28,27 @@ class TopologyDiedError(TridentError):
             f"{cause}. Unanswered messages are still with their queues. Mend the cause and start it again; "
             "max_worker_deaths allows more"
         )
+
+
+class DeathWatch:
+    """Counts the deaths of workers."""
+
+    def __init__(self, conf: StormConfig) -> None:
+        self._conf = conf
+        self._deaths: deque[float] = deque()
+        self.total = 0
+
+    def too_many(self, worker: int, error: BaseException) -> TopologyDiedError | None:
+        """Count a death; return what the topology ends with if that was one too many."""
+        now = time.monotonic()
+        self.total += 1
+        self._deaths.append(now)
+        while self._deaths[0] < now - self._conf.worker_deaths_window_s:
+            self._deaths.popleft()
+        if len(self._deaths) <= self._conf.max_worker_deaths:
+            return None
+        ended = TopologyDiedError(
+            self._conf.name, len(self._deaths), self._conf.worker_deaths_window_s, worker, str(error)
+        )
+        ended.__cause__ = error
+        return ended

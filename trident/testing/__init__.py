@@ -14,20 +14,16 @@ store; `backend/faulty_map.py` is the store that fails.
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.faulty_map import Faults, FaultyMap, InjectedFault
 from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.limits import Limits
+from trident.testing.backend.limits import Limits, Promise
 from trident.testing.backend.map_state_contract import MapStateContract
-from trident.testing.backend.promises import Promise
-from trident.testing.backend.report import Report
+from trident.testing.backend.simulated_log import Add, Append
 from trident.testing.backend.snapshottable_contract import SnapshottableContract
-from trident.testing.backend.suite import backend_suite
-from trident.testing.backend.updaters import Add, Append
+from trident.testing.backend.suite import Report, backend_suite
 from trident.testing.checks.expecting import Violation
 from trident.testing.checks.findings import Finding, Status
-from trident.testing.spout.source_under_test import SpoutSource
+from trident.testing.spout.source_under_test import SpoutPromise, SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
-from trident.testing.spout.spout_promises import SpoutPromise
-from trident.testing.spout.spout_report import SpoutReport, spout_table
-from trident.testing.spout.spout_suite import spout_suite
+from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table
 from trident.testing.topology.driver import TopologyTestDriver
 from trident.testing.topology.driver_result import BatchResult, HandClock
 

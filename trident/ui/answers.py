@@ -1,15 +1,17 @@
-"""Requests and answers of the REST interface: JSON, and errors in Storm UI's shape, each with its status."""
+"""Requests and answers of the REST interface: who may ask for what, JSON, and errors in Storm UI's shape with their status."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trident.cluster_errors import (
     BadPackage,
@@ -22,9 +24,10 @@ from trident.cluster_errors import (
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
+from trident.http.guard import Rules
 from trident.http.plain_json import to_json
 
-__all__ = ["PageError", "answer", "body_of", "error_body", "problem"]
+__all__ = ["API", "PageError", "RawPaths", "answer", "body_of", "error_body", "problem", "rules_of_pages"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,3 +111,59 @@ def _told(request: Request, error: Exception) -> tuple[int, str]:
         return (409 if request.method == "POST" else 500), str(error)
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return 500, f"{request.method} {request.url.path} failed; the log of the server says why"
+
+
+API = "/api/"
+"""What begins with this is data; all else are the files of the page, which tell nothing."""
+
+_READING = ("GET", "HEAD")
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class RawPaths:
+    """Lets routes be matched in the path as it was sent, so that a name may have a slash in it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        path = scope.get("raw_path", scope.get("path", "").encode()).decode("latin-1")
+        await self._app({**scope, "path": path}, receive, send)
+
+
+def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]) -> Rules:
+    """Return what a request must satisfy.
+
+    Parameters
+    ----------
+    token
+        That for all that changes something, and for `extra_routes`. None: all that changes something is refused.
+    token_for_all
+        Whether reading needs the token too.
+    loopback
+        As of `Rules`.
+    """
+
+    def needs_token(scope: Scope) -> bool:
+        if scope["method"] not in _READING or (token_for_all and scope["path"].startswith(API)):
+            return True
+        return any(route.matches(scope)[0] is Match.FULL for route in extra_routes)
+
+    def refusal(scope: Scope, status: int, cause: str) -> ASGIApp:
+        return problem(Request(scope), PageError(status, cause))
+
+    def headers(scope: Scope) -> Mapping[str, str]:
+        return {**_PAGE_HEADERS, "Cache-Control": "no-store" if scope["path"].startswith(API) else "no-cache"}
+
+    return Rules(token, loopback, needs_token, refusal, headers)

@@ -36,8 +36,7 @@ from starlette.staticfiles import StaticFiles
 
 from trident import __version__
 from trident.http.guard import Guard
-from trident.ui.access import RawPaths, rules_of_pages
-from trident.ui.answers import PageError, answer, body_of, problem
+from trident.ui.answers import PageError, RawPaths, answer, body_of, problem, rules_of_pages
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 
 __all__ = ["STATIC", "app"]

@@ -1,20 +1,29 @@
-"""`RunningPages`: the pages of a topology that runs in this process, of either kind."""
+"""The pages of a topology that runs in this process, Trident's or of spouts and bolts."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trident.errors import TridentError
+from trident.errors import TridentError, UnsupportedOperation, describe
+from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.observe.recent_batches import RecentRate
 from trident.observe.topology_status import TopologyStatus
 from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration
+from trident.runtime.reading.written_keys import parse_key
+from trident.storm.storm_config import StormConfig
 from trident.ui.cluster_pages import Action, Page
 
-__all__ = ["AnyRunning", "RunningPages"]
+if TYPE_CHECKING:
+    from trident.runtime.running import RunningTopology
+
+__all__ = ["AnyRunning", "RunningPages", "StormPages", "TridentPages"]
 
 logger = logging.getLogger(__name__)
 
@@ -122,3 +131,132 @@ class RunningPages(ABC):
     @property
     def _has_ended(self) -> bool:
         return self._running.exception() is not None or self._running.await_termination(0)
+
+
+class _Running(AnyRunning, Protocol):
+    """What runs on Spark, or in a `LocalCluster`."""
+
+    @property
+    def conf(self) -> StormConfig: ...
+    @property
+    def status(self) -> TopologyStatus: ...
+
+
+@runtime_checkable
+class _Rebalancing(Protocol):
+    """Can run with other numbers of workers and executors."""
+
+    def rebalance(
+        self, workers: int | None = None, executors: Mapping[str, int] | None = None, wait_s: float | None = None
+    ) -> None:
+        """Change them."""
+
+
+@runtime_checkable
+class _CountingDeaths(Protocol):
+    """Knows how often its workers have died."""
+
+    deaths: int
+
+
+class StormPages(RunningPages):
+    """`TopologyPages` of a `RunningStormTopology`, or of a `LocalTopology`.
+
+    Parameters
+    ----------
+    running
+        What runs.
+    topology_id
+        Its id in pages; its name if it has none.
+    """
+
+    def __init__(self, running: _Running, topology_id: str | None = None) -> None:
+        super().__init__(running, running.conf.as_mapping(), topology_id)
+        self._topology = running
+        self._rebalancing = running if isinstance(running, _Rebalancing) else None
+        if self._rebalancing is not None:
+            self.actions = ("activate", "deactivate", "rebalance", "kill")
+        self._acked = RecentRate()
+
+    def status(self) -> TopologyStatus:
+        """Return the topology as it is now."""
+        running, status = self._topology, self._topology.status
+        figures, error = status.statistics.over().figures, running.exception()
+        more = {
+            "rates": {"tuplesPerSecond": self._acked.of(figures.acked), "batchesPerSecond": None},
+            "lags": [],
+            "health": {
+                "failures": figures.failed,
+                "workerDeaths": running.deaths if isinstance(running, _CountingDeaths) else None,
+                "fenced": False,
+                "error": None if error is None else describe(error),
+            },
+        }
+        ended = "STOPPED" if error is None else "FAILED"
+        return replace(status, state=ended if self._has_ended else status.state, more={**status.more, **more})
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        """Refuse: there are no states."""
+        raise UnsupportedOperation(f"topology {self._id!r} is of spouts and bolts, which have no states")
+
+    def _do(self, action: Action, parameters: Mapping[str, Any]) -> None:
+        if action == "rebalance" and self._rebalancing is not None:
+            self._rebalancing.rebalance(
+                parameters.get("workers"), parameters.get("executors"), parameters.get("wait_s")
+            )
+        else:
+            super()._do(action, parameters)
+
+
+class TridentPages(RunningPages):
+    """`TopologyPages` of a `RunningTopology`.
+
+    Parameters
+    ----------
+    running
+        The topology.
+    topology_id
+        Its id in pages; its name if it has none.
+    """
+
+    def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:
+        super().__init__(running, running.config.as_mapping(), topology_id)
+        self._topology = running
+        self._reading = threading.Lock()
+
+    def status(self) -> TopologyStatus:
+        """Return the topology as it is now."""
+        return self._topology.pages.status()
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last committed batches, oldest first."""
+        return self._topology.recent_progress
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        """Return the value of a key at the last committed batch; texts become values of the key's types."""
+        graph = self._topology.graph
+        nodes = {node.name: node for node in graph.states}
+        if state not in nodes:
+            raise KeyError(f"topology {self._id!r} has no state {state!r}; it has {', '.join(nodes) or 'none'}")
+        for node in graph.nodes:
+            if isinstance(node, WindowNode | JoinWithinNode) and node.state == state:
+                raise ValueError(f"state {state!r} keeps the tuples of open windows in a form of its own")
+        typed = _typed(nodes[state], key)
+        with self._reading:  # `txid` is that of the view's last read
+            view = self._topology.state(state)
+            value = view.multi_get([typed])[0] if typed else view.get()
+            return {"state": state, "key": list(typed), "value": value, "found": value is not None, "txid": view.txid}
+
+
+def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
+    texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+    fields = node.key_fields
+    if fields and not texts:
+        raise ValueError(f"state {node.name!r} is a map: name a key ({', '.join(fields.names)})")
+    if not texts:
+        return ()
+    if len(node.value) and not fields:
+        raise ValueError(f"state {node.name!r} holds a single value; name no key")
+    if fields and len(texts) not in (1, len(fields)):
+        raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
+    return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)

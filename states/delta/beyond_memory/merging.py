@@ -26,10 +26,9 @@ from states.delta.beyond_memory.base_table import TRIMMED, BaseTable, Holds
 from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.large_index import LargeIndex, Merge
 from states.delta.beyond_memory.opened_base import OpenedBase
-from states.delta.commit_notes import COMPACTION
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
-from states.delta.fence import moved_by_compactions
+from states.delta.fence import COMPACTION, moved_by_compactions
 from states.delta.published_table import Due, is_newest
 from states.delta.state_table import StateTable
 from states.delta.state_tables import StateTables

@@ -10,8 +10,8 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
+from trident.cluster.driver.driven import epoch_before
 from trident.cluster.driver.orders import Orders
-from trident.cluster.driver.upgrade_proof import epoch_before
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trident.cluster.nimbus.assigning import Picture
-from trident.cluster.nimbus.driver_health import Health
-from trident.cluster.state.beat_records import SupervisorInfo
+from trident.cluster.nimbus.assigning import Health, Picture
+from trident.cluster.state.beat_records import DriverDeath, SupervisorInfo
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
-from trident.cluster.state.driver_deaths import DriverDeath
 
 NOW = 10_000.0
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from trident.cluster.driver.upgrade_proof import proved
+from trident.cluster.driver.driven import proved
 from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.topology_changes import rebalanced
+from trident.cluster.state.beat_records import DriverDeath, report_death
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase, WantedStatus
-from trident.cluster.state.driver_deaths import DriverDeath, report_death
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 _ID = "words-1-1"

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.code.archives import package_of
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
-from trident.cluster.code.topology_settings import settings_of
+from trident.cluster.code.topology_package import settings_of
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.state.beat_records import ErrorInfo

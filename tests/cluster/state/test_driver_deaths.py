@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.harness.cluster_states import Opened
-from trident.cluster.state.driver_deaths import DriverDeath, all_deaths, forget_deaths, report_death
+from trident.cluster.state.beat_records import DriverDeath, all_deaths, forget_deaths, report_death
 
 
 def test_deaths_are_read_in_order_without_what_another_version_wrote(opened: Opened) -> None:

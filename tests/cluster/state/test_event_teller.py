@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trident.cluster.state.cluster_state import ClusterEvent
-from trident.cluster.state.event_teller import EventTeller
+from trident.cluster.state.cluster_state import ClusterEvent, EventTeller
 
 ONE, TWO, THREE = (ClusterEvent("changed", f"/{number}") for number in range(3))
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
-from trident.cluster.state import sqlite_leases
+from trident.cluster.state import sqlite_nodes as sqlite_leases
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.sqlite_state import SqliteClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable

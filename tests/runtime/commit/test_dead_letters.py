@@ -18,8 +18,8 @@ from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, start, topology_of
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
-from trident.coordination.letter_records import LETTERS
 from trident.coordination.log_file import make_directory
+from trident.coordination.records import LETTERS
 from trident.errors import LogError
 from trident.fields import Fields
 from trident.operations import (
@@ -35,7 +35,7 @@ from trident.operations import (
 )
 from trident.planner import Fragment
 from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, waiting
-from trident.runtime.engine.put_back import check_places, put_backs_of
+from trident.runtime.engine.fragment_runs import check_places, put_backs_of
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed

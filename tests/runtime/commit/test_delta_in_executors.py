@@ -15,7 +15,7 @@ from tests.harness.topology_runs import QUICK
 from trident import Config, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import ConfigError
 from trident.operations import BaseStateUpdater, Count, MapGet, Split, Sum
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 LINES = [(f"the cow {number % 7} jumped over moon {number}",) for number in range(60)]
 

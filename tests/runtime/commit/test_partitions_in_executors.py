@@ -24,7 +24,7 @@ from trident.errors import BatchFailedError, ConfigError, FencedError
 from trident.operations import BaseStateUpdater, MapGet, Sum
 from trident.state import StateConf, StateFactory
 from trident.state.txid import RETRY_BITS, Txid, epoch_of
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(40)]
 BATCH = 20

@@ -27,8 +27,8 @@ from trident.planner import make_plan
 from trident.runtime.commit.worker_states import MOST_KEPT, WorkerStates
 from trident.state import Sentinel, Snapshot, StateSpec, Txid, Winners, map_state, risks_told
 from trident.state.key_counts import KeyCounts, counting_keys
-from trident.storekit import guards
-from trident.testing.backend.updaters import Add
+from trident.storekit import record_fence as guards
+from trident.testing.backend.simulated_log import Add
 
 A = 1 << 20
 KEYS = [(f"key {number}",) for number in range(8)]

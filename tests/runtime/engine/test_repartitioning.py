@@ -27,7 +27,7 @@ from trident.operations import (
 )
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.steps.failures import Failure
-from trident.runtime.steps.partitions import partition_of
+from trident.runtime.steps.key_columns import partition_of
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from states.memory import MemoryMapState
 from tests.benchmarks._drawn import DrawnKeys
 from trident import TridentTopology
 from trident.operations import Count
-from trident.runtime.engine import spills
+from trident.runtime.engine import spark_runner as spills
 from trident.spark.session import spark_session, stop_session
 
 spills.ASKED_FROM = 1

@@ -26,7 +26,7 @@ from trident.operations import BaseStateUpdater, Count
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 Store = dict[Any, Any]
 BeforePut = Callable[[Sequence[OpaqueValue]], None]

@@ -24,7 +24,7 @@ from trident.arrow import arrow_type, schema_of
 from trident.operations import Count, Expression, coalesce, col, if_else, lit
 from trident.operations.expression_types import type_of
 from trident.planner import make_plan
-from trident.runtime.steps.expression_kernels import evaluate
+from trident.runtime.steps.vector_steps import evaluate
 
 FIELDS = Fields(
     "a: int, b: bigint, x: double, y: float, s: string, t: string, p: boolean, q: boolean, d: date, m: decimal(10,2), "

@@ -21,7 +21,7 @@ from trident.planner import Step
 from trident.runtime.steps.aggregates import merge_partials, partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import StepFailed, TupleErrors
-from trident.runtime.steps.partitions import partition_of, partitions_of
+from trident.runtime.steps.key_columns import partition_of, partitions_of
 
 TEXTS = st.one_of(st.none(), st.text(alphabet=st.sampled_from(" ab,;é日🐍\n"), max_size=12), st.text(max_size=6))
 WIDTHS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}

@@ -44,9 +44,8 @@ from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows import fired_rows, kept_join, kept_windows
 from trident.runtime.windows.directory import DIRECTORY, Directory
-from trident.runtime.windows.join_input import join_input
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, moment_of, together
-from trident.runtime.windows.worker_input import window_input
+from trident.runtime.windows.worker_input import join_input, window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode

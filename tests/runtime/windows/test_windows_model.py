@@ -25,7 +25,7 @@ from trident.operations import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from trident.runtime.steps.partitions import partition_of
+from trident.runtime.steps.key_columns import partition_of
 from trident.runtime.windows import fired_rows as window_results
 from trident.runtime.windows import kept_windows as window_store
 from trident.spout import SpoutType

@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 
-from trident.storm.context import TopologyContext
+from trident.storm.interfaces import TopologyContext
 
 __all__ = ["LIMIT_S", "Collector", "Task", "context"]
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from spouts.spark.spark_errors import said_by_spark
+from spouts.spark.chunks import said_by_spark
 
 pytestmark = pytest.mark.quick
 

@@ -16,8 +16,7 @@ from trident.errors import BackendError
 from trident.state import IBackingMap, Key, OpaqueMap, StateType, map_for
 from trident.state.backing_map import backing_map
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
-from trident.testing.backend.simulated_log import Log
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add, Log
 
 Entry = tuple[str, Key]
 Batch = list[dict[Key, int]]

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from states.delta import DeltaState
 from states.delta.indexed_values import IndexedValues
-from states.delta.staged_files import STAGED
+from states.delta.staging import STAGED
 from states.delta.state_table import StateTable
 from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
 from tests.states.delta.stage_child import POINTS

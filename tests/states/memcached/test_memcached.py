@@ -31,8 +31,7 @@ from trident.errors import (
 from trident.operations import Count, Split
 from trident.state import Key, Sentinel, StateConf, StateSpec, StateType
 from trident.state.values import OpaqueValue
-from trident.testing.backend.simulated_log import Log
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add, Log
 
 _numbers = count()
 KINDS = {

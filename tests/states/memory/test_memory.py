@@ -17,7 +17,7 @@ from trident.state import (
     StateSpec,
     StateType,
 )
-from trident.testing.backend.updaters import Add
+from trident.testing.backend.simulated_log import Add
 
 CONF = StateConf("shop", "counts")
 KINDS = list(StateType)

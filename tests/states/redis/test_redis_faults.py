@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from states.redis import RedisBackingMap, RedisOptions
-from states.redis.health import persistence_risk
+from states.redis.evictions import persistence_risk
 from states.redis.map import PUT
-from states.redis.scripts import eval_of
+from states.redis.wire import eval_of
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from tests.states.redis.redis_states import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at

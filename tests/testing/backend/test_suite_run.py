@@ -14,7 +14,7 @@ from trident.state import Key, StateConf
 from trident.testing import Limits, Status, backend_suite
 from trident.testing.backend.store_under_test import Store
 from trident.testing.backend.suite_run import OutOfTime, SuiteRun
-from trident.testing.checks.check_progress import CheckProgress
+from trident.testing.checks.findings import CheckProgress
 
 Entries = dict[str, dict[Key, Any]]
 

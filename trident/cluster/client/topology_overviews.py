@@ -9,8 +9,7 @@ from typing import Any
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import facts
-from trident.cluster.waiting import why_waiting
+from trident.cluster.topology_of_cluster import facts, why_waiting
 from trident.cluster_errors import NoSuchTopology
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings

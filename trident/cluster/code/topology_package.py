@@ -1,4 +1,8 @@
-"""Makes the package of a topology: its code as one zip, named by the SHA-256 of its bytes."""
+"""Makes the package of a topology: its code as one zip, named by the SHA-256 of its bytes.
+
+The settings of a topology in a cluster, as they were given: names and texts, of Trident's `Config` or of
+`StormConfig`.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trident.cluster.code.package_archive import archive_of
-from trident.cluster.code.package_files import files_of, find_module
-from trident.cluster.code.package_loading import load_from
-from trident.cluster.code.package_manifest import MANIFEST, ComponentFacts, PackageManifest
+from trident.cluster.code.package_archive import archive_of, files_of, find_module
+from trident.cluster.code.package_manifest import MANIFEST, ComponentFacts, PackageManifest, load_from
+from trident.cluster.state.cluster_records import TopologyKind
 from trident.cluster_errors import BadPackage
-from trident.errors import TridentError
+from trident.config import Config
+from trident.errors import ConfigError, TridentError
 from trident.planner.meaning import meaning_of
 from trident.runtime.reading.targets import NoSuchTarget, folder_of
-from trident.storm import StormTopology
+from trident.setting_types import gathered
+from trident.storm import StormConfig, StormTopology
 from trident.topology import TridentTopology
 
-__all__ = ["TopologyPackage", "make_package"]
+__all__ = ["TopologyPackage", "make_package", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -192,3 +197,40 @@ def _main(folder: str, target: str, answer: str) -> None:
 
 if __name__ == "__main__":
     _main(*sys.argv[1:])
+
+
+_CLUSTERS = {
+    "takeover": "a driver of a cluster always takes the log over",
+    "name": "the name is given when a topology is submitted (--name)",
+    "topology.name": "the name is given when a topology is submitted (--name)",
+}
+
+
+def settings_of(
+    kind: TopologyKind, name: str, conf: Mapping[str, str], workers: int | None = None
+) -> Config | StormConfig:
+    """Read settings; those whose names begin with `spark.` are Spark's.
+
+    Parameters
+    ----------
+    name
+        Under which the topology was submitted.
+    workers
+        Of spouts and bolts: how many processes run it, whatever `conf` says.
+
+    Raises
+    ------
+    ConfigError
+        A name that is not known, or a value that is not possible.
+    """
+    for key, why in _CLUSTERS.items():
+        if key in conf and kind == ("trident" if key == "takeover" else "bolts"):
+            raise ConfigError(f"{key} cannot be set here: {why}")
+    values = gathered(conf)
+    if kind == "trident":
+        return Config.of(values)
+    values["name"] = name
+    if workers is not None:
+        values.pop("topology.workers", None)
+        values["workers"] = workers
+    return StormConfig.of(values)

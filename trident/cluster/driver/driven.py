@@ -1,30 +1,48 @@
-"""A running topology as its driver process sees it: the same few calls for Trident's and for those of spouts and bolts."""
+"""A running topology as its driver process sees it: the same few calls for Trident's and for those of spouts and bolts.
+
+Whether the code of an upgrade has committed a batch: from then on there is no way back to the code before it.
+
+The record of the topology notes the last epoch of the log before the first driver of the new code. A batch of a later epoch
+is of the new code, also if its driver died before it could tell.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from trident.cluster.driver.upgrade_proof import epoch_before, has_committed_since
 from trident.cluster.state.cluster_records import StormBase
 from trident.config import Config
+from trident.coordination.log_address import open_reader
+from trident.coordination.log_state import LogState
 from trident.observe.heartbeats import heartbeat_of
 from trident.observe.reported_errors import ErrorFeed
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
 from trident.runtime.start.capabilities import is_all_in_memory
 from trident.setting_types import gathered
+from trident.state.txid import RETRY_BITS
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 from trident.topology import TridentTopology
 from trident.ui.cluster_pages import TopologyPages
-from trident.ui.storm_pages import StormPages
-from trident.ui.trident_pages import TridentPages
+from trident.ui.running_pages import StormPages, TridentPages
 
-if TYPE_CHECKING:  # it needs pyzmq, which only spouts and bolts do
+if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = ["TopologyHandle", "config_of", "start_driven"]
+__all__ = [
+    "TopologyHandle",
+    "config_of",
+    "epoch_before",
+    "has_committed_since",
+    "log_before",
+    "proved",
+    "start_driven",
+    "with_proof",
+]
 
 
 class TopologyHandle:
@@ -160,3 +178,40 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     if "master" not in given and base.num_workers > 1:
         given["master"] = f"local[{base.num_workers}]"
     return Config.of({**given, "takeover": True})
+
+
+_EPOCH = "epoch"
+
+
+def has_committed_since(log: LogState, epoch: int) -> bool:
+    """Whether the last committed batch is of a later epoch."""
+    winner = log.winners.winner(log.txid) if log.txid else None
+    return winner is not None and winner >> RETRY_BITS > epoch
+
+
+def proved(base: StormBase) -> StormBase:
+    """Return the record of a topology whose new code runs."""
+    return replace(base, previous_code_hash="", previous={})
+
+
+def with_proof(base: StormBase, log: LogState) -> StormBase:
+    """Return the record as the log says before a driver starts: proved, or with the epoch after which a batch is a proof."""
+    if not base.previous_code_hash:
+        return base
+    if _EPOCH not in base.previous:
+        return replace(base, previous={**base.previous, _EPOCH: log.epoch})
+    return proved(base) if has_committed_since(log, base.previous[_EPOCH]) else base
+
+
+def epoch_before(base: StormBase) -> int:
+    """Return the last epoch of the log before the code of this record."""
+    return int(base.previous.get(_EPOCH, 0))
+
+
+def log_before(log_dir: str | None) -> LogState:
+    """Return what a log says before a driver starts; None for one in memory, of which no batch outlives a driver."""
+    if log_dir is not None:
+        with closing(open_reader(log_dir)) as reader:
+            if reader.is_there():
+                return reader.refresh()
+    return LogState("", "")

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.cluster_log import log_of_base
-from trident.cluster.code.package_loading import load_package
-from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
+from trident.cluster.code.package_manifest import MANIFEST, PackageManifest, load_package
 from trident.cluster.driver.driven import TopologyHandle, config_of, start_driven
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.driver.orders import Ending, Orders
@@ -24,11 +24,10 @@ from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.tokens import TOKEN_VARIABLE
 from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
-from trident.observe.event_log import event_of
+from trident.observe.events import event_of
 from trident.ui.one_topology import OneTopology
 from trident.ui.ui_server import UIServer
 

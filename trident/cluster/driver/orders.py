@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from trident.cluster.driver.driven import TopologyHandle
+from trident.cluster.driver.driven import TopologyHandle, log_before, proved, with_proof
 from trident.cluster.driver.driver_beats import DriverBeats
-from trident.cluster.driver.upgrade_proof import log_before, proved, with_proof
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.state.beat_records import DRIVER, ErrorInfo
 from trident.cluster.state.cluster_records import Assignment, StormBase

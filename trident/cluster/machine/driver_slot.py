@@ -13,8 +13,8 @@ from typing import NamedTuple
 from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
 from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
 from trident.cluster.machine.machine_folder import MachineFolder
+from trident.cluster.state.beat_records import DriverDeath
 from trident.cluster.state.cluster_records import Assignment
-from trident.cluster.state.driver_deaths import DriverDeath
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
 __all__ = ["DriverSlot", "ReadyCode", "Wanted"]

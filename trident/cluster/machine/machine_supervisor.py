@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from trident.cluster.machine.driver_slot import DriverSlot, ReadyCode, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.beat_records import DRIVER, ErrorInfo, SupervisorInfo
+from trident.cluster.state.beat_records import DRIVER, DriverDeath, ErrorInfo, SupervisorInfo, report_death
 from trident.cluster.state.cluster_state import ClusterEvent
-from trident.cluster.state.driver_deaths import DriverDeath, report_death
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trident import __version__
+from trident.cluster.client.cluster_token import TOKEN_VARIABLE
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import ReadyCode
 from trident.cluster.machine.machine_folder import MachineFolder, read_log
@@ -16,7 +17,6 @@ from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.tokens import TOKEN_VARIABLE
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAllowed
 from trident.ui.cluster_pages import Page, TopologyPages
 from trident.ui.ui_server import UIServer

@@ -8,14 +8,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trident.cluster.nimbus.assigning import Assign, Decision, Forget, MarkFailed, Picture, RollBack, decide
-from trident.cluster.nimbus.driver_health import DriverHealth
+from trident.cluster.nimbus.assigning import (
+    Assign,
+    Decision,
+    DriverHealth,
+    Forget,
+    MarkFailed,
+    Picture,
+    RollBack,
+    decide,
+)
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat
+from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, forget_deaths
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
-from trident.cluster.state.driver_deaths import all_deaths, forget_deaths
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 

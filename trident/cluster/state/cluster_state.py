@@ -1,11 +1,30 @@
-"""`ClusterState`: a tree of small nodes that all processes of a cluster see, as Storm's protocol of that name has it."""
+"""`ClusterState`: a tree of small nodes that all processes of a cluster see; its paths, its events."""
 
 from __future__ import annotations
 
+import logging
+import re
+import threading
+import uuid
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Literal, NamedTuple, Protocol
 
-__all__ = ["Callback", "ClusterEvent", "ClusterState", "EventKind", "Versioned"]
+from trident.cluster_errors import ClusterError
+
+__all__ = [
+    "MAX_DATA_BYTES",
+    "Callback",
+    "ClusterEvent",
+    "ClusterState",
+    "EventKind",
+    "EventTeller",
+    "Versioned",
+    "above",
+    "checked_data",
+    "checked_path",
+    "checked_way",
+]
 
 EventKind = Literal["created", "changed", "deleted", "children", "suspended", "connected", "expired"]
 """What a watch, or the session, tells.
@@ -91,3 +110,94 @@ class ClusterState(Protocol):
 
     def close(self) -> None:
         """End the session: its ephemeral nodes vanish at once. Harmless when it is closed."""
+
+
+# ZooKeeper ends the connection of who sends more than 1,048,575 bytes, names included.
+MAX_DATA_BYTES = 1_000_000
+
+# What ZooKeeper refuses in names: among others all that UTF-16 writes as a pair, such as emoji.
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+def checked_path(path: str) -> str:
+    """Return the path of a node; what is none is an error. The root alone, `/`, is one."""
+    if path == "/":
+        return path
+    names = path.split("/")
+    if names[0] or len(names) < 2 or any(name in ("", ".", "..") for name in names[1:]):
+        raise ClusterError(
+            f"{path!r} is no path of a node: it begins with '/', and no name in it is empty, '.' or '..'"
+        )
+    refused = _REFUSED.search(path)
+    if refused:
+        raise ClusterError(f"the path {path!r} has the character {refused[0]!r}, which the name of a node cannot have")
+    return path
+
+
+def checked_way(path: str) -> str:
+    """Return the path of a node that may be written: not the root."""
+    if checked_path(path) == "/":
+        raise ClusterError("the root '/' is no node that can be written or deleted; name one below it")
+    return path
+
+
+def checked_data(path: str, data: bytes) -> bytes:
+    """Return the data of a node; too much is an error."""
+    if len(data) > MAX_DATA_BYTES:
+        raise ClusterError(f"{len(data):,} bytes are too many for the node {path!r}, which holds {MAX_DATA_BYTES:,}")
+    return data
+
+
+def above(path: str) -> str:
+    """Return the path of the node above."""
+    return path.rpartition("/")[0] or "/"
+
+
+_JOIN_S = 5.0  # a callback may wait for what the closing thread holds
+_log = logging.getLogger(__name__)
+
+
+class EventTeller:
+    """A queue of events, and the thread that tells them. A callback may use the cluster state, and may close it."""
+
+    def __init__(self, name: str) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: dict[str, Callback] = {}
+        self._events: SimpleQueue[ClusterEvent | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"trident-{name}-events", daemon=True)
+        self._thread.start()
+
+    def register(self, callback: Callback) -> str:
+        """Tell this callback all events from now on."""
+        callback_id = uuid.uuid4().hex
+        with self._lock:
+            self._callbacks[callback_id] = callback
+        return callback_id
+
+    def unregister(self, callback_id: str) -> None:
+        """Tell it no more."""
+        with self._lock:
+            self._callbacks.pop(callback_id, None)
+
+    def tell(self, event: ClusterEvent) -> None:
+        """Have an event told after those before it."""
+        self._events.put(event)
+
+    def close(self) -> None:
+        """Tell what was queued, then end. In a callback, return at once."""
+        self._events.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            self._tell_all(event)
+
+    def _tell_all(self, event: ClusterEvent) -> None:
+        with self._lock:
+            callbacks = list(self._callbacks.values())
+        for callback in callbacks:
+            try:
+                callback(event)
+            except Exception:  # noqa: BLE001  one that fails must not keep the others from their events
+                _log.exception("a callback failed at %s", event)

@@ -8,10 +8,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from trident.cluster.state import sqlite_leases, sqlite_nodes
-from trident.cluster.state.cluster_state import ClusterEvent, EventKind
-from trident.cluster.state.event_teller import EventTeller
-from trident.cluster.state.node_paths import above
+from trident.cluster.state import sqlite_nodes
+from trident.cluster.state.cluster_state import ClusterEvent, EventKind, EventTeller, above
 from trident.cluster.state.sqlite_file import SqliteFile
 from trident.cluster_errors import ClusterError
 
@@ -32,9 +30,9 @@ class SqliteSession:
         self._file = SqliteFile(path, min(_MAX_BUSY_S, timeout_s / 4))
         now = time.monotonic()
         with self._file.writing(durable=False) as db:
-            for each in sqlite_leases.lapsed(db, "", now):
-                sqlite_leases.end(db, each)
-            self.id = sqlite_leases.open_lease(db, timeout_s)
+            for each in sqlite_nodes.lapsed(db, "", now):
+                sqlite_nodes.end(db, each)
+            self.id = sqlite_nodes.open_lease(db, timeout_s)
             self.watches = JournalWatches(sqlite_nodes.journal_end(db))
         self._seen_version = -1
         self._renewed_at = self._awake_since = self._look_at = now
@@ -52,9 +50,9 @@ class SqliteSession:
         """Begin another session if this one is over, and tell so."""
         with self.watches.lock:
             with self._file.writing(durable=False) as db:
-                if sqlite_leases.is_open(db, self.id):
+                if sqlite_nodes.is_open(db, self.id):
                     return  # another thread was faster
-                self.id = sqlite_leases.open_lease(db, self._timeout_s)
+                self.id = sqlite_nodes.open_lease(db, self._timeout_s)
                 self.watches.forget(sqlite_nodes.journal_end(db))
             self._suspended = False
             self._teller.tell(ClusterEvent("expired", ""))
@@ -101,8 +99,8 @@ class SqliteSession:
 
     def _renew(self) -> None:
         with self._file.writing(durable=False) as db:
-            is_open = sqlite_leases.renew(db, self.id, self._timeout_s, self.watches.position)
-            sqlite_leases.trim_journal(db)
+            is_open = sqlite_nodes.renew(db, self.id, self._timeout_s, self.watches.position)
+            sqlite_nodes.trim_journal(db)
         now = time.monotonic()
         if now - self._renewed_at > self._timeout_s / 2:
             self._awake_since = now
@@ -115,11 +113,11 @@ class SqliteSession:
 
     def _end_others(self) -> None:
         with self._file.reading() as db:
-            if not sqlite_leases.lapsed(db, self.id, self._awake_since):
+            if not sqlite_nodes.lapsed(db, self.id, self._awake_since):
                 return
         with self._file.writing(durable=False) as db:
-            for each in sqlite_leases.lapsed(db, self.id, self._awake_since):
-                sqlite_leases.end(db, each)
+            for each in sqlite_nodes.lapsed(db, self.id, self._awake_since):
+                sqlite_nodes.end(db, each)
         self._read_journal()  # of what is changed here, this connection is not told
 
     def _suspend(self, error: ClusterError) -> None:

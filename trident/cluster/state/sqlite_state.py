@@ -14,10 +14,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trident.cluster.state import sqlite_leases, sqlite_nodes
-from trident.cluster.state.cluster_state import Callback, Versioned
-from trident.cluster.state.event_teller import EventTeller
-from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
+from trident.cluster.state import sqlite_nodes
+from trident.cluster.state.cluster_state import (
+    Callback,
+    EventTeller,
+    Versioned,
+    checked_data,
+    checked_path,
+    checked_way,
+)
 from trident.cluster.state.sqlite_file import SqliteFile, prepare
 from trident.cluster.state.sqlite_session import SqliteSession
 from trident.cluster_errors import ClusterError
@@ -167,7 +172,7 @@ class SqliteClusterState:
         self._session.stop()
         try:
             with self._file.writing(durable=False) as db:
-                sqlite_leases.end(db, self._session.id)
+                sqlite_nodes.end(db, self._session.id)
         except ClusterError as error:
             _log.warning("the session ends with its lease: %s", error)
         self._file.close()
@@ -182,7 +187,7 @@ class SqliteClusterState:
     def _in_session(self, act: Callable[[sqlite3.Connection], _T], durable: bool) -> _T:
         while True:
             with self._file.writing(durable) as db:
-                if sqlite_leases.is_open(db, self._session.id):
+                if sqlite_nodes.is_open(db, self._session.id):
                     return act(db)
             self._session.begin_again()
 

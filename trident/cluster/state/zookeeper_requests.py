@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trident.cluster.state.node_paths import above
+from trident.cluster.state.cluster_state import above
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.zookeeper_session import AUTH, CallResult, SessionChange, ZooKeeperSession, lost_errors
 

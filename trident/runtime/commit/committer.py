@@ -17,8 +17,8 @@ from trident.arrow import schema_of
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
-from trident.planner.kept_partitions import most_kept
-from trident.runtime.commit.committed import Committed, Updated
+from trident.planner.plan import most_kept
+from trident.runtime.commit.committed import Committed, Updated, check_one_writer, marks_of
 from trident.runtime.commit.entries import (
     ColumnEntries,
     Entries,
@@ -28,16 +28,13 @@ from trident.runtime.commit.entries import (
     inputs_of,
     takes_columns,
 )
-from trident.runtime.commit.flow import Flow
-from trident.runtime.commit.garbage import paused_garbage_collection
-from trident.runtime.commit.one_writer import check_one_writer, marks_of
+from trident.runtime.commit.flow import Flow, paused_garbage_collection
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
+from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of
-from trident.runtime.steps.user_calls import calls_user_code
-from trident.runtime.windows.over_time import update_over_time
+from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.key_counts import counting_keys

@@ -25,11 +25,10 @@ from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
+from trident.runtime.commit.committed import marks_of
 from trident.runtime.commit.committer import operations_of_commits, update_partition, update_time_partition
 from trident.runtime.commit.entries import inputs_of
-from trident.runtime.commit.flow import snapshot_of
-from trident.runtime.commit.garbage import paused_garbage_collection
-from trident.runtime.commit.one_writer import marks_of
+from trident.runtime.commit.flow import paused_garbage_collection, snapshot_of
 from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
@@ -39,10 +38,9 @@ from trident.runtime.reading.store_check import check_partition
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
-from trident.runtime.steps.partitions import partition_of_total
+from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.shares import Now, PartitionPlace, running_partitions
-from trident.runtime.windows.time_frames import MOMENT, moment_told
+from trident.runtime.windows.shares import MOMENT, Now, PartitionPlace, moment_told, running_partitions
 from trident.state.key_counts import counting_keys
 from trident.state.risks_told import suppress_warnings
 from trident.state.txid import Txid

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.letter_records import Ranges, count_of
 from trident.coordination.log_file import make_directory, sync_directory
 from trident.coordination.log_state import LogState
+from trident.coordination.records import Ranges, count_of
 from trident.errors import CorruptValueError, LogError
 from trident.runtime.steps.failures import Failure, LeftOut
 from trident.spout.interfaces import TransactionAttempt

@@ -12,11 +12,9 @@ from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
-from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.key_columns import keys_in, keys_of
-from trident.runtime.steps.partitions import partition_of_total, partitions_of
+from trident.runtime.steps.failures import calls_user_code, failing_at
+from trident.runtime.steps.key_columns import keys_in, keys_of, partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.user_calls import calls_user_code
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 from trident.state.values import Combine

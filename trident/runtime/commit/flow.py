@@ -1,7 +1,11 @@
-"""Flow: the rows of a batch that is being committed, on their way from one state to the next."""
+"""Flow: the rows of a batch that is being committed, on their way from one state to the next.
+
+The garbage collector stands still during a commit.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,22 +14,20 @@ import pyarrow as pa
 from trident.arrow import concatenated
 from trident.graph import ExchangeNode, QueryNode
 from trident.planner import Exchange, Plan
-from trident.planner.kept_partitions import most_kept
-from trident.runtime.engine.put_back import put_backs_of
+from trident.planner.plan import most_kept
+from trident.runtime.engine.fragment_runs import put_backs_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.step_figures import Figures
-from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.task_output import Figures, TaskOutput
 from trident.runtime.engine.worker import send
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.failures import failing_at
+from trident.runtime.steps.failures import calls_user_code, failing_at
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.steps.user_calls import calls_user_code
 from trident.state.txid import Snapshot, Txid
 
-__all__ = ["Flow", "snapshot_of"]
+__all__ = ["Flow", "paused_garbage_collection", "snapshot_of"]
 
 
 class Flow:
@@ -122,3 +124,17 @@ def snapshot_of(txid: Txid, sees_batch: bool) -> Snapshot:
     if sees_batch:
         return Snapshot(int(txid), txid.winners.with_winner(int(txid), txid.attempt))
     return Snapshot(txid - 1, txid.winners)
+
+
+class paused_garbage_collection:  # noqa: N801 - used as a function
+    """Pause the garbage collector: a commit makes many small objects and no cycles, and the search took a third of its time."""
+
+    __slots__ = ("_enabled",)
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._enabled:
+            gc.enable()

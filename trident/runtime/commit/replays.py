@@ -16,18 +16,18 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.coordination.letter_records import LETTERS, Ranges, numbers_of, ranges_of, with_letters
 from trident.coordination.log_state import LogState
+from trident.coordination.records import LETTERS, Ranges, numbers_of, ranges_of, with_letters
 from trident.errors import LogError
 from trident.fields import Fields
 from trident.graph import PersistNode, QueryNode, RepartitionNode
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters
-from trident.runtime.engine.put_back import PutBack
+from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.worker import Program
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
-from trident.runtime.steps.groups import places_of
+from trident.runtime.steps.key_columns import places_of
 from trident.runtime.steps.rows import columns_of
 
 __all__ = ["Replays"]

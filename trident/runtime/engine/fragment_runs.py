@@ -1,27 +1,43 @@
-"""Runs a fragment: its steps one after the other over one Arrow table, then the input of each sink."""
+"""Runs a fragment: its steps one after the other over one Arrow table, then the input of each sink.
+
+Dead letters on their way back: each returns at the step that it was left out of, beside the batch's other
+tuples.
+
+A letter returns as a row of the input of a step, or of what a fragment sends to an entry. Other steps of the fragment do not
+see it. So a tuple that was processed on one branch of a stream, and was left out of another, has its effect once on each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 import pyarrow as pa
 
-from trident.arrow import concatenated, schema_of
+from trident.arrow import concatenated, rows_without_columns, schema_of
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
 from trident.planner import Fragment, Sink, Step
-from trident.runtime.engine.put_back import PutBacks, check_places, with_rows
-from trident.runtime.engine.step_figures import HEAD, ROWS
+from trident.runtime.engine.routing import RowFrame
+from trident.runtime.engine.task_output import HEAD, ROWS
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
-from trident.runtime.steps.failures import failing_at
+from trident.runtime.steps.failures import Failure, StepFailed, calls_user_code, failing_at
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.steps.user_calls import calls_user_code
-from trident.runtime.windows.join_input import join_input
-from trident.runtime.windows.worker_input import window_input
+from trident.runtime.windows.worker_input import join_input, window_input
 
-__all__ = ["run_fragment", "run_step", "whole"]
+__all__ = [
+    "Place",
+    "PutBack",
+    "PutBacks",
+    "check_places",
+    "put_backs_of",
+    "run_fragment",
+    "run_step",
+    "whole",
+    "with_rows",
+]
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -92,3 +108,63 @@ def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:
     if isinstance(node, RepartitionNode):  # one that leaves every tuple where it is; any other begins a fragment
         return sources[0].select(list(step.keep))
     return apply_step(step, sources[0], run.on_error, run.states)
+
+
+Place = tuple[str, int]
+"""A place in a fragment: a step, or the entry that a sink sends to, and the number of its input."""
+
+PutBacks = Mapping[Place, pa.Table]
+"""The rows that return at each place of a fragment."""
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """The part of a batch that puts dead letters back into one fragment.
+
+    Attributes
+    ----------
+    tables
+        For the fragment of a spout: the rows for each place.
+    frames
+        For another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
+    lost
+        Letters that have no place in this topology, so they fail again.
+    """
+
+    tables: PutBacks = field(default_factory=dict)
+    frames: Sequence[RowFrame] = ()
+    lost: Sequence[Failure] = ()
+
+    @property
+    def count(self) -> int:
+        """How many letters these are."""
+        tables = (*self.tables.values(), *(frame.data for frame in self.frames))
+        rows: int = sum(table.num_rows for table in tables)
+        return rows + len(self.lost)
+
+
+def put_backs_of(frames: Iterable[RowFrame]) -> PutBacks:
+    """Return the rows that frames bring to the steps of a fragment; several frames may bring rows to one step."""
+    found: dict[Place, pa.Table] = {}
+    for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
+        if frame.step:
+            place = frame.step, frame.port
+            found[place] = with_rows(found[place], frame.data) if place in found else frame.data
+    return found
+
+
+def check_places(fragment: Fragment, letters: PutBacks) -> None:
+    """Raise `StepFailed` if the fragment has no such place, because the commit record would mark the rows as put back."""
+    places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
+    for step, port in letters.keys() - places:
+        cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
+        raise StepFailed(Failure(step, None, cause, retry=False))
+
+
+def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
+    """Return a table with the rows of another that has all of its columns."""
+    if more is None:
+        return table
+    if not table.num_columns:  # a cast loses the rows of a table without columns
+        return rows_without_columns(table.num_rows + more.num_rows)
+    return pa.concat_tables([table, more.select(table.schema.names).cast(table.schema)])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from trident.runtime.engine.put_back import PutBack
+from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.worker import Part, Program
 from trident.runtime.steps.failures import Failure

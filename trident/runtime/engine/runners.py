@@ -1,4 +1,7 @@
-"""What runs the parts of a batch: the interface, and the runner of this process. The one on Spark is in `spark_runner.py`."""
+"""What runs the parts of a batch: the interface, and the runner of this process. The one on Spark is in `spark_runner.py`.
+
+A program as bytes for Spark's workers; what cannot be pickled is named.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
+import cloudpickle
+
+from trident.errors import TopologyError, describe
+from trident.operations.names import operation_name
 from trident.runtime.engine.hops import destinations_of
-from trident.runtime.engine.pickling import pickled
 from trident.runtime.engine.routing import RowFrame, with_partitions
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import (
@@ -15,13 +21,14 @@ from trident.runtime.engine.worker import (
     Part,
     Program,
     WorkerProgram,
+    operations_of,
     run_entry,
     run_part,
     with_empty_parts,
 )
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["InProcessRunner", "PacesBatches", "Part", "Runner", "captures", "of_width"]
+__all__ = ["InProcessRunner", "PacesBatches", "Part", "Runner", "captures", "of_width", "pickled"]
 
 
 class Runner(Protocol):
@@ -144,3 +151,35 @@ def captures(parts: Sequence[Part]) -> bool:
 def of_width(program: Program, parallelism: int) -> Program:
     """Return the program with so many partitions of each exchange that declares none."""
     return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
+
+
+def pickled(program: Program) -> bytes:
+    """Pickle the program for the workers; the error names an operation that cannot be pickled."""
+    try:
+        return bytes(cloudpickle.dumps(program))
+    except Exception as error:
+        raise TopologyError(_blame(program, error)) from error
+
+
+def _has(node: Any, operation: Any) -> bool:
+    return any(own is operation for own in [*vars(node).values(), *node.operations])
+
+
+def _blame(program: Program, error: Exception) -> str:
+    for fragment in program.fragments.values():
+        for operation in operations_of(program, fragment.entry):
+            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
+            try:
+                cloudpickle.dumps(operation)
+            except Exception as own:  # noqa: BLE001  pickling runs user code
+                name = operation_name(operation)
+                return (
+                    f"step {step!r}: {name} cannot be sent to Spark workers ({describe(own)}). It or something it closes "
+                    "over holds a lock, a connection or an open file: open such things in prepare(conf, context)"
+                )
+    for name, emitter in program.emitters.items():
+        try:
+            cloudpickle.dumps(emitter)
+        except Exception as own:  # noqa: BLE001  pickling runs user code
+            return f"the spout of stream {name!r} cannot be sent to Spark workers ({describe(own)})"
+    return f"the topology cannot be sent to Spark workers: {describe(error)}"

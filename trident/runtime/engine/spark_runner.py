@@ -1,7 +1,12 @@
-"""SparkRunner: each attempt is one Spark job, or two if it is committed later."""
+"""SparkRunner: each attempt is one Spark job, or two if it is committed later.
+
+What the stages of a job wrote to disk because memory was short, as Spark counted it: a sign that batches are
+too large.
+"""
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -12,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from trident.errors import describe
 from trident.planner.loads import StageLoad
-from trident.runtime.engine import spills
+from trident.runtime.engine import spark_runner as spills
 from trident.runtime.engine.hops import Sent, routes_of, skips
-from trident.runtime.engine.pickling import pickled
-from trident.runtime.engine.runners import Runner, captures, of_width
+from trident.runtime.engine.runners import Runner, captures, of_width, pickled
 from trident.runtime.engine.stage_chain import Body, KeptStages, Stages
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
@@ -27,10 +32,10 @@ from trident.spark.spark_resources import most_shipped, profiles_of
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkRunner"]
+__all__ = ["ASKED_FROM", "SparkRunner", "bytes_spilled"]
 
 T = TypeVar("T")
 
@@ -251,3 +256,27 @@ def _tagged(place: int, given: Iterator[Any], last: bool) -> Iterator[Any]:
     if last:
         return ((place, output) for output in given)
     return ((to, (place, item)) for to, item in given)
+
+
+logger = logging.getLogger(__name__)
+
+ASKED_FROM = 32 << 20
+"""From so many shuffled bytes the question is worth its few milliseconds; fewer fit into any executor's memory."""
+
+_COUNTED_MS = 1_000  # Spark counts in a thread of its own, which is some milliseconds behind
+
+
+def bytes_spilled(context: SparkContext, tag: str) -> int:
+    """Return the bytes of all jobs with a tag; 0 if Spark does not tell, because no batch depends on it."""
+    spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no public question
+    try:
+        spark.listenerBus().waitUntilEmpty(_COUNTED_MS)
+        store, total = spark.statusStore(), 0
+        for job in spark.statusTracker().getJobIdsForTag(tag):
+            stages = store.job(job).stageIds()
+            for at in range(stages.size()):
+                total += int(store.lastStageAttempt(stages.apply(at)).diskBytesSpilled())
+    except Py4JError as error:
+        logger.debug("spilled bytes are unknown: %s", describe(error))
+        return 0
+    return total

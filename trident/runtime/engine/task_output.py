@@ -1,21 +1,34 @@
-"""What a task gives back: rows for the states, frames for other partitions, counts, failures."""
+"""What a task gives back: rows for the states, frames for other partitions, counts, failures.
+
+What a pass over a fragment counts: rows and nanoseconds, as whole numbers in one list for each fragment.
+
+A small batch takes a tenth of a millisecond, so nothing is named here. `trident/runtime/figures/operation_totals.py` knows what
+each number means.
+
+::
+
+    [ROWS, NS,  rows and nanoseconds of the first step, … of the last step,  … of the first sink, … of the last sink]
+
+`ROWS` are those that the entry gave, `NS` is how long the whole pass took, with the entry's own work. A step counts the rows
+that it gave. Dead letters that come back are rows that no operation gave; they are counted apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
 import pyarrow as pa
 
 from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.step_figures import add_figures
 from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
 from trident.state.key_counts import NO_KEYS, KeyCounts
 
-__all__ = ["TaskOutput", "merge_outputs"]
+__all__ = ["EACH", "HEAD", "NS", "ROWS", "Figures", "TaskOutput", "add_figures", "merge_outputs"]
 
 
 @dataclass
@@ -60,7 +73,7 @@ class TaskOutput:
     seconds
         How long tasks worked on it, all together.
     figures
-        By entry, what the passes over its fragment counted; see `step_figures.py`.
+        By entry, what the passes over its fragment counted; see `Figures`.
     put_back
         By step, or entry, how many dead letters came back there, if any did.
     shared
@@ -131,3 +144,18 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         for target, tables in output.sinks.items():
             merged.sinks.setdefault(target, []).extend(tables)
     return merged
+
+
+ROWS, NS = 0, 1
+HEAD = EACH = 2
+"""How many numbers there are before those of the first step, and of each step and sink."""
+
+Figures = Mapping[str, list[int]]
+"""By entry, what was counted."""
+
+
+def add_figures(total: dict[str, list[int]], more: Figures) -> None:
+    """Add the figures of fragments, by entry. The lists of `more` stay as they are."""
+    for entry, figures in more.items():
+        before = total.get(entry)
+        total[entry] = figures if before is None else list(map(add, before, figures))

@@ -29,7 +29,7 @@ from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import Order, Part, WorkerProgram, run_entry, run_part
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
 from trident.runtime.steps.failures import Failure, failure_of
-from trident.spark.executor_problems import cannot_import
+from trident.spark.job_errors import cannot_import
 
 __all__ = ["Job", "gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
 

@@ -16,16 +16,12 @@ from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import counting
 from trident.planner import Exchange, Fragment
 from trident.roles import has
-from trident.runtime.engine.fragment_runs import run_fragment, whole
-from trident.runtime.engine.most_gathered import check_gathered
-from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
-from trident.runtime.engine.routing import RowFrame, apply_exchange, route
-from trident.runtime.engine.step_figures import EACH, HEAD, NS
-from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, run_fragment, whole
+from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered, route
+from trident.runtime.engine.task_output import EACH, HEAD, NS, TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, failing_at, failure_of
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import TransactionAttempt

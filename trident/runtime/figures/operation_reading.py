@@ -16,8 +16,7 @@ from trident.observe.component_statistics import (
     WindowStatistics,
 )
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference
-from trident.runtime.figures.figure_names import TOPOLOGY, Key
-from trident.runtime.figures.operation_totals import OperationTotals
+from trident.runtime.figures.operation_totals import TOPOLOGY, Key, OperationTotals
 
 __all__ = ["read_statistics"]
 

@@ -2,6 +2,8 @@
 
 What some batches counted is kept and then added up together, because adding up one batch after the other, by name, would
 take longer than some steps do.
+
+Names what the passes over fragments count: which operation each number belongs to, and as what.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases
@@ -17,12 +20,10 @@ from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
 from trident.runtime.commit.committed import Committed
-from trident.runtime.engine.step_figures import NS, Figures
-from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.figures.figure_names import TOPOLOGY, Key, Meanings, meanings_of
+from trident.runtime.engine.task_output import EACH, HEAD, NS, ROWS, Figures, TaskOutput
 from trident.runtime.steps.failures import Failure
 
-__all__ = ["OperationTotals"]
+__all__ = ["TOPOLOGY", "Key", "Meanings", "OperationTotals", "meanings_of"]
 
 _LONGEST_S = 1.0
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
@@ -163,3 +164,65 @@ class OperationTotals:
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:
     return map(sum, zip(*rows, strict=False))  # all of one length; to count them would take as long as to add them up
+
+
+TOPOLOGY = ""
+"""In place of an operation: the topology."""
+
+
+class Key(NamedTuple):
+    """What a total counts.
+
+    Attributes
+    ----------
+    operation
+        The id of its node, or `TOPOLOGY`.
+    measure
+        `emitted`, `executed`, `busy_ns`, `commit_ns` and others; or `sent`: rows on the edge to the operation `to`.
+    """
+
+    operation: str
+    measure: str
+    to: str = ""
+
+
+Meanings = tuple[tuple[tuple[Key, int], ...], ...]
+"""For each number of a fragment's figures: the totals that it is added to, or subtracted from (1, -1)."""
+
+
+def meanings_of(fragment: Fragment, states: Mapping[str, PersistNode]) -> Meanings:
+    """Return what the figures of a fragment mean; `states` are the nodes that update one, by id."""
+    found: list[list[tuple[Key, int]]] = [[] for _ in range(HEAD + EACH * (len(fragment.steps) + len(fragment.sinks)))]
+    entry = fragment.entry
+    own = ["busy_ns", "commit_ns"] if entry in states else ["busy_ns"]
+    found[ROWS] += _given(fragment, entry)
+    found[NS] += [(Key(entry, measure), 1) for measure in own]
+    for number, step in enumerate(fragment.steps):
+        at = HEAD + EACH * number
+        found[at] += _given(fragment, step.id)
+        found[at + 1] += _took(step.id, entry, own)
+    for number, sink in enumerate(fragment.sinks, len(fragment.steps)):
+        at = HEAD + EACH * number
+        found[at].append((Key(sink.source, "sent", sink.target), 1))
+        found[at + 1] += _took(sink.target, entry, own)
+    return tuple(map(tuple, found))
+
+
+def _given(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
+    """Iterate over what the rows mean that an entry or a step gives."""
+    yield Key(source, "emitted"), 1
+    for step in fragment.steps:
+        for each in step.sources:
+            if each == source:
+                yield Key(step.id, "executed"), 1
+                yield Key(source, "sent", step.id), 1
+    for sink in fragment.sinks:
+        if sink.source == source:
+            yield Key(sink.target, "executed"), 1
+
+
+def _took(operation: str, entry: str, own: list[str]) -> Iterator[tuple[Key, int]]:
+    """Iterate over what the time of a step means: it is contained in that of the entry."""
+    yield Key(operation, "busy_ns"), 1
+    for measure in own:
+        yield Key(entry, measure), -1

@@ -1,4 +1,4 @@
-"""How much the spouts may read: less while batches take longer than `target_batch_s`, all of it again when they do not.
+"""How far sources are ahead, and how much spouts may read: less while batches take longer than `target_batch_s`.
 
 A batch takes a fixed time plus a time for what it reads, and only the latter becomes less when less is read. So the share
 follows from a line through the last batch and the last one of another size. Where the fixed time alone is longer than the
@@ -10,13 +10,16 @@ again, slowly beyond the size that spilled. A commit that lags makes batches wai
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Mapping
 
+from trident.errors import describe
 from trident.runtime.spouts.batch_spouts import SpoutHandle
 from trident.runtime.steps.failures import failing_at
+from trident.spout.interfaces import Definition, Lag
 
-__all__ = ["BackPressure", "Throttle"]
+__all__ = ["BackPressure", "Lags", "Throttle"]
 
 _LEAST = 0.001
 _SHRINK = 0.25  # at most to this share of a batch that took too long, because it may have been an exception
@@ -130,3 +133,32 @@ class Throttle:
         """Note that a batch was not processed within `message_timeout_s`."""
         if self._spouts and share is not None:
             self._pressure.timed_out(share)
+
+
+logger = logging.getLogger(__name__)
+
+
+class Lags:
+    """Asks the spouts that know their lag, and keeps what they said last.
+
+    Attributes
+    ----------
+    known
+        By spout; None if a spout does not know it, or has not been asked yet.
+    """
+
+    def __init__(self, spouts: Mapping[str, SpoutHandle]) -> None:
+        self.known: dict[str, Lag | None] = dict.fromkeys(spouts)
+        coordinators = {name: spout.coordinator for name, spout in spouts.items()}
+        self._lag_of = {name: each.lag for name, each in coordinators.items() if each.offers("lag")}
+
+    def ask(self, spout: str, definition: Definition) -> None:
+        """Ask one spout, if it can say, for its lag behind a batch that was just committed."""
+        if spout not in self._lag_of:
+            return
+        try:
+            self.known[spout] = self._lag_of[spout](definition)
+        except Exception as error:  # noqa: BLE001  a figure for display is no reason to end a topology
+            logger.warning("spout %s: its lag is not known any more: %s", spout, describe(error))
+            self.known[spout] = None
+            del self._lag_of[spout]

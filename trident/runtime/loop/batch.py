@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trident.coordination.letter_records import LETTERS
+from trident.coordination.records import LETTERS
 from trident.observe.batch_committed import Phases
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.runners import Runner

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from trident.errors import BatchFailedError
 from trident.observe.at_work import place_of
 from trident.runtime.reading import views
-from trident.runtime.steps.failures import Failure, shown
-from trident.runtime.steps.user_calls import MARKED, calls_user_code
+from trident.runtime.steps.failures import MARKED, Failure, calls_user_code, shown
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
 

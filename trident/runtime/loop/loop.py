@@ -21,7 +21,7 @@ from trident.observe.at_work import RunningBatch
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.activity import Activation
+from trident.runtime.loop.activity import Activation, StartGate
 from trident.runtime.loop.attempts import Attempts, txids_of
 from trident.runtime.loop.batch import Batch, BatchTimes, Defined, Mail, News, Observer
 from trident.runtime.loop.capturing import Capturing
@@ -31,7 +31,6 @@ from trident.runtime.loop.polling import SpoutPoller, Waiting
 from trident.runtime.loop.progress import Outcome, Progress
 from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.loop.sources import Sources
-from trident.runtime.loop.starting import StartGate
 from trident.runtime.start.engine_choice import most_pending
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of

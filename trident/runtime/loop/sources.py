@@ -9,17 +9,15 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from trident.coordination.letter_records import LETTERS
-from trident.coordination.records import DefineRecord
+from trident.coordination.records import LETTERS, DefineRecord
 from trident.planner import Plan
 from trident.runtime.clock import Clock
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
-from trident.runtime.loop.back_pressure import Throttle
+from trident.runtime.loop.back_pressure import Lags, Throttle
 from trident.runtime.loop.batch import Batch, Defined, Definitions, Undecided, of_spouts
 from trident.runtime.loop.batch_time import TIME, BatchTime
 from trident.runtime.loop.hanging import Work
-from trident.runtime.loop.lags import Lags
 from trident.runtime.loop.retrying import Waiting
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import failing_at

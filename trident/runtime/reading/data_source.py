@@ -17,9 +17,9 @@ from trident.config import Config
 from trident.errors import ConfigError, StaleTransactionError, StateError
 from trident.fields import Fields
 from trident.graph import StateNode
-from trident.runtime.reading.foreign_logs import ForeignLog, log_place
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.state_frames import columns_of, table_of_state
+from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView

@@ -18,9 +18,15 @@ from trident.errors import (
 )
 from trident.fields import Fields
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
-from trident.runtime.reading.row_listing import Row, RowListing, begins, with_values
 from trident.runtime.reading.state_frames import columns_of_rows, frame_of
-from trident.runtime.reading.state_partitions import StatePartitions, state_for_query
+from trident.runtime.reading.state_partitions import (
+    Row,
+    RowListing,
+    StatePartitions,
+    begins,
+    state_for_query,
+    with_values,
+)
 from trident.runtime.reading.store_check import StoreCheck
 from trident.state.encoding.declared_keys import declared_keys, declared_prefix, keys_of_list
 from trident.state.encoding.equal_keys import OneForm

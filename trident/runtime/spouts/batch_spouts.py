@@ -16,8 +16,7 @@ from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
 from trident.runtime.closing import Closers
 from trident.runtime.spouts.partitioned_spouts import PartitionedTridentSpoutExecutor
-from trident.runtime.spouts.rich_spouts import RichSpoutBatchExecutor
-from trident.runtime.spouts.row_batches import TableEmitter, checksum, slices, table_of_emitted
+from trident.runtime.spouts.rich_spouts import RichSpoutBatchExecutor, TableEmitter, checksum, slices, table_of_emitted
 from trident.spout.interfaces import (
     BatchCoordinator,
     Definition,

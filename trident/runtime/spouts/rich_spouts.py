@@ -1,21 +1,25 @@
-"""An `IRichSpout` as the driver loop sees it: its tuples are collected in batches, and acknowledged with them."""
+"""An `IRichSpout` as the driver loop sees it: its tuples are collected in batches, and acknowledged with them.
+
+Rows of a batch that are in the driver: collected there as a table, cut into parts and shipped with the job.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from trident.arrow import table_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
 from trident.roles import adapted
-from trident.runtime.spouts.row_batches import TableEmitter, slices, table_of_emitted
 from trident.spout.interfaces import Away, BatchCoordinator, Definition, SpoutType, TransactionAttempt
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
 
-__all__ = ["RichSpoutBatchExecutor"]
+__all__ = ["RichSpoutBatchExecutor", "TableEmitter", "checksum", "slices", "table_of_emitted"]
 
 
 class _Emitted(NamedTuple):
@@ -157,3 +161,36 @@ class RichSpoutBatchExecutor(BatchCoordinator):
         for ended in sorted(each for each in self._batches if each >= txid):
             for message_id in self._batches.pop(ended).ids:
                 self._spout.fail(message_id)
+
+
+class TableEmitter:
+    """Gives parts that are tables already."""
+
+    is_quick = True  # it never waits, so the loop may call it
+
+    def emit(self, part: pa.Table) -> Iterator[pa.Table]:
+        """Yield the part."""
+        yield part
+
+
+def slices(table: pa.Table, parallelism: int) -> list[pa.Table]:
+    """Cut a table into at most `parallelism` slices, none if it has no rows."""
+    size = max(1, -(-table.num_rows // max(1, parallelism)))
+    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
+
+
+def table_of_emitted(call: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Build a table from rows that a call of the user's has emitted; `SpoutError` if they do not fit the fields."""
+    try:
+        return table_of(fields, rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
+
+
+def checksum(table: pa.Table) -> int:
+    """Return the checksum of a table that was built from rows."""
+    crc = 0
+    for column in table.columns:
+        for buffer in column.chunk(0).buffers():
+            crc = crc if buffer is None else zlib.crc32(buffer, crc)
+    return crc

@@ -1,4 +1,7 @@
-"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
+"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again.
+
+Which log a topology gets: one that outlasts it, or one in memory where all of its states are.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.memory_log import TransactionLog
+from trident.coordination import log_address
+from trident.coordination.memory_log import MemoryLog, TransactionLog
 from trident.errors import TridentError
 from trident.graph import Graph
 from trident.planner import Plan
@@ -24,7 +28,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import make_state, view_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
-from trident.runtime.start.capabilities import check_states, lasting_states
+from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning
 from trident.runtime.start.engine_choice import open_runner
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
@@ -32,7 +36,7 @@ from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
 
-__all__ = ["OpenedTopology", "open_topology"]
+__all__ = ["OpenedTopology", "open_log", "open_topology"]
 
 _MOST_THREADS = 16  # of one state's commit
 
@@ -235,3 +239,10 @@ def _open_committer(
 
 def _static(plan: Plan) -> dict[str, Any]:
     return {name: state for name, state in plan.states.items() if state.static}
+
+
+def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
+    """Take the log, which no other driver may write from now on; `memory_log` is continued if it is the one."""
+    if config.log_dir is None and is_all_in_memory(plan):
+        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
+    return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover)

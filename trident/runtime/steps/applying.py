@@ -18,10 +18,9 @@ from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.planner import Step
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, failing_at
 from trident.runtime.steps.plain_functions import each_plain
 from trident.runtime.steps.rows import Emitted, as_values, iterate, tuples_of
-from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
 
 __all__ = ["apply_query", "apply_step", "has_step_kernel"]

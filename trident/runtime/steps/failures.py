@@ -1,14 +1,20 @@
-"""What user code raised, as data: which step, which tuple, and whether trying again may help.
+"""User code: which functions call it, and what it raised, as data: which step, which tuple, and whether to try again.
 
 A failure comes back from a worker as data, because an exception of a Spark task reaches the driver as text only.
+
+Marks the functions that call the user's code, so that a call which does not return can be found on a thread's
+stack.
+
+Each of them says how its own locals tell the step and the tuple: nothing is noted while it runs, so a call costs nothing.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -24,10 +30,13 @@ from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds, full_column
 from trident.tuples import TridentTuple
 
 __all__ = [
+    "MARKED",
     "Failure",
     "LeftOut",
+    "Marked",
     "StepFailed",
     "TupleErrors",
+    "calls_user_code",
     "failing_at",
     "failure_of",
     "shown",
@@ -179,3 +188,36 @@ def shown(value: object) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+Local = Mapping[str, Any]
+
+
+class Marked(NamedTuple):
+    """How to read the locals of a function that calls the user's code.
+
+    Attributes
+    ----------
+    place
+        Returns the step and the tuple that it is at (None: no single one); KeyError if it has just begun, or has ended.
+    given
+        The local with the last object that one call has given, if one call gives many.
+    """
+
+    place: Callable[[Local], tuple[str, object]]
+    given: str | None = None
+
+
+MARKED: dict[CodeType, Marked] = {}
+"""The functions that are marked."""
+
+
+def calls_user_code(place: Callable[[Local], tuple[str, object]], given: str | None = None) -> Callable[[F], F]:
+    """Mark a function; parameters as the attributes of `Marked`."""
+
+    def mark(function: F) -> F:
+        MARKED[function.__code__] = Marked(place, given)
+        return function
+
+    return mark

@@ -19,8 +19,7 @@ from trident.operations.interfaces import Aggregator
 from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, partial
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.groups import group_ids
-from trident.runtime.steps.key_columns import one_form
+from trident.runtime.steps.key_columns import group_ids, one_form
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 

@@ -1,4 +1,4 @@
-"""Columns of keys in their one form, made where rows enter a grouping or a state (R15).
+"""Keys: columns in their one form (R15), rows of the same key, and the partition that a key is in (R11).
 
 Values of a column have the declared type already: a decimal has its scale, a moment is in UTC. Only floats have several forms
 of one value: Arrow distinguishes -0.0 from 0.0 and one NaN from another by their bits, and in Python no NaN equals another.
@@ -12,13 +12,31 @@ import datetime as dt
 import math
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.state.encoding.equal_keys import OneForm, canonical
+from trident.arrow import one_array
+from trident.state.encoding.codec import encode, encode_tuples
+from trident.state.encoding.equal_keys import OneForm, canonical, canonical_key, canonical_keys
+from trident.state.interfaces import Key
 
-__all__ = ["keys_in", "keys_of", "one_form", "one_form_of"]
+__all__ = [
+    "Ints",
+    "group_ids",
+    "keys_in",
+    "keys_of",
+    "one_form",
+    "one_form_of",
+    "partition_of",
+    "partition_of_total",
+    "partitions_of",
+    "places_in",
+    "places_of",
+]
 
 _MOMENTS = pa.timestamp("us", tz="UTC")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -62,3 +80,63 @@ def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     values = column.to_pylist()
     has_forms = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
     return list(map(canonical, values)) if has_forms else values
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
+    """Number the distinct keys in order of appearance.
+
+    Returns two int64 arrays: the number of each row's key (one per row), and the row where each key appears first (one per
+    key). Without columns all rows have one key.
+    """
+    codes = np.zeros(rows, np.int64)
+    for column in columns:
+        encoded = pc.dictionary_encode(one_array(one_form_of(column)), null_encoding="encode")
+        values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        # Numbered again after each column, so that the numbers stay below the number of rows.
+        codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
+    firsts = np.full(int(codes.max()) + 1 if rows else 0, rows, np.int64)
+    np.minimum.at(firsts, codes, np.arange(rows))
+    return codes, firsts
+
+
+def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
+    """Return the partition of each row (int64, one per row), by the hash of the named columns.
+
+    The hash is the same in every process and release.
+    """
+    ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
+    places = np.array(places_in(keys_of(table.select(list(names)).take(pa.array(firsts)), names), partitions), np.int64)
+    return places[ids]
+
+
+def _numbered(codes: Ints) -> Ints:
+    numbers: Ints = pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def partition_of(key: Key, partitions: int) -> int:
+    """Return the state partition of a key."""
+    return 0 if partitions == 1 else crc32(encode(canonical_key(key))) % partitions
+
+
+def partition_of_total(partitions: int) -> int:
+    """Return the state partition of the one value of a state without keys, for all who write or read it."""
+    return partition_of((), partitions)
+
+
+def places_in(keys: Sequence[Key], partitions: int) -> list[int]:
+    """Return the state partition of each key: as `partition_of`, for many keys in a tenth of the time."""
+    return [crc32(data) % partitions for data in encode_tuples(canonical_keys(keys))]
+
+
+def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
+    """Return the positions of `keys` by partition, in order of partition; partitions without keys are left out."""
+    if partitions == 1:
+        return {0: list(range(len(keys)))} if keys else {}
+    places: dict[int, list[int]] = {}
+    for at, place in enumerate(places_in(keys, partitions)):
+        places.setdefault(place, []).append(at)
+    return dict(sorted(places.items()))

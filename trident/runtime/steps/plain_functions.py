@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
-from trident.runtime.steps.failures import StepFailed, TupleErrors, with_row
+from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, with_row
 from trident.runtime.steps.rows import as_values, column_of, columns_of, wrong_arity
-from trident.runtime.steps.user_calls import calls_user_code
 from trident.tuples import TridentTuple
 
 __all__ = ["EmittedRows", "each_plain"]

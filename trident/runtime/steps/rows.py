@@ -12,8 +12,7 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, shown, with_row
-from trident.runtime.steps.user_calls import calls_user_code
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, shown, with_row
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 

@@ -20,8 +20,7 @@ from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.windows import WindowConfig
-from trident.runtime.steps.groups import Ints, group_ids
-from trident.runtime.steps.key_columns import one_form
+from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from trident.arrow import arrow_type, schema_of
 from trident.graph import WindowNode
-from trident.operations.combined_values import merging_member
+from trident.operations.names import merging_member
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import END, FIRST_MS, aggregating, bigint, with_column

@@ -3,6 +3,8 @@
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
 fires when the frontier reaches its end. Windows over the count of each key are in `count_windows`, because there each
 key has its own frontier.
+
+Updates one partition of a window or of a join over time, between `begin_commit` and `commit`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph import WindowNode
+from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again
-from trident.runtime.steps.groups import Ints
+from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.directory import TupleRun as Chunks
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import (
@@ -37,7 +40,7 @@ from trident.runtime.windows.worker_input import (
     with_column,
 )
 
-__all__ = ["update_window"]
+__all__ = ["update_over_time", "update_window"]
 
 _Rows = list[pa.RecordBatch]
 
@@ -233,3 +236,27 @@ def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
         pane: table.slice(first, stop - first)
         for pane, first, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=True)
     }
+
+
+def update_over_time(
+    node: WindowNode | JoinWithinNode,
+    state: Any,
+    place: PartitionPlace,
+    tables: Sequence[pa.Table],
+    moment: Moment,
+    run: StepRun,
+) -> pa.Table:
+    """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones.
+
+    Parameters
+    ----------
+    place
+        Which partition `state` is, of how many.
+    tables
+        The rows of this partition, see `shares_of`; there may be none.
+    moment
+        What all partitions must know of the batch, see `moment_of`.
+    """
+    if isinstance(node, WindowNode):
+        return update_window(node, state, tables, moment, run, place)
+    return update_join(node, state, tables, moment, run.on_error.bounds, place)

@@ -20,11 +20,10 @@ from trident.arrow import schema_of
 from trident.graph import JoinWithinNode
 from trident.operations.metrics import count_again
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.groups import Ints, group_ids
-from trident.runtime.steps.key_columns import one_form
-from trident.runtime.windows.join_input import side_tables
+from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.windows.kept_join import MET, KeptJoin, Watermarks
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.worker_input import side_tables
 from trident.state.interfaces import Key
 
 __all__ = ["update_join"]

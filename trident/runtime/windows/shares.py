@@ -3,12 +3,18 @@
 A grouped window and a join are partitioned by the hash of their key, like every other state with keys. Each partition gets the
 rows of its keys, and all get the same `Moment`: so time passes in a partition that gets no rows, and what fires does not
 depend on the number of partitions.
+
+What a task sends to the partitions of a window, or of a join over time, that executors commit: rows, and the
+moment.
+
+Every partition must know the moment of the whole batch. So each task tells all of them the moment of its own rows, and each
+puts together what all tasks told it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +23,20 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import JoinWithinNode, WindowNode
-from trident.runtime.steps.groups import places_of
-from trident.runtime.windows.join_input import MARKS
-from trident.runtime.windows.worker_input import AT, panes_of
+from trident.runtime.steps.key_columns import places_of
+from trident.runtime.windows.worker_input import AT, MARKS, panes_of
 from trident.state.interfaces import Key
 
 __all__ = [
+    "MOMENT",
     "ONE",
     "Moment",
     "Now",
     "PartitionPlace",
     "Shares",
     "moment_of",
+    "moment_told",
+    "pieces_of",
     "rows_of",
     "running_partitions",
     "shares_of",
@@ -162,3 +170,35 @@ def _key_of(node: OverTime, table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]
     schema = schema_of(node.sides[0].key)
     keys = table.select(list(side.key.names)).rename_columns(schema.names).cast(schema)
     return keys, node.sides[0].key.names
+
+
+MOMENT = -1
+"""The port of a table that tells a moment."""
+
+_SCHEMA = pa.schema(
+    [("given", pa.int64()), ("left", pa.int64()), ("right", pa.int64()), ("panes", pa.list_(pa.int64()))]
+)
+
+
+def pieces_of(
+    node: WindowNode | JoinWithinNode, tables: Sequence[pa.Table], partitions: int
+) -> Iterator[tuple[int, int, pa.Table]]:
+    """Give what a task sends for its rows: the number of the partition, the port (`MOMENT`, or 0) and a table."""
+    moment = moment_of(node, tables)
+    row = {"given": moment.given, "left": moment.reached[0], "right": moment.reached[1], "panes": list(moment.panes)}
+    told = pa.Table.from_pylist([row], schema=_SCHEMA)
+    for partition in range(partitions):
+        yield partition, MOMENT, told
+    for partition, rows in sorted(shares_of(node, tables, partitions).items()):
+        for table in rows:
+            yield partition, 0, table
+
+
+def moment_told(tables: Iterable[pa.Table], now: Now | None) -> Moment:
+    """Return the moment of a batch from what all tasks told; without rows there is nothing but the time of the batch."""
+    told = [
+        Moment(row["given"], (row["left"], row["right"]), panes=tuple(row["panes"]))
+        for table in tables
+        for row in table.to_pylist()
+    ]
+    return replace(together([Moment(0), *told]), now=now)

@@ -1,28 +1,44 @@
 """Stored values as JSON, for stores that other programs read, Storm's among them.
 
-The fields are those of `trident.state.encoding.stored_fields`; Storm's opaque lists differ, see `StormOpaqueSerializer`.
+The fields are those of `STORED_FORMS`; Storm's opaque lists differ, see `StormOpaqueSerializer`.
 
 What JSON loses: a tuple comes back as a list, a key of a dict as text; a Decimal, a time, bytes or a set is refused,
 and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all of its
 digits here (other programs may read it as a double).
+
+The stored fields of a value: turns the values of each kind into a list of fields and back, with checks.
+
+======================  ===================================================
+opaque                  `[txid, attempt, prev, curr]`
+transactional           `[txid, value]`
+non-transactional       the bare value
+sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or its first five or three
+======================  ===================================================
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.encoding.extensions import plain_number
-from trident.state.encoding.stored_fields import fields_of, from_fields
 from trident.state.interfaces import StateType
-from trident.state.values import UNKNOWN_ATTEMPT, OpaqueValue
+from trident.state.txid import Sentinel
+from trident.state.values import UNKNOWN_ATTEMPT, OpaqueValue, TransactionalValue
 
 __all__ = [
+    "STORED_FORMS",
     "JSONNonTransactionalSerializer",
     "JSONOpaqueSerializer",
     "JSONTransactionalSerializer",
+    "StoredForm",
     "StormOpaqueSerializer",
+    "are_ints",
+    "fields_of",
+    "from_fields",
 ]
 
 
@@ -132,3 +148,57 @@ def _refuse_constant(name: str) -> object:
 
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_plain)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """The stored form of a kind: its class, the number of fields, and how many of them, from the first on, are ints."""
+
+    stored: type[Any]
+    width: int
+    ints: int
+    text: str
+
+
+STORED_FORMS: dict[StateType, StoredForm] = {
+    StateType.OPAQUE: StoredForm(OpaqueValue, 4, 2, "[txid, attempt, prev, curr] of an opaque state"),
+    StateType.TRANSACTIONAL: StoredForm(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
+}
+"""The kinds that store more than the bare value."""
+
+
+def fields_of(obj: Any, kind: StateType) -> Any:
+    """Return what is encoded: the list of the fields, or the bare value."""
+    if isinstance(obj, Sentinel):
+        return obj.fields
+    if isinstance(obj, (OpaqueValue, TransactionalValue)):
+        return list(obj)
+    if kind in STORED_FORMS:
+        raise _misfit(obj, STORED_FORMS[kind].stored.__name__)
+    return obj
+
+
+def from_fields(fields: Any, kind: StateType) -> Any:
+    """Return the object of what was decoded; raise `CorruptValueError` if it is of another kind."""
+    form = STORED_FORMS.get(kind)
+    if form is None:
+        return fields
+    if isinstance(fields, list):
+        if len(fields) == form.width and are_ints(fields[: form.ints]):
+            return form.stored(*fields)
+        if len(fields) == len(Sentinel._fields) and isinstance(fields[0], str) and are_ints(fields[1:3]):
+            return Sentinel(*fields)
+    raise _misfit(fields, form.text)
+
+
+def are_ints(fields: Sequence[Any]) -> bool:
+    """Whether all fields are ints (a bool is not)."""
+    return {int}.issuperset(map(type, fields))
+
+
+def _misfit(found: Any, wanted: str) -> CorruptValueError:
+    text = repr(found)
+    return CorruptValueError(
+        f"a stored value is {text if len(text) <= 80 else text[:80] + '…'}, not {wanted}: it was written by a state of "
+        "another kind or by another program; use the kind it was written with, or another key prefix"
+    )

@@ -7,29 +7,38 @@ name      classes                  for
 `json`    `JSONOpaqueSerializer`…  other programs that read the store
 `storm`   `StormOpaqueSerializer`  a store that Storm's programs go on using; not exact with opaque spouts (see there)
 ========  =======================  ==================================================================================
+
+Turns the stored values of many keys into bytes and back; an error names the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
-from trident.errors import ConfigError
+from trident.errors import ConfigError, CorruptValueError
 from trident.state.encoding.codec import decode, decode_columns, decode_many, encode, encode_lists, encode_many
 from trident.state.encoding.json_serializers import (
+    STORED_FORMS,
     JSONNonTransactionalSerializer,
     JSONOpaqueSerializer,
     JSONTransactionalSerializer,
+    StoredForm,
     StormOpaqueSerializer,
+    are_ints,
+    fields_of,
+    from_fields,
 )
-from trident.state.encoding.stored_fields import STORED_FORMS, StoredForm, are_ints, fields_of, from_fields
-from trident.state.interfaces import StateType, kind_of
+from trident.state.interfaces import Key, StateType, kind_of
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 
 __all__ = [
     "CodecSerializer",
+    "Decode",
     "DeserializesCurrent",
     "DeserializesMany",
     "JSONNonTransactionalSerializer",
@@ -37,6 +46,7 @@ __all__ = [
     "JSONTransactionalSerializer",
     "Serializer",
     "SerializesMany",
+    "StoredValues",
     "StormOpaqueSerializer",
     "keeps_attempts",
     "serializer_for",
@@ -176,3 +186,71 @@ def keeps_attempts(serializer: Serializer) -> bool:
         return bool(serializer.deserialize(serializer.serialize(probe))[:2] == probe[:2])
     except Exception:  # noqa: BLE001 - of a user's: one that cannot write None is trusted
         return True
+
+
+Decode = Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
+"""Makes objects of the bytes of some keys; None stays None."""
+
+
+class StoredValues:
+    """A serializer applied to the values of many keys.
+
+    Attributes
+    ----------
+    decode_current
+        Like `decode`, but returns only the latest value of each key; None if the serializer cannot do that.
+    """
+
+    def __init__(self, serializer: Serializer) -> None:
+        self._serializer = serializer
+        self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
+        self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
+        self.decode_current: Decode | None = None
+        if isinstance(serializer, DeserializesCurrent):
+            current = serializer.deserialize_current
+            self.decode_current = partial(_decoded, lambda data: current([data])[0], current)
+
+    def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
+        """Serialize; a value that cannot be serialized raises `CorruptValueError` with its key."""
+        return _each("write", keys, values, self._serializer.serialize, self._serialize_many)
+
+    def decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
+        """Deserialize, None stays None; a value that cannot be read raises `CorruptValueError` with its key."""
+        return _decoded(self._serializer.deserialize, self._deserialize_many, keys, stored)
+
+    def keeps_attempts(self) -> bool:
+        """Whether the serializer gives an opaque value back with its attempt."""
+        return keeps_attempts(self._serializer)
+
+
+def _decoded(
+    one: Callable[[bytes], Any],
+    many: Callable[[Sequence[bytes]], list[Any]] | None,
+    keys: Sequence[Key],
+    stored: Sequence[bytes | None],
+) -> list[Any]:
+    if None not in stored:
+        return _each("read", keys, stored, one, many)
+    there = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
+    values = iter(_each("read", [key for key, _ in there], [data for _, data in there], one, many))
+    return [None if data is None else next(values) for data in stored]
+
+
+def _each(
+    what: str,
+    keys: Sequence[Key],
+    items: Sequence[Any],
+    one: Callable[[Any], Any],
+    many: Callable[[Sequence[Any]], list[Any]] | None,
+) -> list[Any]:
+    """Apply `many` to the items or, where there is none or it fails, `one` to each, to find the bad key."""
+    if many is not None:
+        with suppress(CorruptValueError):
+            return many(items)
+    done: list[Any] = []
+    for key, item in zip(keys, items, strict=True):
+        try:
+            done.append(one(item))
+        except CorruptValueError as error:
+            raise CorruptValueError(f"{what} key {key!r}: {error}") from error
+    return done

@@ -1,15 +1,16 @@
-"""MapWrapper: base of the maps around a map, which does what that one does."""
+"""Maps around a map: `MapWrapper`, the base; `MicroBatchIBackingMap` bounds requests; `SerializedMap` has bytes below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trident.state.backing_map import BackingMap, backing_map
-from trident.state.interfaces import IBackingMap
+from trident.state.encoding.serializers import Serializer, StoredValues
+from trident.state.interfaces import IBackingMap, Key
 
-__all__ = ["MapWrapper", "passed_on"]
+__all__ = ["MapWrapper", "MicroBatchIBackingMap", "SerializedMap", "passed_on"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,3 +60,77 @@ class MapWrapper(BackingMap):
     def offers(self, method: str) -> bool:
         """Whether the inner map has a method of its own in place of the default."""
         return self.inner.offers(method)
+
+
+class MicroBatchIBackingMap(MapWrapper):
+    """Splits reads and writes of a map into chunks, in order.
+
+    An error in a chunk leaves the chunks before it written, which the value rules undo at the replay.
+
+    Parameters
+    ----------
+    delegate
+        The map that gets the chunks.
+    max_multi_get, max_multi_put
+        The largest number of keys in one read or write; 0 does not split.
+    """
+
+    def __init__(self, delegate: IBackingMap[Any], max_multi_get: int = 0, max_multi_put: int = 0) -> None:
+        if max_multi_get < 0 or max_multi_put < 0:
+            raise ValueError(
+                f"chunk sizes are {max_multi_get} (get) and {max_multi_put} (put); give the largest number of keys in "
+                "one request, or 0 for no limit"
+            )
+        super().__init__(delegate)
+        self.delegate, self.max_multi_get, self.max_multi_put = delegate, max_multi_get, max_multi_put
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read chunk by chunk; one entry per key, in the order asked."""
+        size = self.max_multi_get
+        if not size or len(keys) <= size:
+            return self.delegate.multi_get(keys)
+        values: list[Any] = []
+        for start in range(0, len(keys), size):
+            values.extend(self.delegate.multi_get(keys[start : start + size]))
+        return values
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write chunk by chunk."""
+        size = self.max_multi_put or len(keys)
+        if len(keys) != len(values):
+            raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
+        if len(keys) <= size:
+            self.delegate.multi_put(keys, values)
+            return
+        for start in range(0, len(keys), size):
+            self.delegate.multi_put(keys[start : start + size], values[start : start + size])
+
+
+class SerializedMap(MapWrapper):
+    """An `IBackingMap` of objects over one of bytes.
+
+    It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
+    """
+
+    def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
+        super().__init__(backing)
+        self.backing, self.serializer = backing, serializer
+        self._values = StoredValues(serializer)
+        self.facts = replace(self.facts, gives_copies=True)  # what is read was decoded for this very call
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
+        return self._values.decode(keys, self.backing.multi_get(keys))
+
+    def keeps_attempts(self) -> bool:
+        """Whether the serializer gives an opaque value back with its attempt."""
+        return self._values.keeps_attempts()
+
+    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
+        """Read only the value that each key was last written with, if the serializer can tell it apart."""
+        current = self._values.decode_current
+        return None if current is None else current(keys, self.backing.multi_get(keys))
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Serialize and write; nothing is written if a value cannot be serialized: `CorruptValueError` has its key."""
+        self.backing.multi_put(keys, self._values.encode(keys, values))

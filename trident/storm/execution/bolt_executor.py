@@ -9,12 +9,11 @@ from typing import Any
 from trident.errors import FailedException, ReportedFailedException
 from trident.fields import Fields
 from trident.storm.checks import is_basic
-from trident.storm.context import TopologyContext
 from trident.storm.execution.collectors import BasicCollector, BoltCollector
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.messages import Delivery
 from trident.storm.execution.task_layout import ExecutorPlace
-from trident.storm.interfaces import IBasicBolt, IRichBolt
+from trident.storm.interfaces import IBasicBolt, IRichBolt, TopologyContext
 from trident.storm.storm_tuples import Origin, Tuple
 from trident.storm.streams import SYSTEM, TICK_STREAM, StreamDeclarer
 

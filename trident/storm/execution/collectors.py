@@ -12,11 +12,11 @@ from random import Random
 from typing import Any, NoReturn
 
 from trident.errors import TopologyError
-from trident.storm.context import TopologyContext
 from trident.storm.execution.counts import BoltCounts
 from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.outbox import BATCH, Outbox
 from trident.storm.execution.pending import Pending
+from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_tuples import Tuple, tuple_of
 from trident.storm.streams import DEFAULT_STREAM
 

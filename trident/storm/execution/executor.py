@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from trident.storm.context import TopologyContext
 from trident.storm.execution.messages import Carrier, Delivery
 from trident.storm.execution.out_streams import OutStream, open_streams
 from trident.storm.execution.outbox import Outbox
 from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
+from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import ACKER, StormTopology
 from trident.storm.storm_tuples import Origin

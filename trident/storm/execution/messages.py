@@ -1,13 +1,15 @@
-"""What executors send each other, in batches: tuples, news of tuple trees for ackers, and outcomes for spouts."""
+"""What executors send each other, in batches, and the queue in front of each: tuples, news for ackers, outcomes for spouts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event
 from typing import Protocol
 
 from trident.storm.storm_tuples import Tuple
 
-__all__ = ["Body", "Carrier", "Delivery", "Outcomes", "Tracking"]
+__all__ = ["Body", "Carrier", "Delivery", "Inbox", "Outcomes", "Tracking"]
 
 
 @dataclass(slots=True)
@@ -55,3 +57,56 @@ class Carrier(Protocol):
 
     def wait_until_open(self, task: int) -> None:
         """Return when it has, or when this executor must end."""
+
+
+_AT_ONCE = 8
+
+
+class Inbox:
+    """Deliveries of one executor: many threads put, one takes.
+
+    Putting never fails and never waits, so news for ackers and spouts is never held up. Whoever sends tuples asks first
+    whether the inbox is open, and so waits in front of it, not in it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._queue: SimpleQueue[Delivery | None] = SimpleQueue()
+        self._open = Event()
+        self._open.set()
+
+    def put(self, delivery: Delivery | None) -> None:
+        """Add a delivery; None only wakes the executor."""
+        queue = self._queue
+        queue.put(delivery)
+        if queue.qsize() >= self._capacity:
+            self._open.clear()
+            if queue.qsize() < self._capacity:  # all was taken in between, and then no one else opens it
+                self._open.set()
+
+    def take(self, wait_s: float) -> list[Delivery]:
+        """Return what is there, up to a limit; wait at most this long for the first."""
+        queue = self._queue
+        try:
+            first = queue.get(timeout=wait_s) if wait_s > 0 else queue.get_nowait()
+        except Empty:
+            found = []
+        else:  # one thread takes, so what is counted is there
+            found = [first, *(queue.get_nowait() for _ in range(min(queue.qsize(), _AT_ONCE)))]
+        if not self._open.is_set() and queue.qsize() <= self._capacity // 2:
+            self._open.set()
+        return [each for each in found if each is not None]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return self._queue.empty()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room."""
+        return self._open.is_set()
+
+    def wait_until_open(self, wait_s: float) -> bool:
+        """Wait until there is room; whether there is."""
+        return self._open.wait(wait_s)

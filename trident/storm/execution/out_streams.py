@@ -12,9 +12,9 @@ from trident.errors import CorruptValueError, TopologyError
 from trident.state.encoding.codec import encode
 from trident.state.encoding.declared_keys import NO_VALUE, Form, declared_form
 from trident.state.encoding.equal_keys import canonical
-from trident.storm.context import TopologyContext
 from trident.storm.execution.routes import Chooser, chooser_of
 from trident.storm.execution.task_layout import TaskLayout
+from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
 from trident.storm.streams import StreamSpec

@@ -12,8 +12,8 @@ from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
-from trident.storm.context import TopologyContext
 from trident.storm.groupings import Grouping
+from trident.storm.interfaces import TopologyContext
 
 __all__ = ["Chooser", "chooser_of"]
 

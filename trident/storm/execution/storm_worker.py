@@ -1,23 +1,29 @@
-"""A worker: the executors that run in one process, each in a thread of its own."""
+"""A worker: the executors that run in one process, each in a thread of its own.
+
+Which calls of the user's keep threads busy, or from ending.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from time import monotonic
+from types import FrameType
 from typing import NamedTuple
 
-from trident.storm.execution.acker_executor import AckerExecutor
+from trident.observe.at_work import place_of
+from trident.storm.execution.acker import AckerExecutor
 from trident.storm.execution.bolt_executor import BoltExecutor
 from trident.storm.execution.executor import Executor, Setting
-from trident.storm.execution.inbox import Inbox
-from trident.storm.execution.present_lines import line_of
+from trident.storm.execution.messages import Inbox
 from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.storm_topology import ACKER
 
-__all__ = ["PresentCall", "Worker", "make_executor"]
+__all__ = ["PresentCall", "Worker", "line_of", "lines_of", "make_executor"]
 
 logger = logging.getLogger("trident.storm")
 
@@ -175,3 +181,34 @@ class Worker:
         if self._failed.acquire(blocking=False):
             self._stopping.set()
             self._died(error)
+
+
+_OURS = str(Path(__file__).parents[2])
+_CALLERS = str(Path(__file__).parent)
+_THREAD = str(Path(__file__).with_name("storm_worker.py"))
+
+
+def line_of(thread: int | None) -> str:
+    """Return where a thread is: the line of the spout or bolt that is called, the innermost one if none is."""
+    # The only way to ask; its name is a warning to debuggers alone.
+    innermost = sys._current_frames().get(thread or 0)  # noqa: SLF001
+    return "" if innermost is None else place_of(_of_user(innermost) or innermost)
+
+
+def lines_of(names: Collection[str]) -> list[str]:
+    """Return, for each thread of these names that still runs, its name and where it is."""
+    found = [(each.name, line_of(each.ident)) for each in threading.enumerate() if each.name in names]
+    return [f"{name}: in {line}" for name, line in found if line]
+
+
+def _of_user(innermost: FrameType) -> FrameType | None:
+    """Return the outermost frame of code that is not Trident's, below the executor that called it."""
+    frame: FrameType | None = innermost
+    users = None
+    while frame is not None and (file := frame.f_code.co_filename) != _THREAD:
+        if not file.startswith(_OURS):
+            users = frame
+        elif users is not None and file.startswith(_CALLERS):
+            return users
+        frame = frame.f_back
+    return None

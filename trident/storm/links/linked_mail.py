@@ -10,8 +10,7 @@ from time import monotonic
 
 import zmq
 
-from trident.storm.execution.inbox import Inbox
-from trident.storm.execution.messages import Body
+from trident.storm.execution.messages import Body, Inbox
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
 from trident.storm.links.link_keys import Keys, new_context

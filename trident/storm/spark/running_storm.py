@@ -15,11 +15,9 @@ from trident.observe.topology_status import TopologyStatus
 from trident.spark.session import stop_session
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.task_layout import lay_out
-from trident.storm.spark.rebalancing import rebalanced
-from trident.storm.spark.slots import Slots
-from trident.storm.spark.spark_of_workers import addresses_of, open_spark, spark_is_on
+from trident.storm.spark.slots import Slots, addresses_of, open_spark, rebalanced, spark_is_on
 from trident.storm.spark.supervisor import Supervisor
-from trident.storm.spark.tickets import Launch
+from trident.storm.spark.worker_registry import Launch
 from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology

@@ -1,17 +1,27 @@
-"""The slots of Spark that workers take. With fewer slots than workers Spark would wait for ever, and say nothing."""
+"""Where workers run: the slots of Spark that they take, the driver's address, and other numbers of them for one that runs."""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trident.errors import EnvironmentProblem
+from trident.errors import ConfigError, EnvironmentProblem, TopologyError
+from trident.spark.environment import master_of
+from trident.spark.session import spark_session
+from trident.spark.shipping import ship_code
+from trident.storm.execution.task_layout import TaskLayout, lay_out
+from trident.storm.spark.worker_registry import Launch
+from trident.storm.storm_config import StormConfig
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-__all__ = ["Slots"]
+__all__ = ["Slots", "addresses_of", "open_spark", "rebalanced", "spark_is_on"]
 
 _LOCAL = re.compile(r"local(\[[^\]]*\]|$)")
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
@@ -89,3 +99,66 @@ class Slots:
 
     def _others(self) -> int:
         return sum(number for key, number in _taken.items() if key[0] == self._key[0] and key != self._key)
+
+
+def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
+    """Return what the workers run after a rebalance; components that are not named keep their number of executors.
+
+    Raises
+    ------
+    TopologyError
+        No such component, or a number of executors that its tasks do not allow.
+    ConfigError
+        Fewer than one worker.
+    """
+    layout = launch.layout
+    if workers is None:
+        workers = layout.workers
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ConfigError(f"rebalance: workers={workers!r} must be a whole number of at least 1")
+    _check(layout, executors)
+    threads = {**Counter(place.component for place in layout.executors), **executors}
+    ackers = launch.conf.ackers  # tasks stay, those of ackers too
+    conf = replace(launch.conf, workers=workers, acker_executors=ackers)
+    return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
+
+
+def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
+    for name, number in executors.items():
+        if name not in layout.tasks:
+            raise TopologyError(f"rebalance: no component {name!r} among {sorted(layout.tasks)}")
+        tasks = len(layout.tasks[name])
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= tasks:
+            raise TopologyError(
+                f"rebalance: component {name!r} has {tasks} tasks, so it can have 1 to {tasks} executors, not {number!r}; "
+                "declare more tasks with set_num_tasks"
+            )
+
+
+_LOOPBACK = "127.0.0.1"
+
+
+def spark_is_on() -> bool:
+    """Whether this process has a Spark. Not "an active session": a Spark of another thread is not ours to stop."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
+
+
+def open_spark(conf: StormConfig) -> SparkSession:
+    """Return the active session, or start Spark, with as many slots as workers if it is a local one; ship our code."""
+    master = conf.master
+    if not spark_is_on() and master_of(master) == "local[*]":
+        master = f"local[{conf.workers}]"  # a worker takes a slot, however many cores there are
+    spark = spark_session(f"storm-{conf.name}", master, dict(conf.spark_conf))
+    ship_code(spark.sparkContext)
+    return spark
+
+
+def addresses_of(context: SparkContext) -> tuple[str, str]:
+    """Return the driver's address for its workers, and the one to listen at."""
+    master, conf = context.master or "", context.getConf()
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return _LOOPBACK, _LOOPBACK
+    host = conf.get("spark.driver.host") or _LOOPBACK
+    return host, conf.get("spark.driver.bindAddress") or "*"

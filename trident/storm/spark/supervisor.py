@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
-from trident.storm.execution.deaths import DeathWatch
-from trident.storm.spark.crew import Crew
-from trident.storm.spark.slot import Slot
-from trident.storm.spark.tickets import Launch
+from trident.storm.spark.crew import Crew, Slot
 from trident.storm.spark.worker_jobs import WorkerJob
+from trident.storm.spark.worker_registry import Launch
 from trident.storm.statistics import WorkerSnapshot
-from trident.storm.storm_errors import WorkerLostError
+from trident.storm.storm_errors import DeathWatch, WorkerLostError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import EnvironmentProblem
 from trident.spark.job_errors import job_failure, jvm_gone
-from trident.storm.spark.tickets import Ticket
+from trident.storm.spark.worker_registry import Ticket
 from trident.storm.spark.worker_task import run_worker
 from trident.storm.storm_errors import WorkerLostError
 

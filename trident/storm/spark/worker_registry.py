@@ -2,6 +2,8 @@
 
 Every message is a packed dict with its kind. A worker sends `register`, `ready`, `beat`, `died` and `ended`, each with its
 number and incarnation; the driver answers with its `WorkerOrders`, or `replaced` to a worker in whose place another one runs.
+
+What a Spark task gets, so that it becomes a worker.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from typing import Any
 import zmq
 
 from trident.state.encoding.extensions import pack, unpack
+from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.link_keys import Keys, new_context
+from trident.storm.storm_config import StormConfig
+from trident.storm.storm_topology import StormTopology
 
-__all__ = ["Line", "Registry", "WorkerOrders"]
+__all__ = ["Launch", "Line", "Registry", "Ticket", "WorkerOrders"]
 
 
 @dataclass(frozen=True)
@@ -108,3 +113,34 @@ class Line:
     def close(self) -> None:
         """Close the connection; the last messages have a second to go out."""
         self._context.destroy(linger=1000)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Enough to reach the driver. The rest needs the user's modules, and a failure to load it is reported to the driver.
+
+    Attributes
+    ----------
+    registry
+        The driver's address.
+    launch
+        A pickled `Launch`.
+    """
+
+    topology: str
+    worker: int
+    incarnation: int
+    registry: str
+    timeout_s: float
+    keys: Keys
+    launch: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What all workers run."""
+
+    topology: StormTopology
+    pickled: Mapping[str, bytes]
+    layout: TaskLayout
+    conf: StormConfig

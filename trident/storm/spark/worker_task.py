@@ -19,13 +19,11 @@ from typing import Any
 import cloudpickle
 
 from trident.observe.reported_errors import ReportedError
-from trident.spark.executor_problems import cannot_import
+from trident.spark.job_errors import cannot_import
 from trident.storm.execution.executor import Setting, TaskError
-from trident.storm.execution.present_lines import lines_of
-from trident.storm.execution.storm_worker import Worker
+from trident.storm.execution.storm_worker import Worker, lines_of
 from trident.storm.links.linked_mail import LinkedMail
-from trident.storm.spark.tickets import Launch, Ticket
-from trident.storm.spark.worker_registry import Line, WorkerOrders
+from trident.storm.spark.worker_registry import Launch, Line, Ticket, WorkerOrders
 from trident.storm.statistics import WorkerSnapshots
 
 __all__ = ["run_worker"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import SystemRandom
 from typing import NamedTuple, TypedDict
 
-from trident.storm.execution.acker_executor import AckerExecutor
+from trident.storm.execution.acker import AckerExecutor
 from trident.storm.execution.bolt_executor import BoltExecutor
 from trident.storm.execution.counts import BoltCounts, SpoutCounts
 from trident.storm.execution.executor import Executor

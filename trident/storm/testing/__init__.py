@@ -3,8 +3,7 @@
 Begin with `topology_completing.py` (`complete_topology`), then `stepped_cluster.py`.
 """
 
-from trident.storm.testing.mocked_spouts import MockedSpout
 from trident.storm.testing.stepped_cluster import SteppedCluster
-from trident.storm.testing.topology_completing import CompletedTopology, complete_topology
+from trident.storm.testing.topology_completing import CompletedTopology, MockedSpout, complete_topology
 
 __all__ = ["CompletedTopology", "MockedSpout", "SteppedCluster", "complete_topology"]

@@ -1,22 +1,27 @@
-"""`complete_topology`: what a topology makes of given tuples, for users' tests."""
+"""`complete_topology`: what a topology makes of given tuples, for users' tests.
+
+A spout of given tuples, for tests.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike
 from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.messages import Body
+from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import SpoutSpec, StormTopology
 from trident.storm.storm_tuples import Origin
-from trident.storm.streams import DEFAULT_STREAM
-from trident.storm.testing.mocked_spouts import MockedSpout
+from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer
 from trident.storm.testing.stepped_cluster import SteppedCluster
 
-__all__ = ["CompletedTopology", "complete_topology"]
+__all__ = ["CompletedTopology", "MockedSpout", "complete_topology"]
 
 
 @dataclass(frozen=True)
@@ -137,3 +142,45 @@ def _mocked(spec: SpoutSpec, rows: Sequence[Sequence[Any]]) -> SpoutSpec:
         )
     fields = stream.fields if stream is not None else ()
     return replace(spec, spout=MockedSpout(fields, *rows, replay=False))
+
+
+class MockedSpout(BaseRichSpout):
+    """Emits each row once, tracked by its number, and again after each failure.
+
+    Attributes
+    ----------
+    acked, failed
+        The numbers of the rows, in the order in which they were acknowledged or failed.
+    """
+
+    def __init__(self, fields: FieldsLike, *rows: Sequence[Any], replay: bool = True) -> None:
+        self._fields = Fields(fields)
+        self._rows = [tuple(row) for row in rows]
+        self._replay = replay
+        self.acked: list[int] = []
+        self.failed: list[int] = []
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        """Declare the fields of the rows."""
+        declarer.declare(self._fields)
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Give this task its share of the rows."""
+        self._collector = collector
+        self._waiting = deque(range(context.task, len(self._rows), context.tasks))
+
+    def next_tuple(self) -> None:
+        """Emit the next row."""
+        if self._waiting:
+            at = self._waiting.popleft()
+            self._collector.emit(self._rows[at], at)
+
+    def ack(self, msg_id: Any) -> None:
+        """Note it."""
+        self.acked.append(msg_id)
+
+    def fail(self, msg_id: Any) -> None:
+        """Note it, and emit the row again."""
+        self.failed.append(msg_id)
+        if self._replay:
+            self._waiting.append(msg_id)

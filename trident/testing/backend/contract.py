@@ -1,20 +1,29 @@
-"""What the contracts share: the store under test, opened for each check and closed after it."""
+"""What the contracts share: the store under test, opened for each check and closed after it.
+
+What the contracts of backing maps share: rows, readers, and the comparison of both.
+
+What the contracts of states share: a log, whole batches, and reads as of the last committed one.
+"""
 
 from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import FunctionType
 from typing import Any, ClassVar
 
 from trident.errors import ConfigError
-from trident.state.interfaces import StateType
+from trident.state.interfaces import Key, StateType
+from trident.state.txid import Txid
 from trident.testing.backend.limits import Limits
-from trident.testing.backend.store_under_test import Store
+from trident.testing.backend.simulated_log import Append, Log
+from trident.testing.backend.store_under_test import Store, Writer
 from trident.testing.backend.suite_run import SuiteRun
+from trident.testing.checks.expecting import expect
 
-__all__ = ["StoreContract"]
+__all__ = ["MapContract", "StateContract", "StoreContract", "append", "keys_of", "rows", "values_of"]
 
 
 class StoreContract:
@@ -88,3 +97,88 @@ class StoreContract:
         if isinstance(found, FunctionType) and len(inspect.signature(found).parameters) in (0, arguments):
             return found
         return getattr(self, name)
+
+
+def rows(number: int, start: int = 0) -> list[tuple[Key, int]]:
+    """Return so many rows, each with a key and a value of its own."""
+    return [((f"key {at}",), at) for at in range(start, start + number)]
+
+
+def keys_of(pairs: Sequence[tuple[Key, Any]]) -> list[Key]:
+    """Return the keys of rows."""
+    return [key for key, _ in pairs]
+
+
+def values_of(pairs: Sequence[tuple[Key, Any]]) -> list[Any]:
+    """Return the values of rows."""
+    return [value for _, value in pairs]
+
+
+class MapContract(StoreContract):
+    """Base of the contracts of backing maps."""
+
+    def reader(self, state: str = "state") -> Writer:
+        """Open an instance that only reads."""
+        return Writer(self.store.map(state, reads=True), self.store.kind)
+
+    def expect_rows(self, pairs: Sequence[tuple[Key, Any]], what: str, *readers: Writer) -> None:
+        """Compare what each of the readers, and a new instance, reads with what was written."""
+        for each in (*readers, self.reader()):
+            expect(each.read(keys_of(pairs)), values_of(pairs), what)
+
+
+def append(state: Any, txid: Txid, *calls: dict[str, int]) -> None:
+    """Begin a commit and append a number to each named key, call by call; the commit is not ended."""
+    state.begin_commit(txid)
+    for call in calls:
+        state.multi_update([(name,) for name in call], [Append(number) for number in call.values()])
+
+
+class StateContract(StoreContract):
+    """Base of the contracts of states."""
+
+    _log: Log | None = None
+
+    @property
+    def log(self) -> Log:
+        """The log of this check."""
+        if self._log is None:
+            self._log = Log()
+        return self._log
+
+    @property
+    def exact(self) -> bool:
+        """Whether the kind undoes a failed attempt."""
+        return self.store.kind is not StateType.NON_TRANSACTIONAL
+
+    @property
+    def opaque(self) -> bool:
+        """Whether replays may change, and readers may read as of a batch."""
+        return self.store.kind is StateType.OPAQUE
+
+    def run(self, state: Any, *calls: dict[str, int]) -> None:
+        """Run one whole batch, record included."""
+        txid = self.log.next()
+        append(state, txid, *calls)
+        state.commit(txid)
+        self.log.record()
+
+    def remove(self, state: Any, *keys: Key) -> None:
+        """Run a batch that removes keys, without its record."""
+        txid = self.log.next()
+        state.begin_commit(txid)
+        state.multi_remove(list(keys))
+        expect(list(state.multi_get(list(keys))), [None] * len(keys), "read in the batch that removed the keys")
+        state.commit(txid)
+
+    def read(self, state: Any, keys: Sequence[Key]) -> list[Any]:
+        """Read as a topology does: as of the last committed batch, where the kind can."""
+        if self.opaque and self.log.committed:
+            return list(state.multi_get_at(keys, self.log.snapshot()))
+        return list(state.multi_get(keys))
+
+    def expect_values(self, what: str, *states: Any, **wanted: Any) -> None:
+        """Compare what is read, by these and by a new instance, with what each key should have."""
+        keys: list[Key] = [(name,) for name in wanted]
+        for state in (*states, self.store.state(reads=True)):
+            expect(self.read(state, keys), list(wanted.values()), what)

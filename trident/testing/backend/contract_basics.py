@@ -7,8 +7,8 @@ from typing import Any
 from trident.errors import StateError
 from trident.state.interfaces import Key, StateType
 from trident.state.values import OpaqueValue
-from trident.testing.backend.contract_map import MapContract, keys_of, rows, values_of
-from trident.testing.backend.promises import Promise
+from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
+from trident.testing.backend.limits import Promise
 from trident.testing.backend.sample_values import UNSTORABLE
 from trident.testing.backend.store_under_test import Writer, stored, value_of
 from trident.testing.checks.expecting import broken, expect, expect_error, promise

@@ -5,8 +5,8 @@ from __future__ import annotations
 from trident.errors import BackendError, FencedError, SecondRunError, StateLossDetected
 from trident.state.backing_map import BackingMap
 from trident.state.sentinel import fenced
-from trident.testing.backend.contract_map import MapContract, rows
-from trident.testing.backend.promises import Promise
+from trident.testing.backend.contract import MapContract, rows
+from trident.testing.backend.limits import Promise
 from trident.testing.backend.store_under_test import Writer, sentinel_of
 from trident.testing.checks.expecting import broken, expect, expect_error, promise
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from trident.state.interfaces import Key
 from trident.state.sentinel import SENTINEL_KEY
-from trident.testing.backend.contract_map import MapContract, keys_of, rows, values_of
-from trident.testing.backend.promises import Promise
+from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
+from trident.testing.backend.limits import Promise
 from trident.testing.backend.sample_values import KEYS
 from trident.testing.backend.store_under_test import Store, Writer
 from trident.testing.checks.another_process import answer_in_another_process

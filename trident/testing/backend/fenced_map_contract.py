@@ -12,9 +12,9 @@ from trident.state.backing_map import BackingMap
 from trident.state.interfaces import Key
 from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
-from trident.testing.backend.contract_map import keys_of, rows, values_of
+from trident.testing.backend.contract import keys_of, rows, values_of
 from trident.testing.backend.contract_sentinel import SentinelContract
-from trident.testing.backend.promises import Promise
+from trident.testing.backend.limits import Promise
 from trident.testing.backend.store_under_test import Writer, sentinel_of
 from trident.testing.backend.takeover import Interruption, Point, points_inside
 from trident.testing.checks.expecting import broken, expect, expect_error, promise

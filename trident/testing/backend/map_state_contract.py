@@ -8,11 +8,10 @@ from typing import Any
 from trident.errors import FencedError, StaleTransactionError, StateMismatchError, UnsupportedOperation
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.testing.backend.contract_state import StateContract, append
-from trident.testing.backend.promises import Promise
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.contract import StateContract, append
+from trident.testing.backend.limits import Promise
+from trident.testing.backend.simulated_log import Add, Log
 from trident.testing.backend.store_under_test import INCARNATION
-from trident.testing.backend.updaters import Add
 from trident.testing.checks.expecting import expect, expect_error, promise
 
 __all__ = ["MapStateContract"]

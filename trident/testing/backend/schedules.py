@@ -18,11 +18,10 @@ from trident.state.interfaces import IBackingMap, Key, StateType
 from trident.state.maps import OpaqueMap, map_for
 from trident.state.txid import Txid
 from trident.state.wrappers.cached import CachedMap
-from trident.state.wrappers.chunked import MicroBatchIBackingMap
+from trident.state.wrappers.forwarding import MicroBatchIBackingMap
 from trident.testing.backend.faulty_map import Faults, FaultyMap
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.updaters import Append
 from trident.testing.checks.expecting import Violation, expect
 
 __all__ = ["Schedule"]

@@ -1,14 +1,18 @@
-"""The log of a driver, simulated: what a commit is told of attempts, winners and sentinels."""
+"""The log of a driver, simulated: what a commit is told of attempts, winners and sentinels.
+
+Updaters that a test can tell apart: sums, and lists of everything that was applied.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import Winners
 from trident.testing.backend.store_under_test import INCARNATION
 
-__all__ = ["Log"]
+__all__ = ["Add", "Append", "Log"]
 
 _EPOCH = 1 << 20
 
@@ -48,3 +52,27 @@ class Log:
     def snapshot(self) -> Snapshot:
         """Return what readers are told."""
         return Snapshot(self.committed, self.winners)
+
+
+class Add:
+    """Adds a number to the stored one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def update(self, stored: int | None) -> int:
+        """Return the sum."""
+        return (stored or 0) + self.number
+
+
+class Append:
+    """Appends to the stored list, in place, which an updater should not do but can. A doubled or lost update shows."""
+
+    def __init__(self, item: object) -> None:
+        self.item = item
+
+    def update(self, stored: list[Any] | None) -> list[Any]:
+        """Return the list with one more item."""
+        items = [] if stored is None else stored
+        items.append(self.item)
+        return items

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trident.errors import UnsupportedOperation
-from trident.testing.backend.contract_state import StateContract
-from trident.testing.backend.promises import Promise
-from trident.testing.backend.updaters import Append
+from trident.testing.backend.contract import StateContract
+from trident.testing.backend.limits import Promise
+from trident.testing.backend.simulated_log import Append
 from trident.testing.checks.expecting import expect, expect_error, promise
 
 __all__ = ["SnapshottableContract"]

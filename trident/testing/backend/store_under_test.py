@@ -23,7 +23,7 @@ from trident.state.sentinel import ReservedKeySentinel, fenced
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.state.wrappers.serialized_map import SerializedMap
+from trident.state.wrappers.forwarding import SerializedMap
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.opened import backing_of, forgiving, open_backing_map, opened_factory, supplies
 from trident.testing.backend.suite_run import RUN_PREFIX, SuiteRun

@@ -1,4 +1,4 @@
-"""backend_suite: all contracts and random schedules over one store, without pytest."""
+"""backend_suite: all contracts and random schedules over one store, without pytest, and what holds as a report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TextIO
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TextIO
 
 from trident.errors import describe
 from trident.state.interfaces import StateConf, StateSpec, StateType
@@ -14,19 +15,16 @@ from trident.state.map_state import state_type
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
-from trident.testing.backend.limits import Limits
+from trident.testing.backend.limits import Limits, Promise
 from trident.testing.backend.map_state_contract import MapStateContract
-from trident.testing.backend.promises import Promise
-from trident.testing.backend.report import Report
 from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.snapshottable_contract import SnapshottableContract
 from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import OutOfTime, SuiteRun
-from trident.testing.checks.check_progress import CheckProgress
-from trident.testing.checks.expecting import Violation, promise_of
-from trident.testing.checks.findings import Finding, Status
+from trident.testing.backend.suite_run import RUN_PREFIX, OutOfTime, SuiteRun
+from trident.testing.checks.expecting import Promised, Violation, promise_of
+from trident.testing.checks.findings import CheckProgress, Finding, Findings, Status
 
-__all__ = ["backend_suite"]
+__all__ = ["Report", "backend_suite"]
 
 MAP_CONTRACTS: tuple[type[StoreContract], ...] = (BackingMapContract, FencedMapContract)
 STATE_CONTRACTS: tuple[type[StoreContract], ...] = (MapStateContract, SnapshottableContract)
@@ -171,3 +169,26 @@ def _run_schedules(report: Report, subject: Subject, progress: CheckProgress, un
             store.close()
         report.schedules += 1
     report.findings.append(Finding(Promise.EXACTLY_ONCE, kind.value, "random schedules", status))
+
+
+@dataclass
+class Report(Findings):
+    """All findings of one run of `backend_suite`.
+
+    Attributes
+    ----------
+    left
+        How many keys stayed in the store.
+    """
+
+    promises: ClassVar[type[Promised]] = Promise
+
+    left: int = 0
+
+    def _afterwards(self) -> list[str]:
+        if not self.left:
+            return []
+        return [
+            f"{self.left} keys stay in the store, in states whose topology's name starts with {RUN_PREFIX!r}: the map has "
+            "neither reset nor multi_delete; give a function that empties a state (clean=..., --clean)"
+        ]

@@ -1,15 +1,19 @@
-"""What holds, promise by promise."""
+"""What holds, promise by promise.
+
+Says on the terminal what a run of the suite is doing.
+"""
 
 from __future__ import annotations
 
 import textwrap
+import time
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TextIO
 
 from trident.testing.checks.expecting import Promised, Violation
 
-__all__ = ["Finding", "Findings", "Status"]
+__all__ = ["CheckProgress", "Finding", "Findings", "Status"]
 
 _WIDTH = 110
 
@@ -123,3 +127,42 @@ class Findings:
     def _afterwards(self) -> list[str]:
         """Return the lines below the verdict."""
         return []
+
+
+_EVERY_S = 5.0
+_LINE_WIDTH = 100
+
+
+class CheckProgress:
+    """One line that is overwritten; if the output is not a terminal, a line every five seconds.
+
+    Parameters
+    ----------
+    out
+        Where to; None: nowhere.
+    total
+        The number of checks.
+    """
+
+    def __init__(self, out: TextIO | None, total: int) -> None:
+        self._out, self._total = out, total
+        self._live = out is not None and out.isatty()
+        self._began = self._said = time.monotonic()
+
+    def say(self, number: int, what: str) -> None:
+        """Say which check starts, counted from 1."""
+        if self._out is None:
+            return
+        now = time.monotonic()
+        if not self._live and number > 1 and now - self._said < _EVERY_S:
+            return
+        self._said = now
+        line = f"{now - self._began:5.1f} s  {min(number, self._total)}/{self._total}  {what}"[:_LINE_WIDTH]
+        self._out.write(f"\r{line:<{_LINE_WIDTH}}" if self._live else f"{line}\n")
+        self._out.flush()
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._out is not None and self._live:
+            self._out.write(f"\r{'':<{_LINE_WIDTH}}\r")
+            self._out.flush()

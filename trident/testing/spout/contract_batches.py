@@ -8,10 +8,9 @@ import time
 from trident.arrow import schema_of
 from trident.testing.checks.expecting import broken, expect, promise
 from trident.testing.spout.filled_source import FilledBatch, rows_of
-from trident.testing.spout.source_under_test import Row
+from trident.testing.spout.source_under_test import Row, SpoutPromise
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life
-from trident.testing.spout.spout_promises import SpoutPromise
 
 __all__ = ["BatchChecks"]
 

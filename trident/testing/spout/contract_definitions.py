@@ -7,9 +7,9 @@ import copy
 from trident.coordination.framing import decode, encode
 from trident.testing.checks.expecting import broken, expect, promise
 from trident.testing.spout.filled_source import FilledBatch
+from trident.testing.spout.source_under_test import SpoutPromise
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life, read_in_another_process
-from trident.testing.spout.spout_promises import SpoutPromise
 
 __all__ = ["DefinitionChecks"]
 

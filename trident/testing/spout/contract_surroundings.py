@@ -20,9 +20,8 @@ from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.spout_kinds import is_partitioned
 from trident.testing.checks.expecting import Violation, broken, promise
 from trident.testing.spout.filled_source import FilledBatch
-from trident.testing.spout.source_under_test import Changeable, GoesAway
+from trident.testing.spout.source_under_test import Changeable, GoesAway, SpoutPromise
 from trident.testing.spout.spout_checks import SpoutChecks
-from trident.testing.spout.spout_promises import SpoutPromise
 
 __all__ = ["SurroundingChecks"]
 

@@ -1,25 +1,23 @@
-"""spout_suite: the whole contract and random schedules over one spout, without pytest."""
+"""spout_suite: the whole contract and random schedules over one spout, without pytest, and what holds as a report."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TextIO
 from unittest import SkipTest
 
 from trident.errors import describe
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.check_progress import CheckProgress
 from trident.testing.checks.expecting import Promised, Violation, promise_of
-from trident.testing.checks.findings import Finding, Status
-from trident.testing.spout.source_under_test import SpoutSource
+from trident.testing.checks.findings import CheckProgress, Finding, Findings, Status
+from trident.testing.spout.source_under_test import SpoutPromise, SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
-from trident.testing.spout.spout_promises import SpoutPromise
-from trident.testing.spout.spout_report import SpoutReport
 
-__all__ = ["spout_suite"]
+__all__ = ["SpoutReport", "spout_suite", "spout_table"]
 
 _FEWEST_SCHEDULES = 6
 _MOST_SCHEDULES = 200
@@ -173,3 +171,23 @@ def _kind(case: SpoutContract) -> str:
 
 def _detail(error: Exception) -> str:
     return str(error) if isinstance(error, Violation) else f"raised {describe(error)}"
+
+
+@dataclass
+class SpoutReport(Findings):
+    """All findings of one run of `spout_suite`."""
+
+    promises: ClassVar[type[Promised]] = SpoutPromise
+    why_not_run: ClassVar[str] = "because they build on what is broken, or for want of time"
+
+
+def spout_table(reports: Mapping[str, SpoutReport]) -> str:
+    """Return a table: a line for each promise, a column for each spout, by the names of the reports."""
+    lines = [["promise", *reports, "meaning"]]
+    for promise in SpoutPromise:
+        told = [report.status(promise) for report in reports.values()]
+        lines.append([promise.title, *("–" if status is None else status.value for status in told), promise.value])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = [" | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "".join(f"{row}\n" for row in (f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])))

@@ -16,8 +16,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from states.delta.beyond_memory import bucket_files, key_hashes, sorted_rows
 from states.delta.beyond_memory.bucket_files import Bucket, BucketFile
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits, Rewrite
-from states.delta.beyond_memory.building import built
 from states.delta.beyond_memory.large_values import LargeValues
+from states.delta.beyond_memory.opened_base import built
 from states.delta.beyond_memory.sorted_rows import SortedRows, WantedKeys
 from trident.errors import StateError
 
