@@ -197,6 +197,13 @@ def functions_asked_from(server: DRPCServer, address: str) -> bytes:
         return rest_of(connection)[:13]
 
 
+def until_heads_begun(server: DRPCServer | UIServer, number: int) -> None:
+    def begun() -> int:
+        return sum(getattr(each, "_awaits", "") == "head" for each in server.server.server_state.connections.copy())
+
+    until(lambda: begun() == number, f"{number} heads are begun")
+
+
 @pytest.mark.parametrize(
     "held",
     {
@@ -213,8 +220,10 @@ def test_one_address_that_holds_all_connections_gives_way_to_others(
     monkeypatch.setattr("trident.http.connections.HEAD_S", 60.0)  # none is late, however busy the machine is
     with served(echo(), max_connections=8) as (_, server), ExitStack() as stack:
         greedy = [stack.enter_context(connected(server)) for _ in range(8)]
-        for connection in greedy:
+        for number, connection in enumerate(greedy, 1):
             connection.sendall(held[1])
+            if held[0] == "half a head":  # the server reads in whichever order what came at once
+                until_heads_begun(server, number)
             if held[0] == "one that was answered":
                 connection.recv(1000)
         until(lambda: len(server.server.server_state.connections) == 8, "all are taken")
