@@ -10,19 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("trident", "states", "spouts")
 _BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.ExceptHandler, ast.comprehension, ast.match_case)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 MOST_BRANCHES, MOST_LINES = 12, 60
 
 
 def main() -> None:
     """Print each figure on a line."""
-    sources = {path: path.read_text(encoding="utf-8") for path in _modules(*PRODUCT)}
+    sources = {path: path.read_text(encoding="utf-8") for path in modules(*PRODUCT)}
     trees = {path: ast.parse(text) for path, text in sources.items()}
     lines = sum(len(text.splitlines()) for text in sources.values())
-    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
     figures = {
         "product lines": lines,
         "product modules": len(sources),
-        "lines of tests": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in _modules("tests")),
+        "lines of tests": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules("tests")),
         "imports and __all__, % of lines": round(100 * sum(map(_lines_of_imports, trees.values())) / lines, 1),
         "protocols that are asked for at run time": sum(map(_runtime_protocols, trees.values())),
         "calls of isinstance": sum(text.count("isinstance(") for text in sources.values()),
@@ -39,14 +40,22 @@ def main() -> None:
         "modules over 500 lines": sum(len(text.splitlines()) > 500 for text in sources.values()),
     }
     sys.stdout.write("".join(f"{name:44}{figure:>10,}\n" for name, figure in figures.items()))
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and (_branches(node) > MOST_BRANCHES or _length(node) > MOST_LINES):
-                where = f"{path.relative_to(ROOT)}:{node.lineno}"
-                sys.stdout.write(f"  {where} {node.name}: {_branches(node)} branches, {_length(node)} lines\n")
+    for path, text in sources.items():
+        sys.stdout.writelines(f"  {path.relative_to(ROOT)}:{each}\n" for each in too_large(text))
 
 
-def _modules(*folders: str) -> Iterator[Path]:
+def too_large(source: str) -> list[str]:
+    """Return the functions of a module with too many branches or lines, as `line name: branches, lines`."""
+    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, _FUNCTIONS))
+    sizes = ((node, _branches(node), _length(node)) for node in functions)
+    return [
+        f"{node.lineno} {node.name}: {branches} branches, {length} lines"
+        for node, branches, length in sizes
+        if branches > MOST_BRANCHES or length > MOST_LINES
+    ]
+
+
+def modules(*folders: str) -> Iterator[Path]:
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
@@ -65,12 +74,12 @@ def _runtime_protocols(tree: ast.Module) -> int:
     )
 
 
-def _branches(function: ast.FunctionDef) -> int:
+def _branches(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     own: list[ast.AST] = [*function.body]
     found = 0
     while own:
         node = own.pop()
-        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+        if not isinstance(node, (*_FUNCTIONS, ast.Lambda)):
             found += isinstance(node, _BRANCHES) + (len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0)
             own += ast.iter_child_nodes(node)
     return found

@@ -1,4 +1,4 @@
-"""Rules for the files of the project: no names of package hosts, no paths of one machine, no dead links."""
+"""Rules for the files of the project: no names of package hosts, no paths of one machine, no dead links, no long functions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import house_figures
 
 ROOT = Path(__file__).parent.parent
 NOT_OURS = {
@@ -130,6 +132,38 @@ def test_a_private_word_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["on_poison", "understood", "Authorization: Bearer x", "states live in memory"])
 def test_a_plain_word_is_accepted(text: str) -> None:
     assert uses_of(private_words(), text) == []
+
+
+def test_a_function_is_short_and_has_few_branches() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{each}"
+        for path in house_figures.modules(*house_figures.PRODUCT)
+        for each in house_figures.too_large(path.read_text(encoding="utf-8"))
+    ]
+    rule = f"a function has {house_figures.MOST_BRANCHES} branches and {house_figures.MOST_LINES} lines at most:"
+    assert not found, "\n".join([rule, *found])
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        (["if a: b()"] * 13, "13 branches, 14 lines"),
+        ([f"return {' or '.join('abcdefghijklmn')}"], "13 branches, 2 lines"),
+        (["a = [b if b else c for b in a if b and c]"] * 5, "15 branches, 6 lines"),
+        (["match a:", *["    case b: pass"] * 13], "13 branches, 15 lines"),
+        (["a()"] * 60, "0 branches, 61 lines"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_large_function_is_found(kind: str, body: list[str], size: str) -> None:
+    source = "\n    ".join([f"{kind} f():", *body])
+    assert house_figures.too_large(source) == [f"1 f: {size}"]
+
+
+def test_a_function_within_a_function_counts_for_itself() -> None:
+    inner = "\n        ".join(["    def g():", *["if a: b()"] * 7])
+    outer = "\n    ".join(["def f():", *["if a: b()"] * 7])
+    assert house_figures.too_large(f"{outer}\n{inner}") == []
 
 
 def test_every_locked_package_has_hashes() -> None:

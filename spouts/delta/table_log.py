@@ -200,11 +200,14 @@ def _apply(entry: LogEntry, action: Mapping[str, Any]) -> None:
     elif kind == "cdc":
         entry.changes.append(_file(entry, "", said))
     elif kind == "metaData":
-        schema = json.loads(said["schemaString"])
-        columns = tuple(said.get("partitionColumns") or ())
-        entry.metadata = Metadata(str(said["id"]), schema, columns, dict(said.get("configuration") or {}))
+        entry.metadata = _metadata(said)
     elif kind == "protocol":
         entry.reader_features = tuple(said.get("readerFeatures") or ())
+
+
+def _metadata(said: Mapping[str, Any]) -> Metadata:
+    schema, columns = json.loads(said["schemaString"]), tuple(said.get("partitionColumns") or ())
+    return Metadata(str(said["id"]), schema, columns, dict(said.get("configuration") or {}))
 
 
 def _file(entry: LogEntry, change: str, said: Mapping[str, Any]) -> LoggedFile:

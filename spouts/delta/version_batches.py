@@ -186,7 +186,7 @@ class DeltaCoordinator(BatchCoordinator):
         before = place
         commits: list[list[Any]] = []
         room = max(1, int(self._limits.max_batch_bytes * self._share))
-        count = max(1, int(self._limits.max_batch_files * self._share))
+        count = most = max(1, int(self._limits.max_batch_files * self._share))
         for _ in range(_MAX_VERSIONS):
             if place.taken == _ALL:
                 try:
@@ -200,9 +200,8 @@ class DeltaCoordinator(BatchCoordinator):
                 place = following
             version = self._version_at(place)
             files, taken = version.files, place.taken
-            while (
-                taken < len(files) and count > 0 and (files[taken].size <= room or not (commits or taken > place.taken))
-            ):
+            # A file that is larger than a batch is a batch of its own.
+            while taken < len(files) and count > 0 and (files[taken].size <= room or count == most):
                 room, count, taken = room - files[taken].size, count - 1, taken + 1
             if taken > place.taken:
                 chosen = [list(file) for file in files[place.taken : taken]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from spouts.kafka.batch_ranges import (
     BatchLimits,
@@ -29,6 +30,29 @@ __all__ = ["KafkaCoordinator"]
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a batch may have
 _COMPLAIN_EVERY_S = 30.0
+
+
+class _Seen(NamedTuple):
+    """What the brokers say before a batch.
+
+    Attributes
+    ----------
+    replaced
+        The topics that were created again since they were read.
+    held
+        How far the other partitions were read.
+    bounds, cut
+        Of the partitions that answer: where they begin and end, and at which offset one was cut off.
+    away
+        The partitions that do not answer.
+    """
+
+    topics: Mapping[str, TopicView]
+    replaced: Set[str]
+    held: Mapping[Spot, OffsetRange]
+    bounds: Mapping[Spot, OffsetBounds]
+    cut: Mapping[Spot, int]
+    away: Sequence[Spot]
 
 
 class KafkaCoordinator(BatchCoordinator):
@@ -85,6 +109,25 @@ class KafkaCoordinator(BatchCoordinator):
         return made
 
     def _defined(self, read: dict[Spot, OffsetRange], is_first: bool) -> Definition | None:
+        seen = self._look(read, may_leave_out=not (self._waits or is_first))
+        if seen is None:
+            return None
+        held, bounds = seen.held, seen.bounds
+        starts = {spot: held[spot].end for spot in bounds if spot in held}
+        moved = self._skip_cut(starts, seen.cut)
+        chosen = self._begin(starts, seen, read, is_first)
+        moved |= self._skip_lost(starts, bounds)
+        moved |= any(spot.topic in seen.replaced for spot in starts)
+        backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
+        if chosen:  # it is only written down where reading begins: asking again would give another answer
+            backlogs = {}
+        elif not backlogs and not moved:
+            return None
+        counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
+        return definition_of(_ranges(read, seen, starts, counts), size)
+
+    def _look(self, read: Mapping[Spot, OffsetRange], may_leave_out: bool) -> _Seen | None:
+        """Ask the brokers; None if a partition does not answer that may not be left out."""
         self._is_unsure = True  # until all is known
         if self._is_waited_for:
             self._is_waited_for = False
@@ -98,50 +141,23 @@ class KafkaCoordinator(BatchCoordinator):
         bounds, cut = self._intact(self._ends(led, held), held)
         away = [spot for spot in led if spot not in bounds]
         self._tell_away(away)
-        if away and (self._waits or is_first):
+        if away and not may_leave_out:
             return None
         self._is_unsure = bool(away)
-        starts = {spot: held[spot].end for spot in bounds if spot in held}
-        moved = self._skip_cut(starts, cut)
-        chosen = self._begin([spot for spot in bounds if spot not in held], starts, bounds, away, read, is_first)
-        moved |= self._skip_lost(starts, bounds)
-        moved |= any(spot.topic in replaced for spot in starts)
-        backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
-        if chosen:  # it is only written down where reading begins: asking again would give another answer
-            backlogs = {}
-        elif not backlogs and not moved:
-            return None
-        counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
-        begun = {spot.topic for spot in starts}
-        ranges = {
-            spot: one._replace(start=one.end, since=one.epoch)
-            for spot, one in read.items()
-            if spot.topic not in replaced & begun
-        }
-        for spot, start in starts.items():
-            end, epoch = start + counts.get(spot, 0), bounds[spot].epoch
-            since = held[spot].epoch if spot in held and start == held[spot].end else epoch
-            ranges[spot] = OffsetRange(spot, topics[spot.topic].id, start, end, epoch, since)
-        return definition_of(list(ranges.values()), size)
+        return _Seen(topics, replaced, held, bounds, cut, away)
 
     def is_choice(self, definition: Definition) -> bool:
         """Whether a definition only says where reading begins."""
         return not records_of(definition)
 
-    def _begin(
-        self,
-        new: Sequence[Spot],
-        starts: dict[Spot, int],
-        bounds: Mapping[Spot, OffsetBounds],
-        away: Sequence[Spot],
-        read: Mapping[Spot, OffsetRange],
-        is_first: bool,
-    ) -> bool:
-        """Add where `new` partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
+    def _begin(self, starts: dict[Spot, int], seen: _Seen, read: Mapping[Spot, OffsetRange], is_first: bool) -> bool:
+        """Add where new partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
 
         It chooses for all partitions of a topic at once: one that is added later begins at its first record.
         """
-        known, incomplete = {spot.topic for spot in read}, {spot.topic for spot in away}
+        known, incomplete = {spot.topic for spot in read}, {spot.topic for spot in seen.away}
+        bounds = seen.bounds
+        new = [spot for spot in bounds if spot not in starts]
         by_option = [spot for spot in new if self._first.decides(spot.topic, known, is_first)]
         starts.update((spot, bounds[spot].low) for spot in new if spot not in by_option)
         complete = [spot for spot in by_option if spot.topic not in incomplete]
@@ -314,3 +330,19 @@ class KafkaCoordinator(BatchCoordinator):
 def _listed(spots: Sequence[Spot]) -> str:
     shown = ", ".join(map(str, spots[:3]))
     return shown if len(spots) <= 3 else f"{shown} and {len(spots) - 3} others"
+
+
+def _ranges(
+    read: Mapping[Spot, OffsetRange], seen: _Seen, starts: Mapping[Spot, int], counts: Mapping[Spot, int]
+) -> list[OffsetRange]:
+    """Return how far each partition is read with a batch; those without a start rest where they are."""
+    begun = seen.replaced & {spot.topic for spot in starts}
+    ranges = {
+        spot: one._replace(start=one.end, since=one.epoch) for spot, one in read.items() if spot.topic not in begun
+    }
+    for spot, start in starts.items():
+        end, epoch = start + counts.get(spot, 0), seen.bounds[spot].epoch
+        before = seen.held.get(spot)
+        since = before.epoch if before is not None and before.end == start else epoch
+        ranges[spot] = OffsetRange(spot, seen.topics[spot.topic].id, start, end, epoch, since)
+    return list(ranges.values())

@@ -132,12 +132,11 @@ class RateSpout:
             raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
         if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
             raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
-        for name, count in (("rows_per_batch", rows_per_batch), ("partitions", partitions)):
-            if count is not None and count < 1:
-                raise ValueError(f"{name} is {count}; it must be at least 1")
+        _check_count("rows_per_batch", rows_per_batch)
+        _check_count("partitions", partitions)
         if ramp_up_s and rows_per_second is None:
             raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
-        if (rows is not None and rows < 0) or ramp_up_s < 0:
+        if min(rows or 0, ramp_up_s) < 0:
             raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative")
         if tick_s < 0.001:
             raise ValueError(f"tick_s is {tick_s}; it must be at least 0.001")
@@ -155,6 +154,11 @@ class RateSpout:
     def get_emitter(self, conf: Mapping[str, Any]) -> _RateEmitter:
         """Return the worker's side."""
         return _RateEmitter()
+
+
+def _check_count(name: str, count: int | None) -> None:
+    if count is not None and count < 1:
+        raise ValueError(f"{name} is {count}; it must be at least 1")
 
 
 class _RateCoordinator(BatchCoordinator):

@@ -57,12 +57,12 @@ class RawForms:
         self._key_ddl = tuple(normal_type(ddl) for _, ddl in conf.key_fields)
         self._value_ddl = None if conf.value_type is None else normal_type(conf.value_type)
         self.key_columns = _free_names([name for name, _ in conf.key_fields]) if self.typed_keys else ("key",)
-        self.key_types = tuple(arrow_type(ddl) for ddl in self._key_ddl) if self.typed_keys else (pa.binary(),)
+        self.key_types = tuple(map(arrow_type, self._key_ddl)) or (pa.binary(),)
         self.value_columns = VALUE_COLUMNS[kind]
         value = pa.binary() if self._value_ddl is None else arrow_type(self._value_ddl)
         self.value_types = tuple(pa.int64() if name in ("txid", "attempt") else value for name in self.value_columns)
         self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
-        self._plain_values = self._value_ddl is None or self._value_ddl in _FAITHFUL
+        self._plain_values = self._value_ddl in {None, *_FAITHFUL}
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
         is_number = self._value_ddl in _NUMBERS
         self.takes_columns = kind is StateType.OPAQUE and is_number and self.typed_keys and self._plain_keys
@@ -106,10 +106,8 @@ class RawForms:
         """Return the raw form of each value; later changes of a value's object do not change it."""
         if self.takes_columns and self._plain_values:
             return list(values)  # as they are, because the columns of an index take nothing else
-        if self.kind is StateType.NON_TRANSACTIONAL:
-            rows: list[RawValue] = [(value,) for value in values]
-        else:
-            rows = [tuple(value) for value in values]
+        is_bare = self.kind is StateType.NON_TRANSACTIONAL
+        rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
         if self._value_ddl is None:
             if self.kind is StateType.OPAQUE:
                 return [(txid, attempt, _encoded(prev), _encoded(curr)) for txid, attempt, prev, curr in rows]

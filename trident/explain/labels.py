@@ -80,15 +80,22 @@ def what(node: Node) -> str:
         case MergeNode():
             return f"merge {len(node.parents)} streams -> {names_of(node.fields)}"
         case AggregateNode():
-            part = " in part" if node.partial else ""
-            return f"aggregate{part}{_by(node.group)}: {', '.join(map(_member, node.members))}"
+            return _aggregate(node)
         case QueryNode():
-            seen = ", sees this batch" if node.sees_batch else ""
-            return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}{seen}"
+            return _query(node)
         case PersistNode():
             return _persisted(node)
-        case _:
-            return _exchange(node)
+    return _exchange(node)
+
+
+def _aggregate(node: AggregateNode) -> str:
+    part = " in part" if node.partial else ""
+    return f"aggregate{part}{_by(node.group)}: {', '.join(map(_member, node.members))}"
+
+
+def _query(node: QueryNode) -> str:
+    seen = ", sees this batch" if node.sees_batch else ""
+    return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}{seen}"
 
 
 def _exchange(node: Node) -> str:

@@ -143,25 +143,29 @@ def _emitted(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Field
 
 def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bool, label: str | None = None) -> S:
     """Add the nodes of an aggregate; `group` is None where it is not grouped."""
+    key = group or Fields()
+    fields = _results(stream, key, members)
+    call = "aggregate" if full else "partition_aggregate"
+    id_ = stream._child_id(label or (step_label(call, members[0].aggregator) if len(members) == 1 else call))
+    parent, sent = stream._node.id, stream.fields
+    if full:
+        if all(member.combines for member in members):
+            part = AggregateNode(f"{id_}:part", (parent,), fields, key, group is not None, tuple(members), partial=True)
+            parent, sent = stream._topology._add(part).id, fields
+            members = [merging_member(one) for one in members]
+        routing = Routing("global") if group is None else Routing("hash", group)
+        parent = stream._topology._add(RepartitionNode(f"{id_}:exchange", (parent,), sent, routing)).id
+    node = AggregateNode(id_, (parent,), fields, key, group is not None, tuple(members))
+    return type(stream)(stream._topology, stream._topology._add(node))
+
+
+def _results(stream: StreamBase, key: Fields, members: Sequence[Member]) -> Fields:
+    """Return the fields of the key and of all results; `TopologyError` if two are of one name."""
     names = [name for member in members for name in member.outputs.names]
     if len(set(names)) < len(names):
         raise TopologyError(
             f"stream {stream.get_name()!r}: output fields of chained aggregators must be distinct, got {names}"
         )
-    key = group or Fields()
-    fields = key
     for member in members:
-        fields = fields.concat(member.outputs, stream.get_name())
-    call = "aggregate" if full else "partition_aggregate"
-    id_ = stream._child_id(label or (step_label(call, members[0].aggregator) if len(members) == 1 else call))
-    parent = stream._node.id
-    if full:
-        if all(member.combines for member in members):
-            part = AggregateNode(f"{id_}:part", (parent,), fields, key, group is not None, tuple(members), partial=True)
-            parent = stream._topology._add(part).id
-            members = [merging_member(one) for one in members]
-        routing = Routing("global") if group is None else Routing("hash", group)
-        sent = stream.fields if parent == stream._node.id else fields
-        parent = stream._topology._add(RepartitionNode(f"{id_}:exchange", (parent,), sent, routing)).id
-    node = AggregateNode(id_, (parent,), fields, key, group is not None, tuple(members))
-    return type(stream)(stream._topology, stream._topology._add(node))
+        key = key.concat(member.outputs, stream.get_name())
+    return key

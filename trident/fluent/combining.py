@@ -60,14 +60,7 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
         raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all not; got both")
     streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
     _check_reducer(streams[0].get_name(), reducer, any(grouped))
-    if given and len(given) != len(streams):
-        raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
-    inputs = [
-        stream.fields.select(fields.names, stream.get_name())
-        for stream, fields in zip(streams, given or [stream.fields for stream in streams], strict=True)
-    ]
-    if not all(len(fields) for fields in inputs):
-        raise TopologyError("multi_reduce needs at least one input field of each stream")
+    inputs = _inputs(streams, given)
     groups = [handle.get_group_fields() for handle in handles] if any(grouped) else [Fields()] * len(streams)
     check_keys("multi_reduce", streams, groups)
     fields = output_fields(reducer, Fields(out), streams[0].get_name())
@@ -104,6 +97,19 @@ def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
     if len(args) == 1 and isinstance(args[0], (list, tuple)):
         return [], list(args[0])
     return [Fields(one) for one in args if is_fields(one)], [one for one in args if not is_fields(one)]
+
+
+def _inputs(streams: Sequence[StreamBase], given: Sequence[Fields]) -> list[Fields]:
+    """Return what the reducer sees of each stream: the fields given for it, all if none are given."""
+    if given and len(given) != len(streams):
+        raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
+    inputs = [
+        stream.fields.select(fields.names, stream.get_name())
+        for stream, fields in zip(streams, given or [stream.fields for stream in streams], strict=True)
+    ]
+    if not all(len(fields) for fields in inputs):
+        raise TopologyError("multi_reduce needs at least one input field of each stream")
+    return inputs
 
 
 def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:

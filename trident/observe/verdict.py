@@ -96,21 +96,11 @@ def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
-    health, recent = _health(page), _recent_failures(page)
+    health = _health(page)
     if waiting := health.get("waiting"):
         yield "bad", f"It is {_cut(waiting, _LONGEST_CAUSE)}. It goes on by itself when that answers."
-    tone: Tone = "warn" if recent else "quiet"
-    since = "" if recent else " None of them within ten minutes."
-    if (failures := health.get("failures")) and page.get("kind") == "trident":
-        last = health.get("lastFailure")
-        told = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
-        yield (
-            tone,
-            f"{_plural(failures, 'attempt')} failed and {'was' if failures == 1 else 'were'} tried again{told}{since}",
-        )
-    elif failures:
-        whose = "its spout was" if failures == 1 else "their spouts were"
-        yield tone, f"{_plural(failures, 'message')} failed or timed out; {whose} told.{since}"
+    if failures := health.get("failures"):
+        yield _failed(page, failures)
     if letters := health.get("deadLetters"):
         one = letters == 1
         yield (
@@ -123,6 +113,18 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     if deaths := health.get("workerDeaths"):
         times = "once" if deaths == 1 else f"{deaths:,} times"
         yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
+
+
+def _failed(page: Mapping[str, Any], failures: int) -> Line:
+    tone: Tone = "warn" if _recent_failures(page) else "quiet"
+    since = "" if tone == "warn" else " None of them within ten minutes."
+    one = failures == 1
+    if page.get("kind") != "trident":
+        whose = "its spout was" if one else "their spouts were"
+        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} told.{since}"
+    last = _health(page).get("lastFailure")
+    told = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
+    return tone, f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{told}{since}"
 
 
 def _is_recent(page: Mapping[str, Any]) -> bool:

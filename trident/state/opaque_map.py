@@ -156,7 +156,7 @@ class OpaqueMap(CommittedMap):
             raise StaleTransactionError(self.name, key, behind, stored_txid)
         fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
         if not fell:
-            return [None if stored is None else stored[3] for stored in found]
+            return self._latest(found)
         return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trident.errors import StateReadError
-from trident.state.sentinel import described, wanted
+from trident.state.sentinel import described, is_expected, is_foreign, wanted
 from trident.state.txid import Sentinel, Txid, epoch_of
 
 __all__ = ["check_reading"]
@@ -35,18 +35,19 @@ def check_reading(
 
 
 def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str:
-    expected = before.expected
     if found is None:
-        return "" if expected is None or expected.txid == 0 else "it was emptied or moved away"
-    if place and found.place not in ("", place):
+        return "" if is_expected(found, before) else "it was emptied or moved away"
+    if is_foreign(found, place):
         return f"it belongs to {found.place!r}"
     if found.incarnation.startswith(f"{before.incarnation} ("):
         return "it lost data since"  # a store that knows of the loss writes this
+    if is_expected(found, before):
+        return ""
     if found.incarnation != before.incarnation:
-        return "" if expected is None and found.txid == 0 and found.sealed else "it belongs to another log"
-    if found == expected:
-        return "" if found.sealed or found.txid == 0 or found.txid >= before else "the end of that batch was lost"
-    return _wrong_beyond(found, expected, after)
+        return "it belongs to another log"
+    if found == before.expected:
+        return "the end of that batch was lost"
+    return _wrong_beyond(found, before.expected, after)
 
 
 def _wrong_beyond(found: Sentinel, expected: Sentinel | None, after: Txid) -> str:

@@ -32,6 +32,8 @@ __all__ = [
     "displaced",
     "fenced",
     "is_atomic",
+    "is_expected",
+    "is_foreign",
     "is_forward",
     "is_other_run",
     "is_sentinel_key",
@@ -64,18 +66,17 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     StateMismatchError
         Anything else. Nothing was written.
     """
-    if found is not None and place and found.place not in ("", place):
+    if found is not None and is_foreign(found, place):
         raise StatePlaceError(f"state {state!r} partition {partition}", place, found.place)
-    own = txid.sentinel
-    if found is not None and found == own and found.run != own.run and (found.run or found != txid.expected):
+    if found is not None and _is_second_run(found, txid):
         # Asked first: a start may have claimed the place at this very attempt, then the record is also the expected one.
-        raise SecondRunError(f"state {state!r} partition {partition}", str(own))
-    if _is_expected(found, txid):
+        raise SecondRunError(f"state {state!r} partition {partition}", str(txid.sentinel))
+    if is_expected(found, txid):
         return
     unknown = ""
     if found is not None and found != txid.expected and found.incarnation == txid.incarnation:
         # A later batch by an *earlier* attempt is not a successor of this writer: the end of the log was lost.
-        if found.attempt > txid.attempt or (found.attempt == txid.attempt and found.txid > txid):
+        if (found.attempt, found.txid) > (txid.attempt, txid):
             raise FencedError(f"state {state!r} partition {partition}", str(txid.sentinel), str(found))
         if not _is_of_known_driver(found, txid):
             unknown = ", of a driver that this log does not know"
@@ -84,7 +85,18 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     raise StateMismatchError(state, partition, wanted(txid), described(found) + unknown)
 
 
-def _is_expected(found: Sentinel | None, txid: Txid) -> bool:
+def is_foreign(found: Sentinel, place: str) -> bool:
+    """Whether another state than that named `place` keeps its values there; "" is any state."""
+    return bool(place) and found.place not in ("", place)
+
+
+def _is_second_run(found: Sentinel, txid: Txid) -> bool:
+    """Whether another run has begun this very commit. The expected record without a run is the claim of a start."""
+    own = txid.sentinel
+    return own is not None and found == own and found.run != own.run and (found.run != "" or found != txid.expected)
+
+
+def is_expected(found: Sentinel | None, txid: Txid) -> bool:
     """Whether the store has what the log expects, or nothing if nothing can be missing."""
     expected = txid.expected
     if found is None:
@@ -146,8 +158,7 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
         raise displaced(what, own, found, seen)
     if found is None or force:
         return
-    is_foreign = own.place and found.place not in ("", own.place)
-    if is_foreign or not is_forward(found, own) or is_other_run(found, own):
+    if is_foreign(found, own.place) or not is_forward(found, own) or is_other_run(found, own):
         raise displaced(what, own, found, seen)
 
 
@@ -172,7 +183,7 @@ def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel |
     """
     if found is None:
         return StateLossDetected(what, f"its sentinel ({seen}) is gone")
-    if own.place and found.place not in ("", own.place):
+    if is_foreign(found, own.place):
         return StatePlaceError(what, own.place, found.place)
     if is_other_run(found, own):
         return SecondRunError(what, str(own))

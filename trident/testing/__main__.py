@@ -48,26 +48,31 @@ def main(
     seed: Annotated[int, typer.Option(help="the seed of all random choices")] = 0,
 ) -> None:
     """Check a back-end or a spout: every contract, then random schedules. Exit code 1 unless every claim holds."""
-    given, at_least = _named(factory), _SECONDS if seconds is None else seconds
+    given = _named(factory)
+    at_least, at_most = _SECONDS if seconds is None else seconds, seconds or None
     if any(set(missing(given, kind)) <= {"spout_type"} for kind in (ITridentSpout, IBatchSpout, IRichSpout)):
         raise typer.BadParameter(
             f"{factory} is a spout; give a subclass of trident.testing.SpoutSource, which fills its source"
         )
     if isinstance(given, type) and issubclass(given, SpoutSource):
-        raise typer.Exit(0 if spout_suite(given, seconds=at_least, seed=seed, at_most=seconds or None).ok else 1)
-    claimed = None if limits is None else _named(limits)
-    if claimed is not None and not isinstance(claimed, Limits):
-        raise typer.BadParameter(f"{limits} is a {type(claimed).__name__}, expected trident.testing.Limits")
+        raise typer.Exit(0 if spout_suite(given, seconds=at_least, seed=seed, at_most=at_most).ok else 1)
     report = backend_suite(
         given,
         kinds=kind or None,
-        limits=claimed,
+        limits=_limits(limits),
         seconds=at_least,
-        at_most=seconds or None,
+        at_most=at_most,
         clean=None if clean is None else _named(clean),
         seed=seed,
     )
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _limits(target: str | None) -> Limits | None:
+    claimed = None if target is None else _named(target)
+    if claimed is not None and not isinstance(claimed, Limits):
+        raise typer.BadParameter(f"{target} is a {type(claimed).__name__}, expected trident.testing.Limits")
+    return claimed
 
 
 def _named(target: str) -> Any:

@@ -268,24 +268,25 @@ def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     folders = {str(parent) for each in entries for parent in PurePosixPath(each.filename).parents}
     seen: set[str] = set()
     for each in entries:
-        parts = PurePosixPath(each.filename).parts
-        kind = stat.S_IFMT(each.external_attr >> 16)
-        if (
-            not parts
-            or each.filename != "/".join(parts)
-            or each.filename.startswith("/")
-            or ".." in parts
-            or "\\" in each.filename
-            or "\0" in each.filename
-            or kind not in (0, stat.S_IFREG)
-            or each.compress_type != zipfile.ZIP_STORED  # so none is larger than the package itself
-            or each.filename in seen
-            or each.filename in folders
-            or len(os.fsencode(each.filename)) > _MAX_PATH
-            or max(len(os.fsencode(part)) for part in parts) > _MAX_NAME
-        ):
+        if each.filename in seen or each.filename in folders or not _is_packed_file(each):
             raise BadPackage(
                 f"the package holds {each.filename!r}, which no package of `trident submit` does; it was not unpacked"
             )
         seen.add(each.filename)
     return entries
+
+
+def _is_packed_file(entry: zipfile.ZipInfo) -> bool:
+    """Whether `trident submit` could have made an entry: a file as it is, under a path that stays in the package's folder."""
+    parts = PurePosixPath(entry.filename).parts
+    return (
+        len(parts) > 0
+        and entry.filename == "/".join(parts)
+        and not entry.filename.startswith("/")
+        and ".." not in parts
+        and not {"\\", "\0"} & set(entry.filename)
+        and stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG)
+        and entry.compress_type == zipfile.ZIP_STORED  # so none is larger than the package itself
+        and len(os.fsencode(entry.filename)) <= _MAX_PATH
+        and max(len(os.fsencode(part)) for part in parts) <= _MAX_NAME
+    )

@@ -158,10 +158,13 @@ def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entri
     if sum(table.num_rows for table in tables) > PIECE and (table := merged(aggregation, tables)) is not None:
         return PiecedEntries(table, aggregation)
     keys, values = merge_partials(aggregation, tables)
-    if not keys and not aggregation.grouped:
-        zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
-        return RowEntries([], []) if zero is None else RowEntries([()], [zero])
-    return RowEntries(keys, values)
+    return RowEntries(keys, values) if keys or aggregation.grouped else _total_of_nothing(aggregation)
+
+
+def _total_of_nothing(aggregation: Aggregation) -> RowEntries:
+    """As in Storm, one value per batch even if it is empty."""
+    zero = aggregation.aggregator.zero()
+    return RowEntries([], []) if zero is None else RowEntries([()], [zero])
 
 
 def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:

@@ -127,6 +127,22 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
     width
         How many numbers the driver has, if it gets rows.
     """
+    entries, levels = _numbered(program)
+    stages = [tuple(program.emitters), *program.levels]
+    sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
+    readers = [_readers(program, entries, at, None if any_way and not at else sends[at]) for at in range(len(levels))]
+    sources = [
+        tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
+        for level in levels
+    ]
+    rows = any_way or any(targets - entries.keys() for targets in sends)
+    tasks = sum(map(len, levels))
+    driver = range(tasks, tasks + (width if rows else int(apart)))
+    return Routes(entries, levels, tuple(sources), (*readers, ()), driver)
+
+
+def _numbered(program: Program) -> tuple[dict[str, tuple[int, int]], tuple[range, ...]]:
+    """Return by exchange the number of its first partition and how many it has, and the numbers of each level."""
     entries: dict[str, tuple[int, int]] = {}
     levels: list[range] = []
     number = 0
@@ -136,16 +152,7 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
             entries[entry] = (number, program.exchanges[entry].partitions or 1)
             number += entries[entry][1]
         levels.append(range(first, number))
-    stages = [tuple(program.emitters), *program.levels]
-    sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
-    readers = [_readers(program, entries, at, None if any_way and not at else sends[at]) for at in range(len(levels))]
-    sources = [
-        tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
-        for level in levels
-    ]
-    rows = any_way or any(targets - entries.keys() for targets in sends)
-    driver = range(number, number + (width if rows else int(apart)))
-    return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
+    return entries, tuple(levels)
 
 
 def _readers(

@@ -76,20 +76,14 @@ class BatchTime:
         may_begin_again
             Whether time begins again with the batch if it is ahead of the clock.
         """
-        again = may_begin_again and self.ahead(clock_ms, previous) if logged is None else "begins_again" in logged
-        if logged is None and not (has_tuples or is_begun or again) and not self._is_due(clock_ms, previous):
-            return None
-        earlier = clock_ms if previous is None or again else previous["now"]
-        now = max(clock_ms, earlier) if logged is None else logged["now"]
-        reached = self._reached(previous)
-        if has_tuples or previous is None or again:
-            reached = [now] * len(self._levels)
+        if logged is not None:
+            now, again = logged["now"], "begins_again" in logged
         else:
-            fires = [
-                self._ends(level, now, previous["now"], at) for level, at in zip(self._levels, reached, strict=True)
-            ]
-            reached[1:] = [now if before else at for before, at in zip(fires, reached[1:], strict=False)]
-        first, *behind = reached
+            again = may_begin_again and self.ahead(clock_ms, previous)
+            if not (has_tuples or is_begun or again or self._is_due(clock_ms, previous)):
+                return None
+            now = clock_ms if previous is None or again else max(clock_ms, previous["now"])
+        first, *behind = self._brought(now, None if has_tuples or again else previous)
         told = {"levels": behind} if behind else {}
         return {"now": now, "tuples_at": first, **told, **({"begins_again": True} if again else {})}
 
@@ -100,17 +94,24 @@ class BatchTime:
 
     def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
         """Whether a window with tuples ended since the batch before, as far as the times of batches show."""
-        if previous is None:
-            return False
-        return any(
-            self._ends(level, clock_ms, previous["now"], at)
-            for level, at in zip(self._levels, self._reached(previous), strict=True)
-        )
+        return previous is not None and any(self._fires(clock_ms, previous))
 
-    def _reached(self, previous: Mapping[str, Any] | None) -> list[int]:
-        """Return by level the time of the last batch that may have brought tuples to its windows."""
+    def _fires(self, now: int, previous: Mapping[str, Any]) -> list[bool]:
+        """Return by level whether a window with tuples ended since the batch before."""
+        return [
+            self._ends(level, now, previous["now"], at)
+            for level, at in zip(self._levels, self._reached(previous), strict=True)
+        ]
+
+    def _brought(self, now: int, previous: Mapping[str, Any] | None) -> list[int]:
+        """Return what `_reached` returns after a batch at `now`; None: it may bring tuples to all levels."""
         if previous is None:
-            return []
+            return [now] * len(self._levels)
+        first, *behind = self._reached(previous)
+        return [first, *(now if fired else at for fired, at in zip(self._fires(now, previous), behind, strict=False))]
+
+    def _reached(self, previous: Mapping[str, Any]) -> list[int]:
+        """Return by level the time of the last batch that may have brought tuples to its windows."""
         at, more = _tuples_at(previous), len(self._levels) - 1
         return [at, *([*previous.get("levels", ()), *[at] * more][:more])]
 

@@ -19,7 +19,7 @@ from trident.errors import BackendError, FencedError, StateMismatchError, StateP
 from trident.planner import Plan
 from trident.runtime.start.capabilities import kinds_of
 from trident.state.interfaces import StateType
-from trident.state.sentinel import check_sentinel
+from trident.state.sentinel import check_sentinel, is_foreign
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 
 __all__ = ["reconcile"]
@@ -224,7 +224,7 @@ def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
     for left in reversed(range(_TRIES)):
         found = instance.read_sentinel()
         log.check_owner()  # after the read: a driver that claims the log later finds another sentinel than it read
-        if found is not None and place and found.place not in ("", place):
+        if found is not None and is_foreign(found, place):
             raise StatePlaceError(what, place, found.place)
         try:
             instance.move_sentinel(claim, force=True)

@@ -150,8 +150,7 @@ def _listed(fields: Fields, result: Any) -> Sequence[Any]:
         return [result.column(name) for name in fields.names] if same else result.columns
     is_struct = isinstance(result, (pa.Array, pa.ChunkedArray)) and pa.types.is_struct(result.type)
     if is_struct and not (len(fields) == 1 and (fields.types[0] or "").startswith("struct<")):
-        array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
-        return list(array.flatten())
+        return list(result.flatten())
     if isinstance(result, list) and not all(isinstance(one, (pa.Array, pa.ChunkedArray)) for one in result):
         return [result]  # plain values, which are refused
     return result if isinstance(result, (tuple, list)) else [result]

@@ -33,7 +33,7 @@ from trident.runtime.windows.worker_input import (
     with_column,
     with_nothing,
 )
-from trident.state.encoding.codec import decode_many, encode_many
+from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 
 __all__ = ["update_counts"]
@@ -94,10 +94,8 @@ def _values(node: WindowNode) -> Fields:
 
 def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig) -> tuple[Ints, list[list[list[Any]]]]:
     """Return the count of each key (int64, one per key), and its columns."""
-    data = state.multi_get(names)
-    there = iter(decode_many([one for one in data if one is not None]))
     empty = [_VERSION, config.length, config.slide, 0, *([] for _ in values)]
-    records: list[list[Any]] = [empty if one is None else next(there) for one in data]
+    records: list[list[Any]] = decode_found(state.multi_get(names), empty)
     for version, width in {(record[0], len(record)) for record in records}:
         if version != _VERSION or width != len(empty):
             raise CorruptValueError(

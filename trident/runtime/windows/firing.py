@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -160,16 +160,11 @@ class _Update:
         moved = self._began_again if self._node.config.by_batch_time else frontier != self._before  # time is in the log
         if not (ends or self._new or moved or self._store.must_write(self._moment.given)):
             return _nothing(self._node)
-        kept = [pane for pane in self._new if not self._grid.is_over(pane, frontier)]
-        merges = {pane: self._mergeable(pane) for pane in kept}
+        merges = {pane: self._mergeable(pane) for pane in self._new if not self._grid.is_over(pane, frontier)}
         held = [pane for pane in sorted({*directory.panes, *self._new}) if self._grid.holds(ends, pane)]
-        read = self._store.read(
-            [
-                *(run for pane in held for run in directory.panes.get(pane, ())),
-                *(run for runs in merges.values() for run in runs),
-            ]
-        )
-        rows = self._results(ends, {pane: self._pane(pane, directory.panes.get(pane, ()), read) for pane in held})
+        runs = {pane: directory.panes.get(pane, ()) for pane in held}
+        read = self._store.read(chain.from_iterable((*runs.values(), *merges.values())))
+        rows = self._results(ends, {pane: self._pane(pane, of_pane, read) for pane, of_pane in runs.items()})
         self._keep(merges, read, frontier)
         return rows
 

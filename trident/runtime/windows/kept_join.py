@@ -30,7 +30,7 @@ from trident.runtime.steps.key_columns import Ints, group_ids
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, PartitionPlace
 from trident.runtime.windows.worker_input import FIRST_MS
-from trident.state.encoding.codec import decode, decode_many, encode, encode_many
+from trident.state.encoding.codec import decode, decode_found, encode, encode_many
 from trident.state.interfaces import Key
 
 __all__ = ["MET", "KeptJoin", "Watermarks"]
@@ -144,10 +144,9 @@ class KeptJoin:
         names = _names(keys)
         data = self._state.multi_get(names) if names else []
         self._found = {name for name, one in zip(names, data, strict=True) if one is not None}
-        there = iter(decode_many([one for one in data if one is not None]))
         width = [2 + len(side.rest) for side in self._node.sides]
         empty: list[Any] = [_VERSION, *([] for _ in range(sum(width)))]
-        records = [empty if one is None else next(there) for one in data]
+        records = decode_found(data, empty)
         for version, size in {(record[0], len(record)) for record in records}:
             if version != _VERSION or size != len(empty):
                 raise _unknown(version)

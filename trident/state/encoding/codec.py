@@ -26,6 +26,7 @@ __all__ = [
     "VERSION",
     "decode",
     "decode_columns",
+    "decode_found",
     "decode_keys",
     "decode_many",
     "encode",
@@ -115,6 +116,12 @@ def decode_many(data: Sequence[bytes]) -> list[Any]:
     """Decode each value."""
     columns = _decode_together(data, _VERSION_BYTE, 1)
     return [decode(one) for one in data] if columns is None else columns[0]
+
+
+def decode_found(data: Sequence[bytes | None], absent: Any) -> list[Any]:
+    """Decode each value; `absent` where there is none."""
+    found = iter(decode_many([one for one in data if one is not None]))
+    return [absent if one is None else next(found) for one in data]
 
 
 def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:

@@ -168,6 +168,11 @@ class Slot:
         self.line = line
         self.address, self.host, self.pid = message["address"], message["host"], message["pid"]
 
+    def sent(self, line: bytes, message: dict[str, Any]) -> bool:
+        """Whether a message is of this incarnation, and not of a process that was given up."""
+        is_own = message["kind"] == "register" or self.line == line
+        return self.incarnation == message["incarnation"] and not self.ended and is_own
+
     def take(self, beat: dict[str, Any]) -> None:
         """Take in how it goes."""
         self.version, self.ready, self.pending = beat["version"], beat["ready"], beat["pending"]

@@ -134,16 +134,10 @@ class Supervisor:
 
     def _take(self, line: bytes, message: dict[str, Any]) -> None:
         slot, crew = self.crew.slots.get(message["worker"]), self.crew
-        registers = message["kind"] == "register"
-        if (
-            slot is None
-            or slot.incarnation != message["incarnation"]
-            or slot.ended
-            or not (registers or slot.line == line)
-        ):
+        if slot is None or not slot.sent(line, message):
             crew.registry.send(line, {"kind": "replaced"})  # one that was given up, and woke up
             return
-        if registers and slot.line is not None:
+        if message["kind"] == "register" and slot.line is not None:
             # Spark runs a task again when the process that ran it is dead; another job would take longer.
             self._died(slot, WorkerLostError(f"{slot.name} has ended, and Spark has started it again"), restarted=True)
             if self._ending:

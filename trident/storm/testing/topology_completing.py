@@ -6,7 +6,7 @@ A spout of given tuples, for tests.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,18 +103,23 @@ def complete_topology(
     with SteppedCluster(
         StormTopology(spouts, topology.bolts), conf, seed=seed, link=seen.link, watch=seen.watch, **settings
     ) as cluster:
+        return _completed(cluster, mocked_spouts, seen)
+
+
+def _completed(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
+    """Run until nothing is pending, and return what came out."""
+    cluster.run()
+    while cluster.pending:
+        cluster.advance(cluster.conf.message_timeout_s)
         cluster.run()
-        while cluster.pending:
-            cluster.advance(cluster.conf.message_timeout_s)
-            cluster.run()
-        tasks = {name: cluster.layout.tasks[name] for name in spouts}
-        made = {name: [cluster.instance(name, at) for at in range(len(tasks[name]))] for name in spouts}
-        return CompletedTopology(
-            {name: sorted(at for each in made[name] for at in each.acked) for name in mocked_spouts},
-            {name: sorted(at for each in made[name] for at in each.failed) for name in mocked_spouts},
-            tuple(cluster.errors),
-            seen.values,
-        )
+    tasks = {name: range(len(cluster.layout.tasks[name])) for name in mocked}
+    made = {name: [cluster.instance(name, at) for at in ats] for name, ats in tasks.items()}
+    return CompletedTopology(
+        {name: sorted(at for each in spouts for at in each.acked) for name, spouts in made.items()},
+        {name: sorted(at for each in spouts for at in each.failed) for name, spouts in made.items()},
+        tuple(cluster.errors),
+        seen.values,
+    )
 
 
 class _Seen:
