@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from trident.arrow import concatenated
 from trident.graph import ExchangeNode, QueryNode
-from trident.planner import Exchange, Plan
+from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.engine.fragment_runs import put_backs_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
@@ -65,13 +65,14 @@ class Flow:
         fragment = self._fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):
-            rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1  # no step can see the difference
+        if partitions > 1 and not _tells_apart(fragment):
+            rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
+        given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._run.on_error.partitions = partitions
         for partition in range(partitions):
             self._run.on_error.partition = partition
             letters = put_backs_of([frame for frame in arrived if frame.partition % partitions == partition])
-            tables = [rows[partition]] if partition in rows and rows[partition].num_rows else []
+            tables = given.get(partition, [])
             if tables or fragment.blocking or letters:
                 send(fragment, tables, self._exchanges, self._run, partition, self._waiting, letters)
 
@@ -138,3 +139,8 @@ class paused_garbage_collection:  # noqa: N801 - used as a function
     def __exit__(self, *raised: object) -> None:
         if self._enabled:
             gc.enable()
+
+
+def _tells_apart(fragment: Fragment) -> bool:
+    """Whether a step behind a node can tell several partitions from one."""
+    return fragment.blocking or bool(most_kept(fragment.sinks))
