@@ -33,12 +33,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.QUICK_JVM)
 # A first call may start a JVM or compile a plan, so no time limit per example; a failing example can be replayed.
-settings.register_profile("trident", deadline=None, print_blob=True)
-settings.load_profile("trident")
+settings.register_profile("full", deadline=None, print_blob=True)
+settings.register_profile("trident", settings.get_profile("full"), max_examples=40)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(quick.Watch())
+    settings.load_profile("full" if config.option.markexpr in ("soak", "not soak") else "trident")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_FailuresAtOnce(config))
 

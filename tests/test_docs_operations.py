@@ -112,6 +112,7 @@ def in_any_order(table: Table) -> dict[int, list[tuple[Any, ...]]]:
 CASES = list(cases(PAGE.read_text(encoding="utf-8")))
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_an_operation_gives_what_the_page_says(case: Case, engine: str) -> None:
     found = ran(case, engine)

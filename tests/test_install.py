@@ -68,6 +68,7 @@ def test_every_module_is_imported_from_where_it_was_installed(installed: Environ
     assert {"trident.stream", "trident.runtime.loop.loop", "states.delta.map", "spouts.files.text_spout"} <= set(names)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(450)
 def test_the_readme_is_followed_from_top_to_bottom_in_one_folder(installed: Environment, tmp_path: Path) -> None:

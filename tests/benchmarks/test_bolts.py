@@ -9,6 +9,7 @@ import pytest
 from tests.benchmarks import bolts
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rows_in_this_process_give_figures(capsys: pytest.CaptureFixture[str]) -> None:
     bolts.main(["tracked", "latency", "killed", "--engine", "local", "--seconds", "0.5", "--warm", "0.5"])

@@ -44,6 +44,7 @@ def test_a_plot_is_as_high_as_its_largest_value() -> None:
     assert lines[-2].endswith("│███")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_figure_of_a_topology_grows_with_its_batches() -> None:
     samples = run("in_process", "memory", batches=1_500, every=10)[1:]

@@ -59,6 +59,7 @@ def test_counts_are_exact_and_a_second_run_has_nothing_to_do(folder: Path) -> No
     assert "exact: yes" in second.stdout
 
 
+@pytest.mark.long
 def test_the_command_that_it_offers_works(folder: Path) -> None:
     done = trident("demo", "text", *IN_PROCESS, "--state-dir", "my state", cwd=folder)
     (offered,) = re.findall("ask for more: (.*)", done.stdout)
@@ -116,6 +117,7 @@ def test_kills_in_the_middle_of_commits_leave_the_counts_exact(folder: Path) -> 
     assert [each["from"] for each in winners] == [1, *(txid + 1 for txid in kills)]
 
 
+@pytest.mark.long
 def test_a_demo_that_could_not_kill_fails(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(LINE, encoding="utf-8")
     done = trident("demo", "a.txt", *IN_PROCESS, "--crash", "--crashes", "3", cwd=tmp_path)

@@ -18,6 +18,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("option", "begin"),
     [([], "topology counts\n"), (["--dot"], 'digraph "counts" {\n'), (["--mermaid"], "flowchart LR\n")],

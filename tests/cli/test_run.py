@@ -40,6 +40,7 @@ def test_once_commits_all_there_is_and_the_next_run_goes_on_from_there(folder: P
     assert (second.returncode, second.stdout) == (0, "complete: nothing new after batch 3\n")
 
 
+@pytest.mark.long
 def test_a_file_and_a_function_name_a_topology_as_well(folder: Path) -> None:
     with (folder / "counts.py").open("a", encoding="utf-8") as module:
         module.write("\ndef build():\n    return made(False)\n")
@@ -49,6 +50,7 @@ def test_a_file_and_a_function_name_a_topology_as_well(folder: Path) -> None:
     assert last_txid(folder / "elsewhere" / "log") == 3
 
 
+@pytest.mark.long
 def test_the_example_counts_the_words_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "a.txt").write_text("the cow jumped\nover the moon", encoding="utf-8")
@@ -59,7 +61,7 @@ def test_the_example_counts_the_words_of_a_folder(tmp_path: Path) -> None:
     assert '{"key": ["the"], "value": 2}, {"key": ["moon"], "value": 1}' in read.stdout
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -429,6 +429,7 @@ def records(home: ZooKeeperHome) -> list[str]:
     return [f"{segment}/{name}" for name in sorted(home.client.get_children(segment))]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("at", [0, 5, 11, 20, -1])
 @pytest.mark.parametrize("which", [0, 2, -1])
 def test_any_changed_byte_is_an_error_that_names_the_node_and_changes_nothing(

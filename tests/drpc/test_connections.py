@@ -74,6 +74,7 @@ HELD = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", HELD)
 def test_what_is_not_sent_in_time_ends_the_connection(name: str) -> None:
     sent, answered = HELD[name]

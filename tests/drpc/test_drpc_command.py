@@ -74,6 +74,7 @@ def test_a_server_follows_the_topology_that_another_process_runs(folder: Path) -
                 assert time.monotonic() < deadline
 
 
+@pytest.mark.long
 def test_a_run_answers_in_its_own_process(folder: Path) -> None:
     with started("run", "module:in_memory", "--drpc-port", "0", "--drpc-token", "t", *IN_PROCESS, cwd=folder) as run:
         url = address(run)
@@ -89,7 +90,7 @@ def test_a_run_answers_in_its_own_process(folder: Path) -> None:
         assert "stopped after batch" in out
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -194,6 +194,7 @@ with t.start(master="local-cluster[1,2,1024]", spark_conf=quick) as running:
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_cluster_gives_each_stage_its_cores_and_what_cannot_be_given_is_refused(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ EMBEDDED: dict[str, Callable[[Path, str], StateSpec]] = {
 DICTS: dict[tuple[Path, str], dict[Any, Any]] = {}
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("store", EMBEDDED)
 @settings(max_examples=3)

@@ -309,6 +309,7 @@ log.error("an error")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @starts_a_jvm
 def test_a_session_prints_nothing_but_errors_and_what_workers_print() -> None:
@@ -409,6 +410,7 @@ def group(script: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @starts_a_jvm
 def test_ctrl_c_reaches_the_driver_and_spares_the_jvm(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ def again(driver: Driver, runs: Sequence[Stepped], rows: Rows, late: list[int]) 
     raise AssertionError("no attempt succeeded")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])
 @pytest.mark.parametrize("store", [memory, whole_commits])

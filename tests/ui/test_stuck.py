@@ -83,6 +83,7 @@ def assert_said(found: list[str], stuck: Stuck) -> None:
         assert re.fullmatch(expected, line), line
 
 
+@pytest.mark.sample(1)
 def test_a_stuck_topology_is_not_well(stuck: Stuck, caplog: pytest.LogCaptureFixture) -> None:
     with UIServer(OneTopology(stuck.name, stuck.pages), port=0) as server:
         page = get(server, f"{T}/{stuck.name}")
@@ -94,6 +95,7 @@ def test_a_stuck_topology_is_not_well(stuck: Stuck, caplog: pytest.LogCaptureFix
     assert f" topology {stuck.name}: " in f" {caplog.text}"
 
 
+@pytest.mark.sample(1)
 def test_the_metrics_of_a_stuck_topology_say_so(stuck: Stuck) -> None:
     with closing(http.client.HTTPConnection(urlsplit(stuck.metrics_url).netloc, timeout=30)) as connection:
         connection.request("GET", "/metrics")
@@ -122,6 +124,7 @@ def test_a_call_that_runs_counts_for_the_capacity(monkeypatch: pytest.MonkeyPatc
         assert nodes["count"] > 0.5 > nodes["split"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("answers", [True, False], ids=["the driver answers", "only its heartbeat is there"])
 def test_a_cluster_says_so_of_a_stuck_topology(
     stuck: Stuck, answers: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -101,6 +101,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_an_address_for_all_is_warned_of(tmp_path: Path) -> None:
     with command(tmp_path, *run_words(tmp_path, "--ui-host", "0.0.0.0")) as process:
         port = said(process, r"page at http://0\.0\.0\.0:(\d+)$")

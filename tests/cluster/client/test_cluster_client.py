@@ -248,6 +248,7 @@ with ClusterClient(sys.argv[1], "the-token") as client:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_client_that_is_killed_while_it_submits_leaves_nothing(client: ClusterClient, nimbus: NimbusDaemon) -> None:
     root = str(Path(__file__).parents[3])

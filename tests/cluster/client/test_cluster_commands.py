@@ -125,6 +125,7 @@ def test_what_fails_is_told_while_one_waits_and_by_errors(cluster: MachineCluste
     invoke(cluster, "kill", "failing", "-w", "0")
 
 
+@pytest.mark.long
 def test_an_error_that_cannot_heal_ends_the_wait_after_one_driver(cluster: MachineCluster) -> None:
     invoke(cluster, "submit", target(cluster, "taken"), "--name", "owner", *QUICK, *WAIT)
     until(lambda: cluster.log("owner").is_there() and cluster.log("owner").refresh().txid > 0, "its state is there")
@@ -198,6 +199,7 @@ def test_settings_and_names_are_checked_before_anything_is_sent(cluster: Machine
     invoke(cluster, "kill", "twice", "-w", "0")
 
 
+@pytest.mark.long
 def test_logs_are_followed_until_the_topology_has_ended(cluster: MachineCluster) -> None:
     invoke(cluster, "submit", target(cluster, "followed"), *QUICK, *WAIT)
     words = ("logs", "followed", "--follow", "--cluster", cluster.address, "--token", TOKEN)
@@ -210,6 +212,7 @@ def test_logs_are_followed_until_the_topology_has_ended(cluster: MachineCluster)
     assert out.endswith("ends: killed\n")
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_wait_and_not_the_topology(tmp_path: Path) -> None:
     with MachineCluster(tmp_path, str(tmp_path / "state")) as alone:
         alone.up(machines=0)

@@ -57,6 +57,7 @@ def test_a_package_has_the_modules_that_are_imported_and_packages_whole(folder: 
     assert PackageManifest.of_bytes(manifest.to_bytes()) == manifest
 
 
+@pytest.mark.long
 def test_the_same_code_gives_the_same_package_wherever_and_whenever(folder: Path, tmp_path: Path) -> None:
     before = make_package("counts.py:topology")
     for path in folder.rglob("*.py"):

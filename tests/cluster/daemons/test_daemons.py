@@ -14,6 +14,7 @@ from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster_errors import NoLeader
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster) -> None:
     storm_id = cluster.submit()

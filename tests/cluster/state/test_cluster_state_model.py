@@ -203,6 +203,7 @@ def test_operations_of_two_sessions_do_what_a_dictionary_does(
         each.settled(f"{root}-settled")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_many_nodes(opening: Opening, address: str, count: int) -> None:

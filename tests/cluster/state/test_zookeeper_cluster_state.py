@@ -251,6 +251,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnse
         three.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEnsemble) -> None:
     until(ensemble.leader, "the ensemble has a leader")

@@ -233,6 +233,7 @@ _SLOW = """
 """
 
 
+@pytest.mark.long
 def test_the_next_writer_does_not_wait_for_a_transaction_of_a_killed_worker(postgres_server: Server) -> None:
     url = f"postgresql://trident@127.0.0.1:{postgres_server.port}/postgres"
     table = f"killed{time.time_ns()}"

@@ -278,6 +278,7 @@ def test_small_and_large_batches_beside_spark(spark: Any, topology: TridentTopol
     assert not spark.sparkContext._jsc.sc().isStopped()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_spark_starts_with_the_first_large_batch(tmp_path: Path) -> None:

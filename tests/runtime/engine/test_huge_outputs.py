@@ -215,6 +215,7 @@ def test_a_request_without_end_fails_alone(topology: TridentTopology) -> None:
             drpc.execute("f", "1000000000")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_text_beyond_what_arrow_holds_is_named_without_being_written_out() -> None:
     """3 GB of it, which costs a copy if it is looked at in the wrong way."""

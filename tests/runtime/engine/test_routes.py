@@ -98,6 +98,7 @@ def in_process(program: Program, parts: list[Part]) -> Any:
     return rows_of(InProcessRunner(program, WIDTH).process(ATTEMPT, parts))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("what", ["driver", "later"])
 def test_rows_pass_through_no_stage_in_between(spark: Any, what: str, together: bool) -> None:
@@ -118,6 +119,7 @@ def test_rows_pass_through_no_stage_in_between(spark: Any, what: str, together: 
     assert (between.tasks, last.tasks) == (WIDTH, WIDTH + own)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", ["driver", "later"])
 @pytest.mark.parametrize("processing", [0, 1])
 def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what: str, processing: int) -> None:

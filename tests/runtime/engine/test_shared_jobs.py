@@ -166,6 +166,7 @@ def test_cancelled_batches_take_nothing_from_the_others(spark: Any, tmp_path: Pa
     assert [results[at].shared for at in fine] == [1, 4, 4, 4, 4]
 
 
+@pytest.mark.long
 def test_a_batch_that_hangs_holds_up_no_other(spark: Any, tmp_path: Path) -> None:
     together = Together(spark, tmp_path, 0, ["nothing", "hang", "nothing"], SharingLimits(patience_s=0.5, patience=0.0))
     together.go_on()

@@ -916,6 +916,7 @@ def test_a_topology_whose_states_live_in_memory_goes_on_in_the_same_process(
             assert (running.state(state).get(), running.txid) == (expected, expected)
 
 
+@pytest.mark.long
 def test_a_spark_that_somebody_else_started_stays(spark: SparkSession, topology: TridentTopology) -> None:
     rows = keep(topology.new_stream("s", letters("a")))
     with ThreadPoolExecutor(1) as other:  # no session is active in another thread

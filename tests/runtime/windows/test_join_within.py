@@ -288,6 +288,7 @@ def goes_on(state: StateSpec, folder: Path) -> None:
     assert Counter(row for kept in found for row in kept.rows) == Counter(model.take(sides))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_joins_each_pair_once(tmp_path: Path) -> None:
     for death in (["committed", "2"], ["committing", "3"], ["committed", "5"], []):

@@ -186,6 +186,7 @@ SIDES = st.tuples(JOIN_ROWS, JOIN_ROWS)
 JOINED = st.lists(st.tuples(SIDES, COUNTS, st.lists(st.tuples(FAILURES, st.none() | SIDES), max_size=2)), max_size=12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @given(life=JOINED)
 @settings(max_examples=60)

@@ -200,6 +200,7 @@ def test_offsets_lead_to_the_lines_however_the_file_is_cut(tmp_path: Path) -> No
                for line, _, at in random_.sample(batch, 500))  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7])
 def test_parts_have_about_equal_bytes_and_together_each_line_once(tmp_path: Path, parallelism: int) -> None:
     random_ = random.Random(parallelism)

@@ -65,6 +65,7 @@ def test_a_pattern_that_matched_nothing_at_first_misses_nothing_of_the_first_top
         assert made.rest() == [(b"new",)] * 40
 
 
+@pytest.mark.sample(2)
 @BOTH
 @pytest.mark.parametrize("sees_it_gone", [True, False])
 def test_a_topic_that_was_created_again_is_read_from_its_beginning_with_latest_too(
@@ -102,7 +103,7 @@ def test_partitions_that_come_to_a_topic_before_it_is_read_are_no_reason_to_begi
         assert made.rest() == [(b"new",)] * 20
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @BOTH
 @pytest.mark.parametrize("how", ["names", "pattern", "partitions"])
 def test_what_topics_no_longer_names_rests_where_it_is_and_goes_on_there_when_it_is_back(

@@ -78,6 +78,7 @@ def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_rec
         check_epochs(made, kafka_cluster, spread)
 
 
+@pytest.mark.long
 def test_an_opaque_spout_goes_on_with_the_other_partitions_and_reads_the_rest_when_it_is_back(
     kafka_cluster: KafkaCluster, spread: str
 ) -> None:

@@ -21,6 +21,7 @@ def ask_for_seconds(made: Batches) -> None:
         made.next()
 
 
+@pytest.mark.long
 def test_a_wrong_address_is_told_within_seconds_and_librdkafka_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     began = time.monotonic()
@@ -30,6 +31,7 @@ def test_a_wrong_address_is_told_within_seconds_and_librdkafka_says_nothing(capf
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_a_broker_without_tls_is_told_with_the_settings_to_check(kafka_topics: Topics) -> None:
     spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, "t", config={"security.protocol": "SSL"})
     with pytest.raises(SpoutError, match=r"PLAINTEXT broker listener.*security.protocol, sasl.\* and ssl.\* in config"):
@@ -124,6 +126,7 @@ def test_a_transactional_spout_refuses_a_compacted_topic(kafka_topics: Topics) -
         TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic).get_coordinator({})
 
 
+@pytest.mark.long
 def test_an_opaque_spout_reads_what_compaction_left(kafka_topics: Topics) -> None:
     settings: dict[str, Any] = {
         "cleanup_policy": "compact", "segment_ms": 1, "min_cleanable_dirty_ratio": 0, "max_compaction_lag_ms": 1,

@@ -271,6 +271,7 @@ def test_it_emits_what_a_record_has(place: KafkaPlace) -> None:
     task.close()
 
 
+@pytest.mark.long
 def test_it_goes_on_after_a_restart_of_the_broker(kafka_server: KafkaCluster, place: KafkaPlace) -> None:
     place.fill(range(6))
     task = Task(place.spout())

@@ -24,6 +24,7 @@ def _words(taken: list[tuple[tuple[object, ...], object]]) -> list[object]:
     return sorted(values[0] for values, _ in taken)  # type: ignore[type-var]
 
 
+@pytest.mark.sample(2)
 def test_it_emits_each_message_with_its_declared_fields(place: Place) -> None:
     place.fill(range(3))
     task = Task(place.spout())
@@ -45,6 +46,7 @@ def test_a_message_is_pending_at_the_queue_until_it_is_acked(place: Place) -> No
     successor.close()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 def test_messages_of_a_killed_process_come_back_to_another(place: Place, tmp_path: Path) -> None:
     place.fill(range(10))
@@ -61,6 +63,7 @@ def test_messages_of_a_killed_process_come_back_to_another(place: Place, tmp_pat
     task.close()
 
 
+@pytest.mark.sample(2)
 def test_a_failed_message_comes_again_after_its_pause_and_later_the_second_time(place: Place) -> None:
     place.fill([7])
     task = Task(place.spout(first_pause_s=0.1, longest_pause_s=10.0))
@@ -116,6 +119,7 @@ def test_without_a_place_for_dead_letters_the_log_gets_what_is_given_up(
     assert place.left() == 0
 
 
+@pytest.mark.sample(2)
 def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(place: Place) -> None:
     place.fill([0])
     place.fill_bad()
@@ -191,6 +195,7 @@ def test_in_a_trident_topology_messages_are_acknowledged_with_their_batch(place:
     assert place.left() == 0
 
 
+@pytest.mark.sample(2)
 def test_a_topology_does_not_say_that_all_is_processed_while_a_message_waits_for_its_retry(place: Place) -> None:
     place.fill(range(3))
     failed = list[str]()

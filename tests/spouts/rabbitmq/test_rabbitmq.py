@@ -44,6 +44,7 @@ def _fail_once(task: Task) -> Any:
     return values
 
 
+@pytest.mark.sample(1)
 def test_failures_are_counted_over_tasks(place: RabbitPlace) -> None:
     place.fill([1])
     options: dict[str, Any] = {"max_failures": 6, "first_pause_s": 0.01, "longest_pause_s": 0.02, "dead_letters": True}

@@ -119,7 +119,7 @@ class Reader:
         self.task = None
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("withheld", "how", "kind"),
     [

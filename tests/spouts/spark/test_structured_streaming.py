@@ -222,6 +222,7 @@ def test_a_batch_that_another_topology_has_begun_is_not_taken_for_its_own(words:
     assert words.run() == (1, {"a": 1})
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_one_checkpoint_is_not_read_by_two_streams_at_once(words: Words) -> None:
     words.add("a")

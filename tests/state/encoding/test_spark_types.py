@@ -83,6 +83,7 @@ def from_pipeline(ddl: str, values: Sequence[Any]) -> list[Any]:
     return out
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("ddl", ALL_TYPES)
 @settings(max_examples=30)
 @given(st.data())
@@ -103,6 +104,7 @@ class Put:
         return self.value
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("ddl", ALL_TYPES)
 @settings(max_examples=30)
 @given(st.data())

@@ -60,6 +60,7 @@ def test_neighbours_are_not_nested(tmp_path: Path) -> None:
     assert values(state_at(tmp_path / "states" / "words" / "part-00001"), "man") == [1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("foreign", ["inner/part-0.parquet", "letter.txt", "log/segment-1.log"])
 def test_a_vacuum_deletes_no_file_of_others(tmp_path: Path, foreign: str, monkeypatch: pytest.MonkeyPatch) -> None:
     state, log = state_at(tmp_path, compact_after_commits=1, vacuum_after_hours=1, background_maintenance=False), Log()

@@ -37,6 +37,7 @@ def files_of(path: Path) -> int:
     return sum(len(files) for _, _, files in os.walk(changes(path)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_however_many_batches_there_were_the_folder_holds_the_files_of_the_last_ones(tmp_path: Path) -> None:
     state, log, model, most = state_at(tmp_path, background_maintenance=False, **SMALL), Log(), dict[str, int](), 0

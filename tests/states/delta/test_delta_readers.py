@@ -99,6 +99,7 @@ def model_after(txid: int) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.long
 def test_a_new_process_goes_on_where_another_stopped(tmp_path: Path) -> None:
     with child(tmp_path, 1, 6) as process:
         assert process.wait(60) == 0

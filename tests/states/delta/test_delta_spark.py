@@ -154,6 +154,7 @@ def test_spark_reads_a_state_beyond_memory(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_session_without_the_library_of_delta_is_named(tmp_path: Path, spark: SparkSession) -> None:
     commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
     with pytest.raises(EnvironmentProblem, match="started without the library of Delta .*delta_session_conf"):

@@ -221,6 +221,7 @@ def test_plain_txids_and_single_values_can_be_read_again(tmp_path: Path) -> None
     assert [state.at(number).get() for number in (1, 2, 3)] == [5, 10, 15]
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(st.integers(0, 1 << 30))
 @pytest.mark.slow

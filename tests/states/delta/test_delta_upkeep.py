@@ -248,6 +248,7 @@ def test_a_reset_waits_for_the_compaction_and_wins(tmp_path: Path, monkeypatch: 
     assert DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows == 0
 
 
+@pytest.mark.long
 def test_a_process_that_ends_without_close_ends_in_order(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.states.delta.delta_states import *\n"

@@ -27,7 +27,7 @@ def values(topics: Topics, topic: str, committed: bool = True) -> list[int]:
     return [int(one.value or b"") for one in topics.read(topic, committed)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("point", POINTS)
 def test_each_record_is_seen_once_and_in_order(point: str, kafka_topics: Topics, topic: str, tmp_path: Path) -> None:
     life = {

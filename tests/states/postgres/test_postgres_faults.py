@@ -203,6 +203,7 @@ def test_passwords_are_checked_and_never_shown(start: Callable[..., Home]) -> No
     assert "hu%sh" not in str(unread.value)
 
 
+@pytest.mark.long
 def test_tls_is_used_and_verified(start: Callable[..., Home], tmp_path: Path) -> None:
     home = start()
     data, certificate = home.server.work / "data", tmp_path / "cert.pem"

@@ -26,7 +26,7 @@ def test_a_hash_that_expires_keeps_the_order(redis_server: Server, case: Sentine
     check(case, RedisOptions(f"redis://{redis_server.address}", hash_key="tally", ttl_s=90_000))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @cases
 def test_the_copies_in_a_cluster_keep_the_order(cluster: Cluster, case: SentinelCase) -> None:
     check(case, RedisOptions(cluster.url))

@@ -107,6 +107,7 @@ def test_an_exception_is_reported_and_the_worker_comes_back_with_fresh_instances
     assert [line[1] for line in journal.lines() if line[0] == "O"].count("count") == 2
 
 
+@pytest.mark.long
 def test_workers_that_die_too_often_end_the_topology_with_their_cause(journal: Journal) -> None:
     running = with_split(journal, FailsAlways()).start(settings(max_worker_deaths=2))
     with pytest.raises(

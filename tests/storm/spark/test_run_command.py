@@ -57,6 +57,7 @@ def test_workers_end_when_their_driver_is_killed(tmp_path: Path, journal: Journa
         until(lambda: not run.session(), "every process of the run has ended")
 
 
+@pytest.mark.long
 def test_a_missing_package_is_named(tmp_path: Path, journal: Journal) -> None:
     write_module(tmp_path, "sitecustomize", "import sys\nsys.modules['zmq'] = None")
     done = trident("run", "words:builder", cwd=tmp_path, PYTHONPATH=str(tmp_path))
@@ -65,6 +66,7 @@ def test_a_missing_package_is_named(tmp_path: Path, journal: Journal) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_options_and_settings_of_batches_are_refused(tmp_path: Path, journal: Journal) -> None:
     once = trident("run", "words:topology", "--once", cwd=tmp_path)
     assert once.returncode == 2

@@ -171,6 +171,7 @@ def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
     assert report.status(Promise.PARTITIONS) is Status.OK
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_json_is_a_store_without_all_types(folder: Path) -> None:
     def open_json(conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:

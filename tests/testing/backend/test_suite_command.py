@@ -50,6 +50,7 @@ def test_what_cannot_be_found_is_an_error_of_usage(arguments: list[str], text: s
     assert text in output
 
 
+@pytest.mark.long
 def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_store.py").write_text("from tests.testing.backend.test_suite_command import GOOD as open_map\n")
     monkeypatch.chdir(tmp_path)

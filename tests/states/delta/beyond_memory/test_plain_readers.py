@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
@@ -46,6 +47,7 @@ def test_readers_of_the_table_see_its_columns(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_hash_is_no_trouble_to_a_program_that_compacts_the_table(tmp_path: Path) -> None:
     table = table_in(tmp_path, 200)
     table.optimize.compact()
