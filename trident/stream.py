@@ -56,7 +56,6 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     """Tuples of known fields, batch by batch."""
 
     def get_output_fields(self) -> Fields:
-        """Return `fields`."""
         return self.fields
 
     def name(self, name: str) -> Stream:
@@ -324,15 +323,12 @@ class GroupedStream(Windowing[Stream]):
         self._stream, self._group = stream, group
 
     def get_group_fields(self) -> Fields:
-        """Return the grouping fields."""
         return self._group
 
     def get_output_fields(self) -> Fields:
-        """Return the fields of the stream."""
         return self._stream.fields
 
     def to_stream(self) -> Stream:
-        """Return the stream without its key."""
         return self._stream
 
     def name(self, name: str) -> GroupedStream:

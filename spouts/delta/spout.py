@@ -75,7 +75,6 @@ class DeltaSpout:
         self._output = Fields(self._fields, CHANGE_FIELDS) if self._with_changes else self._fields
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._output
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DeltaCoordinator:

@@ -118,7 +118,6 @@ class DeltaCoordinator(BatchCoordinator):
         ]
 
     def size(self, definition: Definition) -> int:
-        """Say how many bytes the files have."""
         return sum(max(0, size) for _, _, files in definition["commits"] for _, _, size, _ in files)
 
     def lag(self, definition: Definition) -> Lag:

@@ -44,7 +44,6 @@ class DeltaEmitter:
     is_quick = True  # of a local table; one in an object store waits for no longer than a read
 
     def emit(self, part: Sequence[FilePiece]) -> Iterator[pa.Table]:
-        """Give the rows of a part."""
         for piece in part:
             what = f"the file {piece.file.path} of version {piece.version} of the Delta table {self.place.name}"
             try:

@@ -107,14 +107,12 @@ class CsvParser:
         self._closed = _closed_line(format_.delimiter, format_.quote)
 
     def parse(self, text: bytes) -> pa.Table:
-        """Make a table of lines."""
         read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
         if not text.strip(b"\n"):
             return self._schema.empty_table()
         return pacsv.read_csv(pa.py_buffer(text), read, self._parse, self._convert)
 
     def is_row(self, line: bytes) -> bool:
-        """Whether a line has anything in it."""
         return line != b"\n"
 
     def is_open(self, line: bytes) -> bool:

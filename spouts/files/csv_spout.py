@@ -113,7 +113,6 @@ class CsvFileSpout(RowFileSpout):
         super().__init__(chosen, self._csv, RowOptions(text, declared, bad_lines, "file" if with_file else None))
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
-        """Return the worker's side."""
         if self._options.text.files.whole:
             return WholeCsvEmitter(self._csv, self._options)
         return super().get_emitter(conf)
@@ -148,7 +147,6 @@ class WholeCsvEmitter:
         self._schema = schema_of(options.emitted_fields)
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        """Give the rows of files."""
         for piece in part:
             path = piece.range.path
             try:

@@ -107,7 +107,6 @@ class JsonParser:
         self._parse = pajson.ParseOptions(explicit_schema=self._read, unexpected_field_behavior=unknown_fields)
 
     def parse(self, text: bytes) -> pa.Table:
-        """Make a table of lines."""
         if not text.strip():
             return self._schema.empty_table()
         read = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
@@ -115,7 +114,6 @@ class JsonParser:
         return table if self._read is self._schema else table.cast(self._schema)
 
     def is_row(self, line: bytes) -> bool:
-        """Whether a line has anything but blanks."""
         return bool(line.strip())
 
     def is_open(self, line: bytes) -> bool:
@@ -123,7 +121,6 @@ class JsonParser:
         return False
 
     def told(self, error: Exception) -> str:
-        """Say what is wrong with a line."""
         return _WHERE.sub("", str(error))
 
 

@@ -33,7 +33,6 @@ class LineFiles:
     whole: bool = False
 
     def is_whole(self, path: str) -> bool:
-        """Whether a file cannot be cut."""
         return self.whole or path.endswith(".gz")
 
     def size(self, path: str, start: int, end: int) -> int | None:

@@ -75,7 +75,6 @@ class ParquetFileSpout:
         self._bytes_per_row = self._files.max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._options.all_fields
 
     def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:

@@ -89,7 +89,6 @@ class LineEmitter:
         self._schema = schema_of(options.emitted_fields)
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
-        """Give the rows of a part."""
         path, parser = None, None
         for text in read_texts(part, self._options.text):
             if parser is None or text.path != path:
@@ -212,7 +211,6 @@ class RowFileSpout:
         self._files, self._format, self._options = files, format_, options
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._options.emitted_fields
 
     def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:

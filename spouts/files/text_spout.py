@@ -104,7 +104,6 @@ class TextFileSpout:
         self._with_source = with_source
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:

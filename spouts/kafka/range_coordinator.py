@@ -290,7 +290,6 @@ class KafkaCoordinator(BatchCoordinator):
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
     ) -> Sequence[tuple[OffsetRange, ...]]:
-        """Cut the ranges into parts."""
         return parts_of(definition, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
@@ -318,7 +317,6 @@ class KafkaCoordinator(BatchCoordinator):
         return self._is_unsure
 
     def throttle(self, share: float) -> None:
-        """Let batches be smaller from now on."""
         self._limits.throttle(share)
 
     def close(self) -> None:

@@ -95,12 +95,10 @@ class RangeReader:
         self._next: tuple[Spot, LogPosition] | None = None
 
     def close(self) -> None:
-        """Close the consumer and its connections."""
         self._consumer.close()
         self._asking.close()
 
     def rest(self) -> None:
-        """Stop fetching ahead."""
         if self._next is not None:
             self._next = None
             self._consumer.unassign()

@@ -48,11 +48,9 @@ class ByRecord(Format):
 
     @property
     def fields(self) -> Fields:
-        """The declared fields."""
         return typed_fields(self.declared, "ByRecord")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Not called: `translate` is."""
         raise NotImplementedError
 
     def translate(self, table: pa.Table) -> pa.Table:
@@ -87,11 +85,9 @@ class ByColumns(Format):
 
     @property
     def fields(self) -> Fields:
-        """The declared fields."""
         return typed_fields(self.declared, "ByColumns")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Not called: `translate` is."""
         raise NotImplementedError
 
     def translate(self, table: pa.Table) -> pa.Table:

@@ -53,7 +53,6 @@ class _KafkaSpout:
         return f"{type(self).__name__}({self._options!r})"
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return emitted_fields(self._options)
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> KafkaCoordinator:

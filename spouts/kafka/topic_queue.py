@@ -98,12 +98,10 @@ class TopicQueue:
         """Nothing to do: the client connects by itself."""
 
     def told(self, message: Taken) -> str:
-        """Name a record by its offset."""
         spot, offset = _where(message.raw)
         return f"offset {offset} of {spot}"
 
     def fetch(self, room: int) -> Sequence[Taken]:
-        """Take what the client has read ahead."""
         if self._is_down and not self._is_told:
             self._is_told = True
             raise SourceAwayError(
@@ -150,7 +148,6 @@ class TopicQueue:
             self._work[spot].failures[offset] = message.failures
 
     def retry(self, message: Taken) -> bool:
-        """Emit it again: it is still here."""
         return True
 
     def bury(self, message: Taken, reason: str) -> None:
@@ -177,7 +174,6 @@ class TopicQueue:
         return False
 
     def close(self) -> None:
-        """Commit what is done, and disconnect."""
         self._commits.now(self._consumer, waits=True)
         self._release()
 

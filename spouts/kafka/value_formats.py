@@ -101,11 +101,9 @@ class Bytes(Format):
 
     @property
     def fields(self) -> Fields:
-        """`value: binary`."""
         return Fields("value: binary")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Nothing can be wrong with bytes."""
         return [values]
 
 
@@ -117,7 +115,6 @@ class TextFormat(Format):
 
     @property
     def fields(self) -> Fields:
-        """`value: string`."""
         return Fields("value: string")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
@@ -147,7 +144,6 @@ class Json(Format):
 
     @property
     def fields(self) -> Fields:
-        """The declared fields."""
         return typed_fields(self.declared, "Json")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
@@ -194,11 +190,9 @@ class AvroRecords(Format):
 
     @property
     def fields(self) -> Fields:
-        """The fields of the schema."""
         return self.avro.fields
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Decode record by record."""
         decode, schema = self.avro.decoder(), schema_of(self.fields)
         rows = [{} if value is None else decode(value) for value in values.to_pylist()]
         return [pa.array([row.get(each.name) for row in rows], each.type) for each in schema]

@@ -118,7 +118,6 @@ class Deliveries:
             self._failed_once_more(message)
 
     def activate(self) -> None:
-        """Go on fetching."""
         self._is_active = True
 
     def deactivate(self) -> None:

@@ -65,7 +65,6 @@ class MessageSpout(BaseRichSpout, ABC):
         """
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the stream `default`."""
         declarer.declare(self._fields)
 
     def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -91,7 +90,6 @@ class MessageSpout(BaseRichSpout, ABC):
             self._opened = None
 
     def activate(self) -> None:
-        """Go on fetching."""
         self._deliveries.activate()
 
     def deactivate(self) -> None:
@@ -99,7 +97,6 @@ class MessageSpout(BaseRichSpout, ABC):
         self._deliveries.deactivate()
 
     def next_tuple(self) -> None:
-        """Emit a message if there is one."""
         self._deliveries.emit_next()
 
     def ack(self, msg_id: Any) -> None:

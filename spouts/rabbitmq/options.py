@@ -63,7 +63,6 @@ class RabbitMQOptions(ServerAccount):
 
     @property
     def encrypts(self) -> bool:
-        """Whether connections are encrypted."""
         return self.tls or urlsplit(self.url).scheme.lower() == "amqps"
 
     @property

@@ -140,7 +140,6 @@ class QueueConsumer:
         self._answered({delivery.tag})
 
     def tend(self) -> None:
-        """Answer heartbeats."""
         now = time.monotonic()
         if now >= self._tend_at:
             self._tend_at = now + _HEARTBEAT_S

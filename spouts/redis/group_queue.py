@@ -72,7 +72,6 @@ class GroupQueue:
         self._client.server.call("asking for a sign of life", lambda client: client.ping())
 
     def told(self, message: Message) -> str:
-        """Name an entry by its id."""
         return f"entry {message.raw.id} of the stream {message.raw.stream!r}"
 
     def fetch(self, room: int) -> Sequence[Message]:
@@ -88,7 +87,6 @@ class GroupQueue:
         return self._new(room)
 
     def acknowledge(self, done: Sequence[Message]) -> None:
-        """Send XACK, once for each stream."""
         for stream, ids in _by_stream(message.raw for message in done):
             self._client.acknowledge(stream, ids)
             for each in ids:

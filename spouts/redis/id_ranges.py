@@ -186,7 +186,6 @@ class RangeCoordinator(BatchCoordinator):
         return self._server.is_away
 
     def close(self) -> None:
-        """Close the connection."""
         self._server.close()
 
     def _look(self, stream: str, after: str, count: int) -> _Look | None:

@@ -50,7 +50,6 @@ class _Streams:
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._tables.fields
 
     def _server(self) -> StreamServer:
@@ -146,7 +145,6 @@ class _EntriesEmitter:
         self._tables = tables
 
     def emit(self, part: EntriesPart) -> Iterable[pa.Table]:
-        """Give the entries of one part."""
         return [self._tables.table(part)]
 
 

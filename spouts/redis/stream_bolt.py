@@ -55,7 +55,6 @@ class RedisStreamBolt(BaseBasicBolt):
         self._server.missing([self._stream])
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
-        """Add the entry."""
         entry = {name: _text(name, tuple[name]) for name in self._names if tuple[name] is not None}
         if not entry:
             raise TopologyError(
@@ -70,7 +69,6 @@ class RedisStreamBolt(BaseBasicBolt):
             raise ReportedFailedException(str(error)) from error
 
     def cleanup(self) -> None:
-        """Close the connections."""
         self._server.close()
 
 

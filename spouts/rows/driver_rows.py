@@ -51,7 +51,6 @@ class RowsEmitter:
     is_quick = True  # it never waits, so the loop may call it
 
     def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
-        """Give the rows of one part."""
         return [part.table]
 
 

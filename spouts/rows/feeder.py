@@ -60,7 +60,6 @@ class FeederBatchSpout:
         return self._own().put(table)
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _FeederCoordinator:

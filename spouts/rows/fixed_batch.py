@@ -91,7 +91,6 @@ class FixedBatchSpout:
         self._cycle = cycle
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _FixedBatchCoordinator:

@@ -144,7 +144,6 @@ class RateSpout:
         self._limits = _Limits(rows_per_batch or _GREATEST_BATCH, rows, round(tick_s * 1e6), partitions)
 
     def get_output_fields(self) -> Fields:
-        """Return `value: bigint, timestamp: timestamp`."""
         return _FIELDS
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] = time.time) -> _RateCoordinator:
@@ -184,7 +183,6 @@ class _RateCoordinator(BatchCoordinator):
         return [(_schedule_of(definition), *each) for each in pairwise(bounds)]
 
     def size(self, definition: Definition) -> int:
-        """Say how many bytes the rows take."""
         return _ROW_BYTES * (int(definition["end"]) - int(definition["start"]))
 
     def lag(self, definition: Definition) -> Lag | None:

@@ -194,7 +194,6 @@ class ChunkEmitter:
     is_quick = True  # it never waits, so the loop may call it
 
     def emit(self, part: ChunkPart) -> Iterator[pa.Table]:
-        """Give the rows of each chunk."""
         for chunk in part.chunks:
             yield _read(Path(part.folder, chunk.file), chunk)
 

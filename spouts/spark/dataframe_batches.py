@@ -121,7 +121,6 @@ class DataFrameCoordinator(BatchCoordinator):
             self._done(definition)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows take."""
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag:
@@ -129,18 +128,15 @@ class DataFrameCoordinator(BatchCoordinator):
         return Lag(int(definition["left"]), "records")
 
     def throttle(self, share: float) -> None:
-        """Make the next batches smaller."""
         self._share = share
 
     def look_now(self) -> None:
         """Do nothing: the rows that there are were fixed when they were written."""
 
     def is_preparing(self) -> bool:
-        """Whether the rows are being written."""
         return self._writing.is_on and self._manifest is None
 
     def close(self) -> None:
-        """Cancel the writing of the rows."""
         self._writing.cancel()
 
     # ---- the written rows -------------------------------------------------------------------------------------------

@@ -75,7 +75,6 @@ class DataFrameSpout:
         self._limits = ChunkLimits(max_batch_rows, max_batch_bytes)
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DataFrameCoordinator:

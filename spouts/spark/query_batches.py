@@ -108,7 +108,6 @@ class QueryCoordinator(BatchCoordinator):
             self._query.recorded(definition)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows take."""
         return int(definition["bytes"])
 
     def look_now(self) -> None:
@@ -121,7 +120,6 @@ class QueryCoordinator(BatchCoordinator):
         return self._query is not None and self._query.is_preparing()
 
     def close(self) -> None:
-        """Stop the query."""
         self._end()
 
     # ---- the query --------------------------------------------------------------------------------------------------

@@ -73,7 +73,6 @@ class StructuredStreamingSpout:
         self._settings = QuerySettings(self._fields, place, rows, trigger or {}, adopt_checkpoint)
 
     def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> QueryCoordinator:

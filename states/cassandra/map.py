@@ -131,7 +131,6 @@ class CassandraBackingMap(BackingMap):
         self._fence.clear()  # last, so that after a crash in between the sentinel still shows the mismatch
 
     def close(self) -> None:
-        """Release the connection."""
         if not self._closed:
             self._closed = True
             give_back(self._connection)

@@ -132,7 +132,6 @@ class DeltaBackingMap(BackingMap):
         self._collect_or_commit({key: self._layout.deleted for key in there if key not in puts})
 
     def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write columns: collected until `end`."""
         self._refuse_read_only("write")
         if not self._begun:
             raise StateError(f"columns are put to {self._what} outside of a commit")

@@ -83,7 +83,6 @@ class DeltaState(Kinds[str | os.PathLike[str]]):
 
     @classmethod
     def of_kind(cls, kind: StateType, target: str | os.PathLike[str] | None, options: dict[str, Any]) -> StateSpec:
-        """Return the state of a kind."""
         path = options.pop("path", None) if target is None else target
         if path is None:
             raise ConfigError("a Delta state without a path: give the folder or the URL of its table")

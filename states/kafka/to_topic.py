@@ -56,7 +56,6 @@ class ToTopic:
                 raise ConfigError(f"{name}={given!r} of ToTopic: give 'auto', 'json', Avro(schema) or a function")
 
     def update_state(self, state: TopicSink, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        """Write the tuples, in their order."""
         if tuples:
             state.write(self._records(tuples))
 

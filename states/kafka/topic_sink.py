@@ -78,7 +78,6 @@ class TopicSink(State):
             self._writer.write(records)
 
     def commit(self, txid: int) -> None:
-        """Commit records and sentinel in one transaction."""
         own, self._own = self._own, None
         if own is None or own.txid != txid:
             raise CommitOrderError(f"commit({txid!s}) without its begin_commit: {self._what}")

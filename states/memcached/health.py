@@ -92,12 +92,10 @@ class BaselineCodec:
     """The record of the sentinel of a partition, with the baseline beside it: JSON."""
 
     def encode(self, record: SentinelRecord[Baseline]) -> bytes:
-        """Return the bytes of a record."""
         found = {"sentinel": record.sentinel.fields, "servers": record.notes}
         return json.dumps(found, separators=(",", ":")).encode()
 
     def decode(self, data: bytes, what: str) -> SentinelRecord[Baseline]:
-        """Return the record of bytes."""
         try:
             found = json.loads(data)
             fields, servers = found["sentinel"], found["servers"]

@@ -57,7 +57,6 @@ class MemcachedMap(BackingMap):
     # ---- reading and writing ---------------------------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
-        """Read many keys, in chunks."""
         names, hashed = self._names.of(keys)
         values: dict[bytes, bytes] = {}
         for connection, places in self._servers.placed(names):
@@ -169,12 +168,10 @@ class MemcachedMap(BackingMap):
         self._guard.check_health()
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel, see `CommitGuard.read_sentinel`."""
         self._committing = False
         return self._guard.read_sentinel()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel, see `CommitGuard.move_sentinel`."""
         self._refuse_read_only("move the sentinel")
         self._guard.move_sentinel(sentinel, force)
 
@@ -186,7 +183,6 @@ class MemcachedMap(BackingMap):
         self._guard.erase()
 
     def close(self) -> None:
-        """Close the connections."""
         self._servers.close()
 
     def _refuse_read_only(self, doing: str) -> None:

@@ -54,7 +54,6 @@ class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
 
     @staticmethod
     def open_map(options: MemcachedOptions, conf: StateConf, partition: int) -> MemcachedMap:
-        """Open the map of one partition."""
         return MemcachedMap(options, conf, partition)
 
     @staticmethod
@@ -156,7 +155,6 @@ class MemcachedCache(SpacedCache[Any]):
                 self._put(connection, [(names[at], entries[at]) for at in chunk])
 
     def close(self) -> None:
-        """Close the connections."""
         self._servers.close()
 
     def _put(self, connection: MemcachedConnection, chunk: list[tuple[bytes, bytes]]) -> None:

@@ -77,7 +77,6 @@ class MemoryBackingMap(BackingMap, Generic[V]):
             self._has_seen = True
 
     def reset(self) -> None:
-        """Forget every key and the sentinel."""
         with self.data.lock:
             self.data.clear()
             self._own, self._has_seen = None, False

@@ -63,14 +63,12 @@ class PostgresRows(StoredRows):
             last = page[-1][0]
 
     def empty(self) -> None:
-        """Delete all rows."""
         with suppress(errors.UndefinedTable):
             self._session.run(
                 "empty the table", lambda connection: connection.execute(self._sql("TRUNCATE {table}"), ())
             )
 
     def close(self) -> None:
-        """Close the connection."""
         self._session.close()
 
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:

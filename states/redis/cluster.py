@@ -55,7 +55,6 @@ class Cluster(Server):
         return self._of_bucket[bucket]
 
     def links(self) -> Sequence[Link]:
-        """Return the connections in use."""
         return list(self._links.values())
 
     def primaries(self) -> Sequence[Link]:

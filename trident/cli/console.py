@@ -155,7 +155,6 @@ class _JsonLines(logging.StreamHandler[TextIO]):
     last_error: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of a record."""
         event = event_of(record)
         if isinstance(event, TopologyTerminated):
             self.last_error = event.exception
@@ -170,7 +169,6 @@ class _Plain(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message alone."""
         say(record.getMessage(), console=self._console)
 
 

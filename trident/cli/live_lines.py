@@ -68,7 +68,6 @@ class LineDisplay:
             self._status.stop()
 
     def update(self, running: RunningTopology) -> None:
-        """Show the lines of this moment."""
         now, status = time.monotonic(), running.status
         if self._line_of is None:
             self._line_of = status["txid"]

@@ -43,7 +43,6 @@ class ClusterOverview:
         self._drivers: dict[str, HttpTopologyPages] = {}
 
     def cluster_summary(self) -> Page:
-        """Return how much there is of everything."""
         supervisors, rows = self._cluster.all_supervisor_info(), self._rows()
         total, taken = sum(len(each.meta) for each in supervisors.values()), self._taken_slots()
         used = sum(len(taken.get(node, ())) for node in supervisors)
@@ -59,7 +58,6 @@ class ClusterOverview:
         }
 
     def nimbus_summary(self) -> Page:
-        """Return every Nimbus."""
         leader, now = leader_of(self._cluster.state), time.time()
         return {
             "nimbuses": [
@@ -77,7 +75,6 @@ class ClusterOverview:
         }
 
     def supervisor_summary(self) -> Page:
-        """Return every supervisor."""
         found, taken = sorted(self._cluster.all_supervisor_info().items()), self._taken_slots()
         return {
             "supervisors": [
@@ -100,7 +97,6 @@ class ClusterOverview:
         return {"topologies": self._rows()}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
-        """Return the pages of a topology."""
         return ClusterTopologyPages(self._cluster, self.id_of(topology_id), self.driver_of, self._act)
 
     def log(self, topology_id: str, offset: int | None = None) -> Page:

@@ -86,11 +86,9 @@ class ClusterTopologyPages:
         return [] if driver is None else driver.batches()
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        """Return the value of a key."""
         return self._driver().lookup(state, key)
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
-        """Do something to the topology."""
         if self._act is None:
             raise ClusterError("this server can only be read")
         return self._act(self._id, action, parameters)

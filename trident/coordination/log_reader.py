@@ -52,7 +52,6 @@ class LogReader:
         self._offset = 0
 
     def is_there(self) -> bool:
-        """Whether there is a transaction log."""
         return exists(self.path)
 
     def holder(self) -> str | None:

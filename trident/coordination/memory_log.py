@@ -116,7 +116,6 @@ class MemoryLog:
         return successor
 
     def append(self, record: Record, durable: bool = True) -> None:
-        """Apply a record to `state`."""
         with self._lock:
             self.check_owner()
             if self.closed:

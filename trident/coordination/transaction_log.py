@@ -191,7 +191,6 @@ class FileLog(DurableLog):
         return log
 
     def append(self, record: Record, durable: bool = True) -> None:
-        """Write a record; see `TransactionLog.append`."""
         with self._lock:
             payload, written = self._to_write(record)
             if durable:  # a record that is not durable is valid only with a later one that is

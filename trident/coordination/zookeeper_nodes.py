@@ -159,12 +159,10 @@ class ZooKeeperConnection(ZooKeeperSession):
         self._stopping_since = min(self._stopping_since, time.monotonic())
 
     def changed(self, change: SessionChange) -> None:
-        """See `on_session`."""
         if change != "suspended" and self._on_session is not None:
             self._client.handler.spawn(self._on_session)
 
     def check_patience(self, since: float) -> None:
-        """Say once that a request waits."""
         now = time.monotonic()
         if now - since > self.patience_s or now - max(since, self._stopping_since) > _STOP_S:
             self._waiting_since = None
@@ -174,20 +172,17 @@ class ZooKeeperConnection(ZooKeeperSession):
             logger.warning("no answer from ZooKeeper for %s; waiting until there is one", self.address)
 
     def answered(self) -> None:
-        """Say that it answers again."""
         since, self._waiting_since = self._waiting_since, None
         if since is not None:
             logger.warning("ZooKeeper answers again for %s, after %.1f seconds", self.address, time.monotonic() - since)
 
     def unreachable(self) -> LogError:
-        """Say what to start."""
         return LogError(
             f"no ZooKeeper answers at {self.hosts} (waited {self.timeout_s:g} seconds for {self.address}). Start it, or "
             "correct the address; a majority of an ensemble's servers must be up"
         )
 
     def refused(self) -> LogError:
-        """Say which credentials are missing."""
         return LogError(
             f"ZooKeeper refuses access to {self.address}: its access control list (ACL) does not allow it. Give the "
             f"credentials that the list names as {AUTH}=digest:USER:PASSWORD, or name another path"

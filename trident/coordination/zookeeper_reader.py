@@ -50,7 +50,6 @@ class ZooKeeperReader:
         return self._segment
 
     def is_there(self) -> bool:
-        """Whether there is a transaction log."""
         return self._look()[0] is not None
 
     def holder(self) -> str | None:
@@ -86,7 +85,6 @@ class ZooKeeperReader:
     read_all = refresh
 
     def close(self) -> None:
-        """End the connection."""
         self._end()
 
     def __enter__(self) -> Self:

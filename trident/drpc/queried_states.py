@@ -71,7 +71,6 @@ class OwnLog:
         self.gate: AbstractContextManager[Any] | None = running.gate
 
     def now(self) -> LogState:
-        """Return what is committed now."""
         return self._running.log_state
 
     def partitions(self, state: str) -> int:

@@ -44,7 +44,6 @@ class AggregateNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The aggregators."""
         return tuple(member.aggregator for member in self.members)
 
 
@@ -132,7 +131,6 @@ class QueryNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The query function."""
         return (self.function,)
 
 

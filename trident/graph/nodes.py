@@ -84,7 +84,6 @@ class EachNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The function."""
         return (self.function,)
 
 
@@ -98,7 +97,6 @@ class FilterNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The filter, or the condition."""
         return (self.filter,)
 
 
@@ -112,7 +110,6 @@ class MapNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The function."""
         return (self.function,)
 
 
@@ -125,7 +122,6 @@ class PeekNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The consumer."""
         return (self.consumer,)
 
 
@@ -188,7 +184,6 @@ class MultiReduceNode(Node):
 
     @property
     def operations(self) -> tuple[Any, ...]:
-        """The reducer."""
         return (self.reducer,)
 
 

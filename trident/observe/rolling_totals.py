@@ -26,7 +26,8 @@ class OfWindow(Protocol):
     """Figures over a window of so many seconds."""
 
     @property
-    def window_s(self) -> int: ...
+    def window_s(self) -> int:
+        """How many seconds."""
 
 
 W = TypeVar("W", bound=OfWindow)

@@ -67,7 +67,6 @@ class PlainFilter(_Plain, Filter):
     """A predicate."""
 
     def is_keep(self, tuple: TridentTuple) -> bool:
-        """Return what the predicate says."""
         return bool(self(tuple))
 
 
@@ -75,7 +74,6 @@ class PlainMap(_Plain, MapFunction):
     """A function used in `map`."""
 
     def execute(self, tuple: TridentTuple) -> Any:
-        """Return the new values."""
         return self(tuple)
 
 
@@ -85,7 +83,6 @@ class PlainFlatMap(_Plain, FlatMapFunction):
     yields = True  # what flat_map returns is iterated, whether it yields or not
 
     def execute(self, tuple: TridentTuple) -> Any:
-        """Return the new value lists."""
         return self(tuple)
 
 
@@ -93,7 +90,6 @@ class PlainConsumer(_Plain, Consumer):
     """A function used in `peek`."""
 
     def accept(self, tuple: TridentTuple) -> None:
-        """Call it."""
         self(tuple)
 
 

@@ -61,7 +61,6 @@ class FirstRows(Aggregator[list[TridentTuple]]):
         self.n, self.sort_field, self.reverse = n, sort_field, reverse
 
     def init(self, batch_id: Any, collector: TridentCollector) -> list[TridentTuple]:
-        """Start with no rows."""
         return []
 
     def aggregate(

@@ -63,7 +63,6 @@ class Split(Function):
         self.separator = separator
 
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        """Emit each word."""
         for word in (tuple[0] or "").split(self.separator):
             if word:
                 collector.emit([word])
@@ -73,7 +72,6 @@ class FilterNull(Filter):
     """Drops tuples in which any of the input fields is None."""
 
     def is_keep(self, tuple: TridentTuple) -> bool:
-        """Whether no value is None."""
         return all(value is not None for value in tuple)
 
 
@@ -90,7 +88,6 @@ class Debug(Filter):
         self.name = name
 
     def is_keep(self, tuple: TridentTuple) -> bool:
-        """Log and keep."""
         logger.info("%s: %r", self.name, tuple)
         return True
 
@@ -101,15 +98,12 @@ class Count(CombinerAggregator[int]):
     output_types = ("bigint",)
 
     def init(self, tuple: TridentTuple) -> int:
-        """Return 1."""
         return 1
 
     def combine(self, val1: int, val2: int) -> int:
-        """Add."""
         return val1 + val2
 
     def zero(self) -> int:
-        """Return 0."""
         return 0
 
 
@@ -123,7 +117,6 @@ class Sum(CombinerAggregator[Any]):
     """
 
     def init(self, tuple: TridentTuple) -> Any:
-        """Return the value; 0 for None."""
         return 0 if tuple[0] is None else tuple[0]
 
     def combine(self, val1: Any, val2: Any) -> Any:
@@ -135,7 +128,6 @@ class Sum(CombinerAggregator[Any]):
         return _EXACT.add(val1, val2)
 
     def zero(self) -> int:
-        """Return 0."""
         return 0
 
 
@@ -143,11 +135,9 @@ class Min(CombinerAggregator[Any]):
     """The smallest value of one field; None and NaN are skipped (all NaN gives NaN)."""
 
     def init(self, tuple: TridentTuple) -> Any:
-        """Return the value."""
         return tuple[0]
 
     def combine(self, val1: Any, val2: Any) -> Any:
-        """Return the smaller one."""
         if val1 is None or val2 is None:
             return val2 if val1 is None else val1
         return min(_numbers_first(val1, val2))
@@ -160,7 +150,6 @@ class Max(Min):
     """The largest value of one field; None and NaN are skipped (all NaN gives NaN)."""
 
     def combine(self, val1: Any, val2: Any) -> Any:
-        """Return the larger one."""
         if val1 is None or val2 is None:
             return val2 if val1 is None else val1
         return max(_numbers_first(val1, val2))
@@ -229,7 +218,6 @@ class MapGet(BaseQueryFunction[Any, Any]):
         return [found[key] for key in keys]
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        """Emit the value."""
         collector.emit([result])
 
 
@@ -237,11 +225,9 @@ class SnapshotGet(BaseQueryFunction[Any, Any]):
     """Reads a single-valued state once per batch; emits the value for every tuple."""
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        """Read the value once."""
         return [state.get()] * len(args)
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        """Emit the value."""
         collector.emit([result])
 
 
@@ -252,11 +238,9 @@ class TupleCollectionGet(BaseQueryFunction[Any, Any]):
     """
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        """Read all rows once."""
         return [list(state.get_tuples())] * len(args)
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        """Emit the rows."""
         for row in result:
             collector.emit(list(row))
 
@@ -268,7 +252,6 @@ class Equals(Filter):
     """
 
     def is_keep(self, tuple: TridentTuple) -> bool:
-        """Whether every value equals the first."""
         return all(value == tuple[0] for value in tuple)
 
 
@@ -281,15 +264,12 @@ class Negate(Filter):
         self.filter = filter
 
     def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
-        """Prepare the filter."""
         if has(self.filter, "prepare"):
             self.filter.prepare(conf, context)
 
     def cleanup(self) -> None:
-        """End the filter."""
         if has(self.filter, "cleanup"):
             self.filter.cleanup()
 
     def is_keep(self, tuple: TridentTuple) -> bool:
-        """Whether the filter drops the tuple."""
         return not self.filter.is_keep(tuple)

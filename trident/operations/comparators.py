@@ -36,7 +36,6 @@ class MinWithComparator(Aggregator[Kept]):
         self.comparator, self.field = comparator, field
 
     def init(self, batch_id: Any, collector: TridentCollector) -> Kept:
-        """Begin with no tuple."""
         return None
 
     def aggregate(self, val: Kept, tuple: TridentTuple, collector: TridentCollector) -> Kept:
@@ -47,7 +46,6 @@ class MinWithComparator(Aggregator[Kept]):
         return (value, tuple) if val is None or self._replaces(value, val[0]) else val
 
     def complete(self, val: Kept, collector: TridentCollector) -> None:
-        """Emit the tuple that was kept."""
         if val is not None:
             collector.emit(val[1].values)
 

@@ -181,7 +181,6 @@ class BaseQueryFunction(Operation, Generic[S, T]):
     """Base of functions that look tuples up in a state, in bulk (see `trident.state.QueryFunction`)."""
 
     def batch_retrieve(self, state: S, args: Sequence[TridentTuple]) -> Sequence[T]:
-        """Return one result per tuple, in order."""
         raise NotImplementedError
 
     def execute(self, tuple: TridentTuple, result: T, collector: TridentCollector) -> None:

@@ -51,15 +51,12 @@ class MergedCombiner(CombinerAggregator[Any]):
         self.combiner = combiner
 
     def init(self, tuple: TridentTuple) -> Any:
-        """Return the value as it is."""
         return tuple[0]
 
     def combine(self, val1: Any, val2: Any) -> Any:
-        """Combine both."""
         return self.combiner.combine(val1, val2)
 
     def zero(self) -> Any:
-        """Return the combiner's identity."""
         return self.combiner.zero()
 
 
@@ -92,11 +89,9 @@ class StructQuery(BaseQueryFunction[Any, Any]):
         self.output_types = [type_ or "" for type_ in fields.types]
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        """Find the structs."""
         return self.query.batch_retrieve(state, args)
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        """Emit the fields."""
         collector.emit([None if result is None else result[name] for name in self._fields.names])
 
 

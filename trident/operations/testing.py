@@ -20,7 +20,6 @@ class StringLength(Function):
     output_types = ("int",)
 
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        """Emit the length."""
         collector.emit([None if tuple[0] is None else len(tuple[0])])
 
 
@@ -28,7 +27,6 @@ class TrueFilter(Filter):
     """Keeps every tuple."""
 
     def is_keep(self, tuple: TridentTuple) -> bool:
-        """Return True."""
         return True
 
 
@@ -39,7 +37,6 @@ class TuplifyArgs(Function):
     """
 
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        """Emit each list."""
         lists: Any = json.loads(tuple[0])
         if not isinstance(lists, list) or not all(isinstance(values, list) for values in lists):
             raise ValueError(f"{tuple[0]!r} is no JSON list of lists")
@@ -53,13 +50,10 @@ class CountAsAggregator(Aggregator[int]):
     output_types = ("bigint",)
 
     def init(self, batch_id: Any, collector: TridentCollector) -> int:
-        """Return 0."""
         return 0
 
     def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
-        """Add one."""
         return val + 1
 
     def complete(self, val: int, collector: TridentCollector) -> None:
-        """Emit the number."""
         collector.emit([val])

@@ -94,7 +94,6 @@ class RedisServer(ServerAccount):
 
     @property
     def encrypts(self) -> bool:
-        """Whether connections are encrypted."""
         return self.tls or self.scheme.startswith("rediss")
 
     @property

@@ -179,7 +179,6 @@ class State(Role):
         return None
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Replace the values of distinct keys."""
         raise self._lacks("multi_put")
 
     def multi_remove(self, keys: Sequence[Key]) -> None:
@@ -209,7 +208,6 @@ class State(Role):
     # ---- a single value ---------------------------------------------------------------------------------------------
 
     def get(self) -> Any:
-        """Return the value, None if never written."""
         raise self._lacks("get")
 
     def update(self, updater: Any) -> Any:

@@ -73,7 +73,6 @@ class CommittedMap(State, ABC):
         self._txid = commit
 
     def commit(self, txid: int) -> None:
-        """Make the puts durable."""
         begun = self._begun(txid)
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
@@ -170,7 +169,6 @@ class CommittedMap(State, ABC):
         self.backing.reset()
 
     def close(self) -> None:
-        """Close the backing map."""
         self.backing.close()
 
     def _begun(self, txid: int) -> Txid:

@@ -71,7 +71,6 @@ class NonTransactionalMap(CommittedMap):
     kind = StateType.NON_TRANSACTIONAL
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Apply each updater to the stored value."""
         keys, txid = self._distinct(keys), self._current()
         bases = owned(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]

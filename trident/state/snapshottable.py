@@ -91,5 +91,4 @@ class SnapshottableMap(State):
         return value
 
     def set(self, value: Any) -> None:
-        """Replace the single value."""
         self.map_state.multi_put([self.snapshot_key], [value])

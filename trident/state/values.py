@@ -147,7 +147,6 @@ class ReducerValueUpdater(Generic[V]):
         self.init, self.reduce, self.tuples = init, reduce, tuples
 
     def update(self, stored: V | None) -> V:
-        """Return the fold of all tuples."""
         value = self.init() if stored is None else stored
         for tuple_ in self.tuples:
             value = self.reduce(value, tuple_)

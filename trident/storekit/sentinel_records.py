@@ -76,12 +76,10 @@ class FieldsCodec:
     loads: Callable[[bytes], Any] = json.loads
 
     def encode(self, record: SentinelRecord[tuple[Any, ...]]) -> bytes:
-        """Return the bytes of a record."""
         own, notes = record.sentinel._asdict(), iter(record.notes)
         return self.dumps([own[name] if name in own else next(notes) for name in self.fields])
 
     def decode(self, data: bytes, what: str) -> SentinelRecord[tuple[Any, ...]]:
-        """Return the record of bytes."""
         try:
             found = self.loads(data)
         except (ValueError, TypeError, CorruptValueError) as error:

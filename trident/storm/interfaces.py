@@ -213,7 +213,6 @@ class BaseRichBolt(_Component):
         self.collector = collector
 
     def execute(self, tuple: Tuple) -> None:
-        """Process a tuple."""
         raise NotImplementedError(f"{type(self).__name__} has no execute(tuple)")
 
     def cleanup(self) -> None:
@@ -227,7 +226,6 @@ class BaseBasicBolt(_Component):
         """Connect; called once in the worker."""
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
-        """Process a tuple."""
         raise NotImplementedError(f"{type(self).__name__} has no execute(tuple, collector)")
 
     def cleanup(self) -> None:

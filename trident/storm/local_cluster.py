@@ -67,7 +67,6 @@ class LocalTopology:
 
     @property
     def name(self) -> str:
-        """The topology's name."""
         return self._conf.name
 
     @property
@@ -260,7 +259,6 @@ class LocalMail:
         self.worker: Worker | None = None
 
     def send(self, task: int, body: Body) -> None:
-        """Hand over; never waits."""
         self._inboxes[task].put((task, body))
 
     def is_open(self, task: int) -> bool:

@@ -79,13 +79,11 @@ class StateLookupBolt(BaseBasicBolt):
         declarer.declare(self._out)
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """Open the state."""
         from trident.reading import open_state
 
         self._reader: StateReader = open_state(self._topology, self._state, **self._settings)
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
-        """Look the key up, and emit."""
         (found,) = self._reader.multi_get([self._key_of(tuple)])
         values = [*(tuple[name] for name in self._fields), found]
         collector.emit([*values, self._reader.txid] if self._with_txid else values)
@@ -94,5 +92,4 @@ class StateLookupBolt(BaseBasicBolt):
         return tuple(read[name] for name in self._key)
 
     def cleanup(self) -> None:
-        """Close the connections to the store."""
         self._reader.close()

@@ -41,7 +41,6 @@ class StreamDeclarer(OutputFieldsDeclarer):
         return self._streams
 
     def declare(self, *fields: FieldsLike, direct: bool = False) -> None:
-        """Declare the fields of the stream `default`."""
         self.declare_stream(DEFAULT_STREAM, *fields, direct=direct)
 
     def declare_stream(self, stream_id: str, *fields: FieldsLike, direct: bool = False) -> None:

@@ -55,24 +55,19 @@ class HttpTopologyPages:
         self._client = _client(url, token, timeout_s)
 
     def topology(self, window_s: int = 0) -> Page:
-        """Return the whole."""
         return self._get("", {"window": window_s})
 
     def component(self, component: str, window_s: int = 0) -> Page:
-        """Return one component."""
         return self._get(f"/component/{quote(component, safe='')}", {"window": window_s})
 
     def visualization(self, window_s: int = 0) -> Page:
-        """Return the picture."""
         return self._get("/visualization", {"window": window_s})
 
     def batches(self) -> Sequence[Page]:
-        """Return the last batches."""
         found: Sequence[Page] = self._get("/batches", {})["batches"]
         return found
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        """Return the value of a key."""
         return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
 
     def log(self, offset: int | None = None) -> Page:
@@ -80,7 +75,6 @@ class HttpTopologyPages:
         return self._get("/log", {} if offset is None else {"offset": offset})
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
-        """Do something to the topology."""
         wait_s = parameters.get("wait_s")
         path = f"/{action}" if wait_s is None else f"/{action}/{wait_s:g}"
         names = {"workers": "numWorkers", "executors": "executors"}

@@ -58,7 +58,6 @@ class OneTopology:
         self._names = {topology_id, *names}
 
     def cluster_summary(self) -> Page:
-        """Return a cluster without machines."""
         row = self._row()
         return {
             "stormVersion": __version__,
@@ -73,19 +72,15 @@ class OneTopology:
         }
 
     def nimbus_summary(self) -> Page:
-        """Return no Nimbus."""
         return {"nimbuses": []}
 
     def supervisor_summary(self) -> Page:
-        """Return no supervisor."""
         return {"supervisors": []}
 
     def topology_summary(self) -> Page:
-        """Return the one."""
         return {"topologies": [self._row()]}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
-        """Return its pages."""
         self._check(topology_id)
         return self._pages
 

@@ -33,7 +33,6 @@ class RecentLog(logging.Handler):
         self._forgotten = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
         try:
             line = f"{self.format(record)}\n".encode("utf-8", errors="replace")
         except Exception:  # noqa: BLE001  as every handler: what cannot be formatted must not end the program

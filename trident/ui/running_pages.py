@@ -79,7 +79,6 @@ class RunningPages(ABC):
         """Return the value of a key."""
 
     def topology(self, window_s: int = 0) -> Page:
-        """Return the whole."""
         page = {
             **self.status().as_mapping(window_s, self._id),
             "configuration": self._settings,
@@ -92,7 +91,6 @@ class RunningPages(ABC):
         return self.status().component_as_mapping(component, window_s, self._id)
 
     def visualization(self, window_s: int = 0) -> Page:
-        """Return the picture."""
         return self.status().visualization(window_s, self._id)
 
     def batches(self) -> Sequence[Page]:
@@ -100,7 +98,6 @@ class RunningPages(ABC):
         return []
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
-        """Activate, deactivate, rebalance, or end the topology."""
         if self._has_ended:
             raise TridentError(f"topology {self._id!r} has ended")
         if action not in self.actions:
@@ -179,7 +176,6 @@ class StormPages(RunningPages):
         self._acked = RecentRate()
 
     def status(self) -> TopologyStatus:
-        """Return the topology as it is now."""
         running, status = self._topology, self._topology.status
         figures, error = status.statistics.over().figures, running.exception()
         more = {
@@ -196,7 +192,6 @@ class StormPages(RunningPages):
         return replace(status, state=ended if self._has_ended else status.state, more={**status.more, **more})
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        """Refuse: there are no states."""
         raise UnsupportedOperation(f"topology {self._id!r} is of spouts and bolts, which have no states")
 
     def _do(self, action: Action, parameters: Mapping[str, Any]) -> None:
@@ -225,11 +220,9 @@ class TridentPages(RunningPages):
         self._reading = threading.Lock()
 
     def status(self) -> TopologyStatus:
-        """Return the topology as it is now."""
         return self._topology.pages.status()
 
     def batches(self) -> Sequence[Page]:
-        """Return the last committed batches, oldest first."""
         return self._topology.recent_progress
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:

@@ -107,11 +107,9 @@ class ClusterClient:
         return done
 
     def activate(self, topology: str) -> None:
-        """Let a topology go on."""
         self._act(topology, "activate")
 
     def deactivate(self, topology: str) -> None:
-        """Have a topology begin nothing more."""
         self._act(topology, "deactivate")
 
     def kill(self, topology: str, wait_s: float = 30.0) -> TopologyOverview:

@@ -140,23 +140,18 @@ class MachinePages:
         self._folder = folder
 
     def cluster_summary(self) -> Page:
-        """Return the version."""
         return {"stormVersion": __version__}
 
     def nimbus_summary(self) -> Page:
-        """Return nothing."""
         return {"nimbuses": []}
 
     def supervisor_summary(self) -> Page:
-        """Return the id."""
         return {"supervisors": [{"id": self._folder.id}]}
 
     def topology_summary(self) -> Page:
-        """Return nothing."""
         return {"topologies": []}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
-        """Refuse: drivers serve these."""
         raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
 
     def log(self, topology_id: str, offset: int | None = None) -> Page:

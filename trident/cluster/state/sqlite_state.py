@@ -86,7 +86,6 @@ class SqliteClusterState:
         return self._write(create)
 
     def set_data(self, path: str, data: bytes) -> None:
-        """Set a node's data."""
         checked_data(checked_way(path), data)
         self._write(lambda db: sqlite_nodes.put(db, path, data), durable=False)
 
@@ -104,7 +103,6 @@ class SqliteClusterState:
         return self._write(compare)
 
     def delete_node(self, path: str) -> None:
-        """Delete a node and all below it."""
         checked_way(path)
         self._write(lambda db: sqlite_nodes.delete(db, path))
 
@@ -116,19 +114,16 @@ class SqliteClusterState:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's data."""
         checked_path(path)
         watched = self._session.watches.watch_data if watch else None
         found = self._read(path, watched, lambda db: sqlite_nodes.find(db, path))
         return None if found is None else found.data
 
     def get_versioned(self, path: str) -> Versioned | None:
-        """Return a node's data and version."""
         checked_path(path)
         return self._read(path, None, lambda db: sqlite_nodes.find(db, path))
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """Return the names of the nodes below."""
         query = "SELECT name FROM node WHERE parent = ? ORDER BY name"
         checked_path(path)
         watched = self._session.watches.watch_children if watch else None
@@ -141,7 +136,6 @@ class SqliteClusterState:
         return self._read(path, None, lambda db: dict(db.execute(query, (path,))))
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the data of each node."""
         found = dict(self._select("SELECT path, data FROM node WHERE path IN", paths))
         return [found.get(path) for path in paths]
 
@@ -161,11 +155,9 @@ class SqliteClusterState:
         return self._teller.register(callback)
 
     def unregister(self, callback_id: str) -> None:
-        """Tell the callback no more."""
         self._teller.unregister(callback_id)
 
     def close(self) -> None:
-        """End the session."""
         if self._closed.is_set() or not self._file.is_ours:
             return
         self._closed.set()

@@ -37,22 +37,18 @@ class ClusterSession(ZooKeeperSession):
         super().__init__(hosts, timeout_s, f"the state of the cluster at {hosts}")
 
     def changed(self, change: SessionChange) -> None:
-        """See `on_change`."""
         self._on_change(change)
 
     def check_patience(self, since: float) -> None:
-        """Wait no longer than the timeout."""
         if time.monotonic() - since > self.timeout_s:
             raise self.unreachable()
 
     def unreachable(self) -> ClusterUnreachable:
-        """Say how long was tried."""
         return ClusterUnreachable(
             f"no ZooKeeper answers at {self.hosts} (tried for {self.timeout_s:g} s); does it run, and has it a majority?"
         )
 
     def refused(self) -> ClusterError:
-        """Say which credentials are missing."""
         return ClusterError(
             f"the ZooKeeper at {self.hosts} refuses access to the cluster: give {AUTH}=digest:USER:PASSWORD, of the user who "
             "made its nodes, to every daemon and client"

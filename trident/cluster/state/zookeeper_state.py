@@ -89,7 +89,6 @@ class ZooKeeperClusterState:
         return self._session.create_sequential(at, data)[len(self._root) :]
 
     def set_data(self, path: str, data: bytes) -> None:
-        """Set a node's data."""
         self._session.put(self._written(path, data), data)
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
@@ -100,7 +99,6 @@ class ZooKeeperClusterState:
         return self._session.compare_and_set(at, data, version)
 
     def delete_node(self, path: str) -> None:
-        """Delete a node and all below it."""
         self._session.delete(self._written(path))
 
     def mkdirs(self, path: str) -> None:
@@ -118,21 +116,16 @@ class ZooKeeperClusterState:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's data."""
         found = self._read(path, watch)
         return None if found is None else found.data
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Return the data of each node."""
         return self._session.data_of_each([self._at(path) for path in paths])
 
     def get_versioned(self, path: str) -> Versioned | None:
-        """Return a node's data and version."""
         return self._read(path, watch=False)
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """Return the names of the nodes below."""
-
         def ask(client: KazooClient, at: str, fire: Fire | None) -> CallResult:
             found: CallResult = client.get_children_async(at, fire, include_data=True)
             return found
@@ -162,11 +155,9 @@ class ZooKeeperClusterState:
         return self._teller.register(callback)
 
     def unregister(self, callback_id: str) -> None:
-        """Tell the callback no more."""
         self._teller.unregister(callback_id)
 
     def close(self) -> None:
-        """End the session."""
         if self._session.is_ours:
             self._session.close()
             self._teller.close()

@@ -204,7 +204,6 @@ class CommittingProgram(WorkerProgram):
                 check_partition(node.state, partition, reader, txid, lambda at=txid: at)  # type: ignore[misc]
 
     def cleanup(self) -> None:
-        """End the operations and close the states."""
         super().cleanup()
         self._open.close()
 

@@ -42,19 +42,15 @@ class AutoRunner:
         return self._here if size is not None and size <= self._most_bytes else self._elsewhere
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
-        """Process a batch of unknown size."""
         return self._elsewhere.process(attempt, parts, order)
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Commit a batch of unknown size."""
         return self._elsewhere.commit(output, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel an attempt, wherever it runs."""
         self._elsewhere.cancel(attempt)
 
     def close(self) -> None:
-        """Close both."""
         try:
             self._elsewhere.close()
         finally:
@@ -76,7 +72,6 @@ class LateRunner:
         self._lock = threading.Lock()
 
     def of_size(self, size: int | None) -> Runner:
-        """Take batches of any size."""
         return self
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
@@ -88,7 +83,6 @@ class LateRunner:
         return runner.process(attempt, parts, order) if runner is not None else TaskOutput()
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Commit what this runner processed."""
         runner = self._runner()
         return runner.commit(output, order) if runner is not None else output
 
@@ -106,7 +100,6 @@ class LateRunner:
             opened.cancel(attempt)
 
     def close(self) -> None:
-        """Close the runner if it was opened."""
         with self._lock:
             self._closed = True
             if self._opened is not None:

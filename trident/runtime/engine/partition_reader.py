@@ -168,13 +168,11 @@ class _Collector:
         self._tables: list[pa.Table] = []
 
     def emit(self, values: Sequence[Any]) -> None:
-        """Add a row."""
         self._rows.append(tuple(values))  # a copy, because the emitter may reuse its list
         if len(self._rows) == _ROWS_PER_TABLE:
             self._flush()
 
     def emit_arrow(self, data: pa.Table | pa.RecordBatch) -> None:
-        """Add a table."""
         self._flush()
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         if table.schema.names != self._schema.names:

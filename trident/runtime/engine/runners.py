@@ -128,18 +128,15 @@ class InProcessRunner:
         return outputs
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Commit nothing."""
         return output
 
     def of_size(self, size: int | None) -> Runner:
-        """Take batches of any size."""
         return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Do nothing: the result of an ended attempt is ignored."""
 
     def close(self) -> None:
-        """End the operations."""
         self._worker.cleanup()
 
 

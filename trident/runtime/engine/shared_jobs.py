@@ -67,11 +67,9 @@ class SharingRunner:
             self._runner.cancel(job.attempts[0].attempt)
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Commit nothing: the driver does."""
         return output
 
     def of_size(self, size: int | None) -> Runner:
-        """Take batches of any size."""
         return self
 
     def wants(self, in_flight: int) -> bool:
@@ -79,9 +77,7 @@ class SharingRunner:
         return self.gathering.wants(in_flight, self.most_pending)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Drop an attempt."""
         self.gathering.cancel(attempt)
 
     def close(self) -> None:
-        """Close the runner of the jobs."""
         self._runner.close()

@@ -183,11 +183,9 @@ class SparkRunner:
         return rows.withResources(self._profiles[stage]) if stage in self._profiles else rows
 
     def of_size(self, size: int | None) -> Runner:
-        """Take batches of any size."""
         return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel the attempt's job."""
         self.cancel_job(f"{attempt.txid}:{attempt.attempt}")
 
     def cancel_job(self, name: str) -> None:
@@ -195,7 +193,6 @@ class SparkRunner:
         self._context.cancelJobsWithTag(self._tag(name))
 
     def close(self) -> None:
-        """Stop Spark if this topology started it."""
         if self._owned:
             from trident.spark.session import stop_session
 

@@ -48,7 +48,6 @@ class Overlapping:
         self._pools = pools
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Keep the loop's thread free."""
         return self._pools
 
 

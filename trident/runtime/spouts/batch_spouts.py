@@ -90,7 +90,6 @@ class BatchSpoutExecutor(BatchCoordinator):
         self._has_warned = False
 
     def get_output_fields(self) -> Fields:
-        """Return the spout's fields."""
         return self._spout.get_output_fields()
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchSpoutExecutor:
@@ -103,7 +102,6 @@ class BatchSpoutExecutor(BatchCoordinator):
         return TableEmitter()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Let the spout emit the batch."""
         table, said = self._emitted(txid)
         if not table.num_rows and said is not True:
             self._warn(txid, said)
@@ -126,12 +124,10 @@ class BatchSpoutExecutor(BatchCoordinator):
         return slices(table, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Forget the batch and tell the spout."""
         self._rows.pop(txid, None)
         self._spout.ack(txid)
 
     def close(self) -> None:
-        """Close the spout."""
         self._spout.close()
 
     def _warn(self, txid: int, said: object) -> None:

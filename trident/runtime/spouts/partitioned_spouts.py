@@ -56,7 +56,6 @@ class PartitionedTridentSpoutExecutor:
         self.spout_type = spout.spout_type
 
     def get_output_fields(self) -> Fields:
-        """Return the spout's fields."""
         return self._spout.get_output_fields()
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionsCoordinator:
@@ -121,7 +120,6 @@ class PartitionsCoordinator(BatchCoordinator):
         return self._coordinator.offers(method) if method == "lag" else super().offers(method)
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Ask the user's coordinator."""
         return self._coordinator.lag(last_metadata(definition))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -136,7 +134,6 @@ class PartitionsCoordinator(BatchCoordinator):
         return self._look(txid, begun) if self._looking.now else begun
 
     def is_complete(self, definition: Definition) -> bool:
-        """Whether all partitions have been read."""
         return "read" in definition
 
     def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition | None:
@@ -178,7 +175,6 @@ class PartitionsCoordinator(BatchCoordinator):
         return size
 
     def throttle(self, share: float) -> None:
-        """Tell the emitters, through their collector."""
         self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
@@ -187,7 +183,6 @@ class PartitionsCoordinator(BatchCoordinator):
         self._coordinator.success(txid, last_metadata(definition))
 
     def close(self) -> None:
-        """Close the user's coordinator."""
         self._coordinator.close()
 
     def _partitions(self) -> list[str]:

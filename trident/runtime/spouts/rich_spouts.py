@@ -56,7 +56,6 @@ class RichSpoutBatchExecutor(BatchCoordinator):
         self._batches: dict[int, _Batch] = {}
 
     def get_output_fields(self) -> Fields:
-        """Return the spout's fields."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
@@ -70,7 +69,6 @@ class RichSpoutBatchExecutor(BatchCoordinator):
         return TableEmitter()
 
     def emit(self, values: Sequence[Any], message_id: Any = None, stream_id: str = "default") -> None:
-        """Take a tuple; see `SpoutOutputCollector`."""
         if stream_id != "default":
             raise SpoutError(
                 f"{self._name} emitted to the stream {stream_id!r}; in a Trident topology a spout has one stream"
@@ -98,27 +96,21 @@ class RichSpoutBatchExecutor(BatchCoordinator):
         return size
 
     def look_now(self) -> None:
-        """Pass it on to the spout."""
         self._besides.look_now()
 
     def is_preparing(self) -> bool:
-        """Whether the spout is."""
         return self._besides.is_preparing()
 
     def away(self) -> Away | None:
-        """What the spout waits for."""
         return self._besides.away()
 
     def throttle(self, share: float) -> None:
-        """Make batches smaller."""
         self._share = share
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Return the batch's rows in slices."""
         return slices(self._batches[attempt.txid].table, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Acknowledge the tuples of the batch."""
         for message_id in self._batches.pop(txid).ids:
             self._spout.ack(message_id)
 
@@ -169,7 +161,6 @@ class TableEmitter:
     is_quick = True  # it never waits, so the loop may call it
 
     def emit(self, part: pa.Table) -> Iterator[pa.Table]:
-        """Yield the part."""
         yield part
 
 

@@ -66,7 +66,6 @@ class Emitted:
         self._look = min(bounds.per_tuple, bounds.step_of(given)) if by_tuple else bounds.step_of(given)
 
     def emit(self, values: Sequence[Any]) -> None:
-        """Take one value list."""
         if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
             raise StepFailed(wrong_arity(self.step, values, self.fields))
         if len(self.rows) >= self._look:

@@ -102,15 +102,12 @@ class CodecSerializer:
         self.kind = kind
 
     def serialize(self, obj: Any) -> bytes:
-        """Encode a stored value or a sentinel."""
         return encode(fields_of(obj, self.kind))
 
     def deserialize(self, data: bytes) -> Any:
-        """Decode a stored value or a sentinel."""
         return from_fields(decode(data), self.kind)
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
-        """Encode many."""
         types = set(map(type, objs))
         if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
             return encode_lists(objs)
@@ -119,7 +116,6 @@ class CodecSerializer:
         return list(map(self.serialize, objs))
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
-        """Decode many."""
         form = STORED_FORMS.get(self.kind)
         if form is None:
             return decode_many(data)

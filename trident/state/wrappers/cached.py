@@ -90,13 +90,11 @@ class CachedMap(CommitMemory):
                 cache.pop(key, None)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Forget the keys and delete them."""
         for key in keys:
             self._cache.pop(key, None)
         super().multi_delete(keys)
 
     def reset(self) -> None:
-        """Forget everything and empty the store."""
         self._cache.clear()
         self._ended = None
         super().reset()
@@ -132,7 +130,6 @@ class CachedBatchReadsMap:
         ]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write to the store, then remember."""
         if keys:
             self.delegate.multi_put(keys, values)
             self._written.update(zip(keys, values, strict=True))

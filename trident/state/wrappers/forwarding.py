@@ -95,7 +95,6 @@ class MicroBatchIBackingMap(MapWrapper):
         return values
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write chunk by chunk."""
         size = self.max_multi_put or len(keys)
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")

@@ -130,7 +130,6 @@ class ReadThroughMap(CommitMemory):
         super().reset()
 
     def close(self) -> None:
-        """Close both."""
         self.cache.close()
         super().close()
 

@@ -146,7 +146,6 @@ class AckerExecutor:
 
     @property
     def pending(self) -> int:
-        """Ackers have no messages of their own."""
         return 0
 
     def open(self) -> None:
@@ -155,7 +154,6 @@ class AckerExecutor:
         self.instances = dict(self.ackers)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
-        """Take in news of trees."""
         began = self._setting.clock()
         for task, news in deliveries:
             self.ackers[task].handle(news)  # type: ignore[arg-type]

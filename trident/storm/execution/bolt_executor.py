@@ -53,11 +53,9 @@ class BoltExecutor:
 
     @property
     def pending(self) -> int:
-        """Bolts have no messages of their own."""
         return 0
 
     def open(self) -> None:
-        """Make the tasks' instances and prepare them."""
         setting, component = self._setting, self.place.component
         for task in self.place.tasks:
             random = setting.random()
@@ -89,7 +87,6 @@ class BoltExecutor:
         return min(self._next_look, self._next_tick if self._tick_s is not None else self._next_look) - now
 
     def close(self) -> None:
-        """Clean up the instances."""
         for task, bolt in self._bolts.items():
             try:
                 bolt.cleanup()
@@ -165,7 +162,6 @@ class RichBoltOfBasic:
         self._bolt = bolt
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: BoltCollector) -> None:
-        """Prepare the bolt."""
         self._collector = collector
         self._basic = BasicCollector(collector)
         self._run = self._bolt.execute
@@ -184,9 +180,7 @@ class RichBoltOfBasic:
             self._collector.ack(tuple)
 
     def cleanup(self) -> None:
-        """Clean up the bolt."""
         self._bolt.cleanup()
 
     def declare_output_fields(self, declarer: StreamDeclarer) -> None:
-        """Declare as the bolt does."""
         self._bolt.declare_output_fields(declarer)

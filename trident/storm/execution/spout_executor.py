@@ -87,11 +87,9 @@ class SpoutExecutor:
 
     @property
     def pending(self) -> int:
-        """How many tracked messages are not answered."""
         return sum(len(each.pending) for each in list(self.tasks.values()))
 
     def open(self) -> None:
-        """Make the tasks' instances and open them."""
         setting = self._setting
         for task in self.place.tasks:
             random, context = setting.random(), setting.context(self.place, task)

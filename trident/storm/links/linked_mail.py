@@ -64,7 +64,6 @@ class LinkedMail:
             peer.move(places.get(worker))
 
     def send(self, task: int, body: Body) -> None:
-        """Hand over; never waits."""
         inbox = self.inboxes.get(task)
         if inbox is not None:
             inbox.put((task, body))

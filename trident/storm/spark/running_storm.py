@@ -68,7 +68,6 @@ class RunningStormTopology:
 
     @property
     def name(self) -> str:
-        """The topology's name."""
         return self.conf.name
 
     # ---- the names of Trident's RunningTopology ---------------------------------------------------------------------

@@ -92,11 +92,9 @@ class SteppedCluster:
     # ---- Mail ---------------------------------------------------------------------------------------------------------
 
     def send(self, task: int, body: Body) -> None:
-        """Queue what arrives of a delivery."""
         self._queues[task].extend(self._link(task, body))
 
     def is_open(self, task: int) -> bool:
-        """Queues are never full here."""
         return True
 
     def wait_until_open(self, task: int) -> None:

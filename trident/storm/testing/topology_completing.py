@@ -166,7 +166,6 @@ class MockedSpout(BaseRichSpout):
         self.failed: list[int] = []
 
     def declare_output_fields(self, declarer: StreamDeclarer) -> None:
-        """Declare the fields of the rows."""
         declarer.declare(self._fields)
 
     def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
@@ -175,17 +174,14 @@ class MockedSpout(BaseRichSpout):
         self._waiting = deque(range(context.task, len(self._rows), context.tasks))
 
     def next_tuple(self) -> None:
-        """Emit the next row."""
         if self._waiting:
             at = self._waiting.popleft()
             self._collector.emit(self._rows[at], at)
 
     def ack(self, msg_id: Any) -> None:
-        """Note it."""
         self.acked.append(msg_id)
 
     def fail(self, msg_id: Any) -> None:
-        """Note it, and emit the row again."""
         self.failed.append(msg_id)
         if self._replay:
             self._waiting.append(msg_id)

@@ -86,7 +86,6 @@ class FaultyMap(MapWrapper):
         self.delegate, self.faults = delegate, faults
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read, or fail."""
         answer: Sequence[Any] = self._call("multi_get", self.delegate.multi_get, None, keys)
         return answer
 
@@ -96,33 +95,26 @@ class FaultyMap(MapWrapper):
         self._call("multi_put", put, _half_of(put), keys, values)
 
     def begin(self, txid: Txid) -> None:
-        """Begin a commit, or fail."""
         self._call("begin", super().begin, None, txid)
 
     def end(self, txid: Txid) -> None:
-        """End a commit, or fail."""
         self._call("end", super().end, None, txid)
 
     def read_sentinel(self) -> Sentinel | None:
-        """Read the sentinel, or fail."""
         sentinel: Sentinel | None = self._call("read_sentinel", super().read_sentinel, None)
         return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel, or fail."""
         self._call("move_sentinel", super().move_sentinel, None, sentinel, force)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """List the keys, or fail."""
         pages: Iterator[Sequence[Key]] = self._call("key_pages", super().key_pages, None)
         return pages
 
     def reset(self) -> None:
-        """Empty the map, or fail."""
         self._call("reset", super().reset, None)
 
     def keeps_attempts(self) -> bool:
-        """Ask the map, or fail."""
         return bool(self._call("keeps_attempts", super().keeps_attempts, None))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:

@@ -61,7 +61,6 @@ class Add:
         self.number = number
 
     def update(self, stored: int | None) -> int:
-        """Return the sum."""
         return (stored or 0) + self.number
 
 
@@ -72,7 +71,6 @@ class Append:
         self.item = item
 
     def update(self, stored: list[Any] | None) -> list[Any]:
-        """Return the list with one more item."""
         items = [] if stored is None else stored
         items.append(self.item)
         return items

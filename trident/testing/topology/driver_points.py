@@ -69,7 +69,6 @@ class WatchedRunner:
         self.commits = runner.commits
 
     def of_size(self, size: int | None) -> WatchedRunner:
-        """Take batches of any size."""
         return self
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
@@ -83,14 +82,12 @@ class WatchedRunner:
         return output
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """As the runner."""
         return self._runner.commit(output, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Do nothing: there is nothing to cancel."""
 
     def close(self) -> None:
-        """Close the runner."""
         self._runner.close()
 
 
@@ -102,19 +99,15 @@ class WatchedLog:
         self.state, self.epoch = log.state, log.epoch
 
     def append(self, record: Record, durable: bool = True) -> None:
-        """Write a record, or fail."""
         if isinstance(record, CommitRecord):
             self._points.reach("record")
         self._log.append(record, durable)
 
     def check_owner(self) -> None:
-        """As the log."""
         self._log.check_owner()
 
     def stop_waiting(self) -> None:
-        """As the log."""
         self._log.stop_waiting()
 
     def close(self) -> None:
-        """Close the log."""
         self._log.close()

@@ -24,11 +24,9 @@ class HandClock(Clock):
         self._now += seconds
 
     def monotonic(self) -> float:
-        """Seconds since the driver was made."""
         return self._now
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970; this clock starts there."""
         return int(self._now * 1000)
 
     def cpu(self) -> float:

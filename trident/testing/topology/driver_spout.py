@@ -46,7 +46,6 @@ class FedSpout:
         self._feeds[self._committed] = self._table("replay", rows)
 
     def get_output_fields(self) -> Fields:
-        """Return the fields of the declared spout."""
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> FedSpout:
@@ -127,5 +126,4 @@ class FedSpout:
 
 class _Emitter:
     def emit(self, part: pa.Table) -> Iterable[pa.Table]:
-        """Give the part, which is the rows."""
         return [part]
