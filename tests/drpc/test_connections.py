@@ -26,6 +26,8 @@ from trident.http.connections import MAX_HEAD_BYTES, MAX_HEADERS
 from trident.ui.one_topology import OneTopology
 from trident.ui.ui_server import UIServer
 
+pytestmark = pytest.mark.slow
+
 HEAD = b"POST /drpc/echo HTTP/1.1\r\nHost: localhost\r\n"
 TIMEOUT_S = 0.3
 

@@ -7,9 +7,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from trident.spark import worker_daemon
+
+pytestmark = pytest.mark.slow
 
 _FORK = """
 import os, sys

@@ -30,6 +30,8 @@ from trident.ui.one_topology import OneTopology
 from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 
+pytestmark = pytest.mark.slow
+
 T = "/api/v1/topology"
 
 

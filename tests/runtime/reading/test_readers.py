@@ -28,6 +28,8 @@ from trident.operations import Count, MapGet
 from trident.runtime.reading.state_reader import StateReader
 from trident.state import SENTINEL_KEY, Sentinel, StateSpec
 
+pytestmark = pytest.mark.slow
+
 FED = "word: string"
 
 

@@ -7,6 +7,8 @@ import pytest
 from tests.spouts.file_sources import DeltaChangesSource, DeltaSource
 from trident.testing import SpoutContract
 
+pytestmark = pytest.mark.slow
+
 
 class TestAppended(SpoutContract):
     source = DeltaSource

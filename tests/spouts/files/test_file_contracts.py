@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.spouts.file_sources import CsvSource, JsonSource, ParquetSource, TextSource
 from trident.testing import SpoutContract
+
+pytestmark = pytest.mark.slow
 
 
 class TestTextFileSpout(SpoutContract):

@@ -21,6 +21,9 @@ from trident.testing import SpoutContract, SpoutSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+import pytest
+
+pytestmark = pytest.mark.slow
 
 
 def never(spark: SparkSession) -> DataFrame:

@@ -17,6 +17,8 @@ from tests.states.delta.delta_states import WORDS, Log, commit, update, values
 from trident.errors import BackendError, ConfigError, FencedError, StoreAwayError
 from trident.state.interfaces import StateConf
 
+pytestmark = pytest.mark.slow
+
 URL = "s3://bucket/states/words"
 
 

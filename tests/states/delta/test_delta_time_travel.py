@@ -25,6 +25,8 @@ from trident.state.txid import Sentinel, Snapshot
 from trident.state.values import CombinerValueUpdater
 from trident.state.winners import Winners
 
+pytestmark = pytest.mark.slow
+
 
 def rows_at(state: Any, txid: int) -> dict[str, int]:
     return dict(state.at(txid).get_tuples())

@@ -40,6 +40,8 @@ from trident.testing import (
     backend_suite,
 )
 
+pytestmark = pytest.mark.slow
+
 sqlite_state = importlib.import_module("examples.sqlite_state")
 SQLiteMap: Any = sqlite_state.SQLiteMap
 DELTA = Limits(

@@ -12,6 +12,8 @@ from tests.testing.spout.wrong_spouts import WRONG, source_of
 from trident.spout import SpoutType
 from trident.testing import SpoutPromise, SpoutReport, Status, Violation, spout_suite
 
+pytestmark = pytest.mark.slow
+
 
 def run(source: Any, **arguments: Any) -> SpoutReport:
     return spout_suite(source, **{"seconds": 0.0, "out": io.StringIO(), **arguments})
