@@ -24,6 +24,8 @@ from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
 
+pytestmark = pytest.mark.slow  # each test starts an HTTP server
+
 
 @contextmanager
 def served(topology: TridentTopology, **limits: Any) -> Iterator[tuple[LocalDRPC, DRPCServer]]:

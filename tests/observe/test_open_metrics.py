@@ -33,6 +33,8 @@ from trident.runtime.running import RunningTopology
 from trident.state.key_counts import KeyCounts
 from trident.tuples import TridentCollector, TridentTuple
 
+pytestmark = pytest.mark.slow  # each test starts an HTTP server
+
 openmetrics: Any = openmetrics_parser.text_string_to_metric_families
 prometheus: Any = parser.text_string_to_metric_families
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -26,6 +26,8 @@ from trident.ui.one_topology import OneTopology
 from trident.ui.running_pages import StormPages
 from trident.ui.ui_server import UIServer
 
+pytestmark = pytest.mark.slow  # each test starts an HTTP server
+
 T = "/api/v1/topology"
 WC = f"{T}/word-count"
 
