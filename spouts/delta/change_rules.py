@@ -12,8 +12,6 @@ from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
 
-__all__ = ["ChangeRules"]
-
 # Features of the protocol that do not change what a data file says, or are looked for where they would.
 _KNOWN = {
     "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening",

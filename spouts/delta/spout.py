@@ -16,8 +16,6 @@ from trident.arrow import schema_of
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
 
-__all__ = ["DeltaSpout"]
-
 
 class DeltaSpout:
     """Emits what is appended to a Delta table, or all changes of it, each once. Transactional.

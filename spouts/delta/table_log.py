@@ -17,8 +17,6 @@ import pyarrow as pa
 from spouts.delta.table_place import TablePlace
 from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["LogEntry", "LoggedFile", "Metadata", "TableLog", "cleaned_up", "not_there", "other_table"]
-
 _log = logging.getLogger(__name__)
 
 

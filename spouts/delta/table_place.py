@@ -20,8 +20,6 @@ from trident.redaction import redacted
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["TablePlace", "delta_rs", "not_read"]
-
 
 def delta_rs() -> Any:
     """Return the package `deltalake`."""

@@ -27,8 +27,6 @@ from spouts.files.ranges import FileRange, cut
 from trident.errors import SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
-__all__ = ["DeltaCoordinator", "VersionLimits"]
-
 _ALL = -1
 _MAX_VERSIONS = 1000
 

@@ -17,8 +17,6 @@ from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
-__all__ = ["CHANGE_FIELDS", "DeltaEmitter", "FilePiece", "fields_of_table", "partition_value"]
-
 CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
 _TYPE = CHANGE_FIELDS.names[0]
 

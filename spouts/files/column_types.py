@@ -12,8 +12,6 @@ from trident.arrow import arrow_type
 from trident.errors import TopologyError
 from trident.fields import Fields
 
-__all__ = ["fields_of_columns", "read_schema", "reads_as", "typed_as"]
-
 _OTHER_FORMS = {
     pa.uint8(): pa.int16(),  # Spark has no unsigned numbers
     pa.uint16(): pa.int32(),

@@ -13,8 +13,6 @@ import pyarrow.csv as pacsv
 
 from trident.errors import BadDataError
 
-__all__ = ["CsvFormat"]
-
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 

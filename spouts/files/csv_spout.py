@@ -30,8 +30,6 @@ from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
 from trident.spout.interfaces import Emitter
 
-__all__ = ["CsvFileSpout"]
-
 
 class CsvFileSpout(RowFileSpout):
     r"""Emits each row of CSV files once. Transactional.

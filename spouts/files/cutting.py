@@ -20,8 +20,6 @@ from spouts.files.positions import Position, Positions
 from spouts.files.ranges import FileRange, Piece, cut, open_error, plain
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
-__all__ = ["CuttingClock", "FileCoordinator"]
-
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
 _LOOK_EVERY_S = 0.05

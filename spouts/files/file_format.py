@@ -14,8 +14,6 @@ from spouts.files.positions import Position
 from spouts.files.ranges import FileRange
 from trident.spout.interfaces import Definition
 
-__all__ = ["BytesAhead", "FileCut", "FileFormat", "Rest"]
-
 
 class Rest(Enum):
     """What follows the range that was found."""

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from trident.errors import SpoutError
 
-__all__ = ["FileSource", "Listed", "Paths"]
-
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _Identity = tuple[int, int]
 

@@ -10,8 +10,6 @@ from spouts.files.file_format import FileFormat
 from spouts.files.file_listing import FileSource, Paths
 from trident.errors import SpoutError
 
-__all__ = ["ChosenFiles", "FileSettings"]
-
 
 class FileSettings(TypedDict, total=False):
     """Which files are read, and how much of them a batch has.

@@ -22,8 +22,6 @@ from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 
-__all__ = ["JsonFileSpout"]
-
 
 class JsonFileSpout(RowFileSpout):
     """Emits each object of JSON-lines files once: one object a line. Transactional.

@@ -12,8 +12,6 @@ from spouts.files.positions import Position, bytes_before, check_goes_on, positi
 from spouts.files.ranges import FileRange, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["LineFiles", "line_end_after", "too_long"]
-
 _WINDOW = 256 << 10
 
 

@@ -26,17 +26,6 @@ from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
-__all__ = [
-    "ROWS",
-    "Footer",
-    "ParquetEmitter",
-    "ParquetFiles",
-    "ParquetOptions",
-    "columns_as",
-    "columns_in",
-    "parquet_file",
-]
-
 ROWS = 131_072
 _BUFFER = 1 << 20
 

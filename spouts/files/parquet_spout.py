@@ -24,8 +24,6 @@ from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
 
-__all__ = ["ParquetFileSpout"]
-
 
 class ParquetFileSpout:
     """Emits each row of Parquet files once. Files do not change; new ones may come. Transactional.

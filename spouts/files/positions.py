@@ -22,8 +22,6 @@ import numpy.typing as npt
 from spouts.files.ranges import FileRange, open_error, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["Position", "Positions", "bytes_before", "check_goes_on", "check_unchanged", "position_at", "position_in"]
-
 _SEAL_AT = 384
 _CHUNK = 256
 _HEAD = struct.Struct("<I")

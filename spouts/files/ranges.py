@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from trident.errors import SpoutError
 
-__all__ = ["FileRange", "Piece", "cut", "open_error", "opened", "plain"]
-
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 
 

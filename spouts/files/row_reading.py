@@ -21,8 +21,6 @@ from trident.errors import BadDataError
 from trident.fields import Fields
 from trident.spout.interfaces import Emitter, SpoutType
 
-__all__ = ["LineEmitter", "RowFileSpout", "RowFormat", "RowOptions", "RowParser"]
-
 _BLOCK = 1 << 20
 _NEWLINE = ord("\n")
 _SHOWN = 200

@@ -20,8 +20,6 @@ from spouts.files.positions import check_unchanged
 from spouts.files.ranges import Piece, open_error, opened
 from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["TextBlock", "TextOptions", "buffer_of", "line_ends", "read_texts"]
-
 _log = logging.getLogger(__name__)
 _GREATEST_LINE = 512 << 20
 _BLOCK = 1 << 20

@@ -33,8 +33,6 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.spout.interfaces import SpoutType
 
-__all__ = ["TextFileSpout"]
-
 
 class TextFileSpout:
     r"""Emits each line of text files once, without its line end (`\n` or `\r\n`). Transactional.

@@ -19,18 +19,6 @@ from typing import Any, NamedTuple
 
 from trident.spout.interfaces import Definition
 
-__all__ = [
-    "BatchLimits",
-    "OffsetRange",
-    "Spot",
-    "definition_of",
-    "parts_of",
-    "positions_of",
-    "ranges_of",
-    "records_of",
-    "share",
-]
-
 _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-__all__ = ["BrokerView", "OffsetBounds", "TopicView", "mean_sizes"]
-
 _log = logging.getLogger(__name__)
 _ASK_S = 3.0
 _START_S = 5.0

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
-__all__ = ["AskingClient", "asking_settings", "consumer_settings", "is_final", "kafka_error"]
-
 _FETCHING = {
     "fetch.wait.max.ms": 10,  # how long the end of a range is waited for that is no record (a transaction's marker)
     "fetch.queue.backoff.ms": 1,  # librdkafka's 1000 stops reading for a second whenever its queue is full

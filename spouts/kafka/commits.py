@@ -15,8 +15,6 @@ from trident.servers.kafka_client import error_of
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
-__all__ = ["Commits", "ReadLimits"]
-
 _log = logging.getLogger(__name__)
 _ASK_S = 5.0
 _RENEW_S = (

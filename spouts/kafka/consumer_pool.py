@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-__all__ = ["Closeable", "Pool"]
-
 _IDLE_S = 30.0
 
 

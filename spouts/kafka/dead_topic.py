@@ -12,8 +12,6 @@ from trident.servers.kafka_client import Reports, error_of
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["DeadTopic"]
-
 _WAIT_S = 5.0
 
 

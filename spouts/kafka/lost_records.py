@@ -20,22 +20,6 @@ from trident.errors import ReplayMismatchError, SpoutError
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-__all__ = [
-    "LogPosition",
-    "compacted_topic",
-    "cut_off",
-    "gone_topic",
-    "lost_before",
-    "placed",
-    "range_lost",
-    "replaced_text",
-    "rewritten",
-    "topic_replaced",
-    "truncated",
-    "truncation_of",
-    "truncations",
-]
-
 _CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (each skip is logged and counted)'
 
 

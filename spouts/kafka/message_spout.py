@@ -19,8 +19,6 @@ from trident.redaction import redacted
 from trident.servers.avro import Avro
 from trident.storm.interfaces import TopologyContext
 
-__all__ = ["KafkaSpout"]
-
 _OF_BATCHES = {"max_batch_records": 1, "max_batch_bytes": 1, "max_batch_s": None, "partition_timeout_s": 10.0}
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["OffsetNotes"]
-
 _MOST_BYTES = 3800
 _MOST_FAILURES = 60
 

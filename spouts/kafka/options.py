@@ -13,8 +13,6 @@ from spouts.kafka.value_formats import Format
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 
-__all__ = ["COLUMNS", "KafkaOptions", "Topics"]
-
 COLUMNS = ("value", "key", "timestamp", "partition", "offset", "topic", "headers")
 """What a record has."""
 

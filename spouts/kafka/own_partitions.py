@@ -21,8 +21,6 @@ from trident.servers.kafka_client import Reports, error_of
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, TopicPartition
 
-__all__ = ["OwnPartitions", "Start"]
-
 _log = logging.getLogger(__name__)
 _ASK_S = 5.0
 

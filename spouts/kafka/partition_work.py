@@ -11,8 +11,6 @@ from spouts.kafka.lost_records import LogPosition, placed
 from spouts.kafka.offset_notes import OffsetNotes
 from spouts.kafka.own_partitions import Start
 
-__all__ = ["OffsetWindow", "PartitionWork"]
-
 
 class PartitionWork:
     """The work on a partition.

@@ -25,8 +25,6 @@ from spouts.kafka.topic_watch import FirstPoll, TopicWatch
 from trident.errors import SourceAwayError, SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
-__all__ = ["KafkaCoordinator"]
-
 _log = logging.getLogger(__name__)
 _FRESH_S = 0.5  # how old the ends of partitions may be while more waits than a batch may have
 _COMPLAIN_EVERY_S = 30.0

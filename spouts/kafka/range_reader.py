@@ -29,9 +29,6 @@ from trident.servers.kafka_client import Reports, error_of
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-__all__ = ["RangeReader", "offset_of"]
-
-
 # Keeps Python's cycle collector from running while many small objects are made of which none refers to another.
 
 

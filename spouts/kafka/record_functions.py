@@ -15,8 +15,6 @@ from trident.errors import ConfigError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
 
-__all__ = ["ByColumns", "ByRecord", "KafkaRecord", "format_of"]
-
 
 class KafkaRecord(NamedTuple):
     """A record as `ByRecord` passes it on; None where the record has no value or key."""

@@ -24,8 +24,6 @@ from trident.servers.kafka_client import kafka_package
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["READERS", "KafkaEmitter", "emitted_fields"]
-
 READERS = Pool()
 """The consumers of this process."""
 

@@ -13,8 +13,6 @@ from trident.errors import SpoutError
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-__all__ = ["RecordValues"]
-
 
 class RecordValues:
     """Reads records as the options say."""

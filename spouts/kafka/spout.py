@@ -14,8 +14,6 @@ from trident.fields import Fields
 from trident.servers.avro import Avro
 from trident.spout.interfaces import SpoutType
 
-__all__ = ["OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"]
-
 
 class _KafkaSpout:
     spout_type: SpoutType

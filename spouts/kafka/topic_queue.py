@@ -25,8 +25,6 @@ from trident.servers.kafka_client import Reports, error_of, kafka_package
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-__all__ = ["TopicQueue"]
-
 _log = logging.getLogger(__name__)
 _ASK_EVERY_S = 5.0
 _LOOK_AWAY_S = 30.0  # while no broker answers

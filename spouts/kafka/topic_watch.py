@@ -13,8 +13,6 @@ from spouts.kafka.lost_records import compacted_topic, gone_topic
 from spouts.kafka.options import KafkaOptions
 from trident.errors import SourceAwayError, SpoutError
 
-__all__ = ["FirstPoll", "TopicWatch"]
-
 _log = logging.getLogger(__name__)
 _THERE_S = 2.0  # brokers learn of a new topic one after the other
 _PAUSE_S = 0.2

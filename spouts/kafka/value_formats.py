@@ -18,8 +18,6 @@ from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
 
-__all__ = ["AvroRecords", "BadValue", "Bytes", "Format", "Json", "TextFormat", "typed_fields"]
-
 
 class BadValue(Exception):
     """The value of row `at` cannot be read.

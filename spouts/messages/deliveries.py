@@ -17,8 +17,6 @@ from spouts.messages.retry_policy import DueTimes, RetryPolicy
 from trident.errors import SourceAwayError, SpoutError
 from trident.spout import Away
 
-__all__ = ["Deliveries"]
-
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
 _SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing

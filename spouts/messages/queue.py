@@ -8,8 +8,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from trident.errors import SpoutError
 
-__all__ = ["Message", "MessageQueue", "ReadsAhead", "decoded", "plain"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from trident.errors import ConfigError
 
-__all__ = ["DueTimes", "RetryPolicy"]
-
 T = TypeVar("T")
 _DEFAULT_LIMIT = 10
 _LONGEST_S = 900.0  # RabbitMQ takes a channel for dead that leaves a message without an answer for 30 minutes

@@ -17,8 +17,6 @@ from trident.spout import Away
 from trident.spout.rich import OutputFieldsDeclarer
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 
-__all__ = ["MessageSpout"]
-
 _log = logging.getLogger(__name__)
 _START_S = 5.0  # how long a server may be away when the spout starts: it may just be starting too
 

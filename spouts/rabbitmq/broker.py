@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from spouts.rabbitmq.options import RabbitMQOptions, driver
 from trident.errors import SourceAwayError, SpoutError
 
-__all__ = ["Broker", "BrokerDelivery"]
-
 
 class BrokerDelivery(NamedTuple):
     """A message as the broker delivered it.

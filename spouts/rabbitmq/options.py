@@ -12,8 +12,6 @@ from trident.errors import ConfigError, EnvironmentProblem
 from trident.extras import needs_package
 from trident.servers.account import ServerAccount
 
-__all__ = ["RabbitMQOptions", "driver"]
-
 _SCHEMES = ("amqp", "amqps")
 
 

@@ -14,8 +14,6 @@ from typing import Any
 from spouts.messages.queue import Message, decoded
 from spouts.rabbitmq.broker import Broker, BrokerDelivery
 
-__all__ = ["QueueConsumer", "failures_of", "origin_of"]
-
 _DELIVERIES = "x-delivery-count"
 _FAILURES = "x-trident-failures"
 _EXCHANGE, _ROUTING_KEY = "x-trident-exchange", "x-trident-routing-key"

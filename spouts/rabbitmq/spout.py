@@ -17,8 +17,6 @@ from trident.fields import Fields
 from trident.servers.avro import Avro
 from trident.storm.interfaces import TopologyContext
 
-__all__ = ["RabbitMQSpout"]
-
 _COLUMNS: dict[str, Callable[[BrokerDelivery], Any]] = {
     "routing_key": lambda each: origin_of(each)[1],
     "exchange": lambda each: origin_of(each)[0],

@@ -12,8 +12,6 @@ from spouts.redis.stream_server import NOTHING, Entry, StreamInfo, StreamServer,
 from trident.errors import SpoutError
 from trident.servers.redis_server import driver
 
-__all__ = ["ConsumerGroup", "GroupBacklog", "Losses"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,8 +12,6 @@ from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
 
-__all__ = ["EntryTables"]
-
 _OF_ENTRIES = ("id", "stream")
 
 

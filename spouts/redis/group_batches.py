@@ -28,8 +28,6 @@ from spouts.redis.stream_server import NOTHING, Entry, ServerAway, order_of
 from trident.errors import SpoutError
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
-__all__ = ["EntriesPart", "GroupCoordinator", "GroupLimits"]
-
 _log = logging.getLogger(__name__)
 _ENTRIES_PER_PART = 1024
 _SAMPLE = 100  # entries whose size is counted

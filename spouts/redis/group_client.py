@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 from spouts.redis.stream_server import NOTHING, Entry, StreamCalls, order_of
 from trident.errors import SpoutError
 
-__all__ = ["GroupClient", "GroupMember"]
-
 T = TypeVar("T")
 _AT_ONCE = 10_000  # ids in one command
 

@@ -19,8 +19,6 @@ from spouts.redis.group_client import GroupClient
 from spouts.redis.stream_server import NOTHING, Entry
 from trident.errors import SpoutError
 
-__all__ = ["GroupQueue", "GroupReading"]
-
 
 @dataclass(frozen=True)
 class GroupReading:

@@ -38,8 +38,6 @@ from trident.errors import ReplayMismatchError, SpoutError
 from trident.servers.redis_server import driver, is_transient
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
 
-__all__ = ["IdRange", "RangeCoordinator", "RangeEmitter", "RangeSettings"]
-
 _log = logging.getLogger(__name__)
 _CUT_EVERY = 1_000
 _READ_AT_ONCE = 1_000

@@ -16,8 +16,6 @@ from trident.errors import ConfigError
 from trident.fields import FieldsLike
 from trident.storm.interfaces import TopologyContext
 
-__all__ = ["RedisStreamRichSpout"]
-
 _ID = re.compile(r"\d+(-\d+)?$")
 
 

@@ -18,8 +18,6 @@ from spouts.redis.stream_server import RedisServerOptions, StreamServer
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
 
-__all__ = ["RedisStreamSpout", "TransactionalRedisStreamSpout"]
-
 _log = logging.getLogger(__name__)
 _ID = re.compile(r"\d+(-\d+)?$")
 

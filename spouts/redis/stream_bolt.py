@@ -13,8 +13,6 @@ from trident.fields import Fields, FieldsLike
 from trident.storm.interfaces import BaseBasicBolt, BasicOutputCollector, TopologyContext
 from trident.storm.storm_tuples import Tuple
 
-__all__ = ["RedisStreamBolt"]
-
 
 class RedisStreamBolt(BaseBasicBolt):
     """Adds each tuple to a stream as an entry of the fields that are named; the tuple is acked when Redis has it.

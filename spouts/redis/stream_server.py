@@ -11,19 +11,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from trident.errors import SourceAwayError, SpoutError
 from trident.servers.redis_server import RedisServer, driver, error_text, is_transient
 
-__all__ = [
-    "NOTHING",
-    "Entry",
-    "RedisServerOptions",
-    "ServerAway",
-    "StreamCalls",
-    "StreamInfo",
-    "StreamServer",
-    "id_of",
-    "order_of",
-    "told",
-]
-
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from trident.arrow import arrow_type, ipc_of, schema_of, table_of, table_of_ipc
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
 
-__all__ = ["ArrowPart", "RowsEmitter", "cut_table", "fields_of_schema", "fitted", "table_of_rows", "typed_fields"]
-
 _MIN_ROWS_PER_PART = 1024
 
 _DDL: dict[pa.DataType, str] = {

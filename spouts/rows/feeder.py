@@ -17,8 +17,6 @@ from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
-__all__ = ["FeederBatchSpout"]
-
 
 class FeederBatchSpout:
     """Each `feed` is one batch. Transactional while the process runs; its rows are lost with it.

@@ -28,8 +28,6 @@ from trident.errors import ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
-__all__ = ["FixedBatchSpout"]
-
 
 class FixedBatchSpout:
     """Emits the given rows in batches of `max_batch_size`, once, or again and again with `cycle`.

@@ -27,9 +27,6 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 
-__all__ = ["RateSpout", "RowSchedule"]
-
-
 # When which row is due: a steady rate after an optional ramp.
 
 _US = 1_000_000

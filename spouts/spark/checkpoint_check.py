@@ -21,17 +21,6 @@ from trident.errors import CheckpointMismatchError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "Checkpoint",
-    "check_checkpoint",
-    "check_handed",
-    "digest_of",
-    "is_batch",
-    "read_batch",
-    "read_checkpoint",
-    "sources_of",
-]
-
 _CHOICES = (
     "Restore the checkpoint that belongs to the log; or begin again with a new checkpoint, a new log_dir and empty states; or, "
     "if you know what the states have, start once with adopt_checkpoint=True: then the query continues where this checkpoint "

@@ -26,17 +26,6 @@ from trident.fields import Fields
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "Chunk",
-    "ChunkEmitter",
-    "ChunkLimits",
-    "ChunkPart",
-    "cut_chunks",
-    "said_by_spark",
-    "sync_folder",
-    "write_dataframe",
-]
-
 _COMPRESSION = "zstd"
 _WRITTEN = "partition int, number int, file string, rows bigint, bytes bigint, length bigint, crc bigint"
 

@@ -30,8 +30,6 @@ from trident.spout.interfaces import BatchCoordinator, Definition, Lag, Transact
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["CHUNKS_PER_BATCH", "DataFrameCoordinator"]
-
 CHUNKS_PER_BATCH = 8
 """How many chunks a full batch has, so that several tasks read it and a slow state can be given less."""
 

@@ -19,15 +19,6 @@ from trident.spout.interfaces import SpoutType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "DataFrameSpout",
-    "checked_folder",
-    "dataframe_of",
-    "fields_of_dataframe",
-    "fields_of_source",
-    "is_dataframe",
-]
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 

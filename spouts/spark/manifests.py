@@ -16,18 +16,6 @@ from spouts.spark.chunks import Chunk, sync_folder
 from trident.errors import CheckpointMismatchError, SpoutError, describe
 from trident.fields import Fields
 
-__all__ = [
-    "Manifest",
-    "check_owner",
-    "fields_as_text",
-    "new_rows_folder",
-    "owner_of",
-    "read_manifest",
-    "remove_others",
-    "remove_rows",
-    "write_manifest",
-]
-
 _VERSION = 1
 _NAME = "manifest.json"
 _ROWS = "rows-"

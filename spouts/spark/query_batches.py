@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["QueryCoordinator", "QuerySettings"]
-
 _CHUNK = ChunkLimits(65_536, 32 << 20)
 _used: set[str] = set()  # the checkpoints of this process
 _used_lock = threading.Lock()

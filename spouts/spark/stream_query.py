@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["StreamQuery"]
-
 _log = logging.getLogger(__name__)
 _STOP_S = 30.0
 

@@ -18,8 +18,6 @@ from trident.spout.interfaces import SpoutType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StructuredStreamingSpout"]
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 

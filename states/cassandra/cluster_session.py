@@ -25,8 +25,6 @@ from cassandra.query import tuple_factory
 from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, StoreAwayError
 
-__all__ = ["CassandraConnection", "UnknownOutcome", "borrow", "give_back"]
-
 _RECONNECT_S = 0.5
 _DDL_TIMEOUT_S = 60.0
 _REFUSED = (cassandra.AuthenticationFailed, cassandra.Unauthorized)

@@ -18,8 +18,6 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord, refuse_read_only
 
-__all__ = ["RECORD", "CassandraBackingMap"]
-
 
 class CassandraBackingMap(BackingMap):
     """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time.

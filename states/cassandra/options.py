@@ -12,8 +12,6 @@ from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.storekit import Account, Expiring, seconds, whole
 
-__all__ = ["CassandraOptions", "table_name"]
-
 _NAME = re.compile(r"[A-Za-z0-9_]{1,48}")
 _MAX_NAME = 48
 _READ_LEVELS = ("ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM")

@@ -12,8 +12,6 @@ from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.options import CassandraOptions
 from trident.storekit import by_count, by_size
 
-__all__ = ["BATCH_BYTES", "RowStatements"]
-
 BATCH_BYTES = 40 << 10
 """The largest batch of several rows. The server's own limit is 50 KiB by default, and it counts a little more."""
 

@@ -11,8 +11,6 @@ from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.options import CassandraOptions
 from trident.errors import ConfigError, StateError
 
-__all__ = ["check_consistency", "open_table"]
-
 _COLUMNS = {
     "state": ("partition_key", 0, "text"),
     "bucket": ("partition_key", 1, "int"),

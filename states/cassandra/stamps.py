@@ -22,8 +22,6 @@ from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
 from trident.state.encoding.codec import decode, encode
 
-__all__ = ["FLOOR_BUCKET", "PUTS_PER_COMMIT", "Registers", "Stamps", "timestamp"]
-
 FLOOR_BUCKET = -1
 """The bucket of the register with the floor; those of the sentinels are below it, those of keys above."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["DataFile", "added", "data_files", "name_of", "write_file"]
-
 _ROWS_PER_GROUP = 1 << 20
 _NAME = re.compile(r"part-(\d+)-(\d+)-[\da-f-]+\.snappy\.parquet")
 

@@ -15,8 +15,6 @@ from trident.errors import BackendError, StateError, StoreAwayError
 from trident.object_stores import is_refused, is_unanswered, short
 from trident.storekit import driver_package
 
-__all__ = ["VersionMoved", "columns", "driver", "reading", "writing"]
-
 _PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")

@@ -22,21 +22,6 @@ from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import EVERYTHING_WON, Winners
 from trident.storekit import displaced
 
-__all__ = [
-    "COMPACTION",
-    "RESET",
-    "STAGED_AS",
-    "BatchPlace",
-    "CommitNote",
-    "find_batch",
-    "is_only_staged",
-    "moved_by_compactions",
-    "newest_sentinel",
-    "only_compactions",
-    "overtaken",
-    "shown_batches",
-]
-
 
 def newest_sentinel(table: StateTable) -> Sentinel | None:
     """Return the sentinel of the version last seen, None if there is none; reads no other rows."""

@@ -14,8 +14,6 @@ from states.delta.layout import DeltaLayout, in_order
 from states.delta.state_table import ABSENT, StateTable
 from trident.state.txid import Sentinel
 
-__all__ = ["Index", "StagedCommit"]
-
 _TRIES = 5
 
 

@@ -15,8 +15,6 @@ from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 
-__all__ = ["IndexedValues", "Puts"]
-
 
 class IndexedValues:
     """The raw value of each key. A scan is read and reduced when it is first asked for: to rows, or at once to columns."""

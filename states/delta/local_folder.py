@@ -22,8 +22,6 @@ from urllib.parse import unquote
 from states.delta.old_versions import added_files, is_cut, is_whole
 from trident.errors import StateError
 
-__all__ = ["TableFolder"]
-
 _LOGGER = logging.getLogger(__name__)
 _LOG = "_delta_log"
 _INSIDE = "_trident"  # where the changes of a state are

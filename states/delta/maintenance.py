@@ -22,8 +22,6 @@ from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import StateError
 
-__all__ = ["Maintenance"]
-
 _LOGGER = logging.getLogger(__name__)
 _RUNS_PER_VACUUM = 8
 _LARGER_BY = 2

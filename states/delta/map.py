@@ -27,8 +27,6 @@ from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.storekit import check_move, refuse_read_only
 
-__all__ = ["DeltaBackingMap"]
-
 
 class DeltaBackingMap(BackingMap):
     """The key-value store in one Delta table: a backing map that keeps its own sentinel. Used by one thread at a time.

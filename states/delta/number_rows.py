@@ -17,8 +17,6 @@ from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PR
 from trident.state.columns.number_table import NumberTable
 from trident.state.txid import Sentinel
 
-__all__ = ["columns_of", "key_column", "number_table", "table_of"]
-
 
 def table_of(layout: DeltaLayout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
     """Build the rows of one commit, and that of its sentinel.

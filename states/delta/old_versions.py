@@ -20,16 +20,6 @@ from typing import Any, NamedTuple
 
 from pyarrow.fs import FileSelector, FileSystem
 
-__all__ = [
-    "TXN_IS_LAST",
-    "added_files",
-    "delete_files",
-    "delete_versions_before",
-    "is_cut",
-    "is_whole",
-    "removed_since",
-]
-
 _LOG = "_delta_log"
 _LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[\w.-]*(?:parquet|json))")
 _ENTRY, _CHECKPOINT = "json", "checkpoint.parquet"

@@ -19,8 +19,6 @@ from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.storekit import StoreOptions, whole
 
-__all__ = ["AT_PATH", "CHANGES", "DeltaOptions", "Place", "local_path"]
-
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class DeltaOptions(StoreOptions):

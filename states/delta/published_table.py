@@ -14,8 +14,6 @@ from states.delta.fence import newest_sentinel
 from states.delta.state_table import ABSENT, StateTable
 from trident.state.txid import Sentinel, Snapshot
 
-__all__ = ["Due", "PublishedTable", "Shown", "is_newest"]
-
 _SHOWN = "trident.shown"
 _BATCH = "trident.batch"
 _LOOKED_AT = 20  # versions; other programs may have added some of the last ones

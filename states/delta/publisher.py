@@ -20,8 +20,6 @@ from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import StateError, TridentError
 
-__all__ = ["Publisher"]
-
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
 _SHARE = 40  # publishing takes at most one part in so many of the time

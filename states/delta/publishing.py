@@ -17,8 +17,6 @@ from trident.errors import StateError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
 
-__all__ = ["Publishing"]
-
 _LOGGER = logging.getLogger(__name__)
 
 _NEWEST = Snapshot(1 << 62)

@@ -21,8 +21,6 @@ from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
 
-__all__ = ["SENTINEL_COLUMN", "SEQ_COLUMN", "VALUE_COLUMNS", "RawForms", "RawKey", "RawValue", "array_of", "python_of"]
-
 SEQ_COLUMN = "_seq"
 SENTINEL_COLUMN = "_sentinel"
 

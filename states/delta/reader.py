@@ -11,8 +11,6 @@ from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
 from trident.state.txid import Sentinel
 
-__all__ = ["Reader"]
-
 _MOST_ANSWERS = 1_000_000
 _FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 

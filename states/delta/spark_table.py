@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from trident.state.txid import Snapshot
 
-__all__ = ["delta_dataframe", "delta_package", "delta_session_conf", "load"]
-
 # Only the central repository, because Ivy's default chain looks into the local Maven folder first, and stops at a module
 # whose description is there without the jar.
 _IVY_SETTINGS = """<ivysettings>

@@ -39,8 +39,6 @@ from trident.state.txid import Sentinel, Txid
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
-__all__ = ["STAGED", "Staged", "StagedName", "Staging"]
-
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
 

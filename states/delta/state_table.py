@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["ABSENT", "StateTable"]
-
 ABSENT = -1
 """The version of a table that does not exist."""
 

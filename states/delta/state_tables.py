@@ -18,8 +18,6 @@ from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
 from trident.state.values import stand_before
 
-__all__ = ["PublishedRows", "StateTables"]
-
 
 class StateTables:
     """One state in Delta tables.

@@ -26,8 +26,6 @@ from trident.redaction import redacted
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["TableOpening", "TableRole", "only_data_files", "refuse_nesting"]
-
 _MARK = "trident "
 
 

@@ -29,8 +29,6 @@ from trident.state.values import OpaqueValue, TransactionalValue
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DeltaMapState", "DeltaStateAt", "delta_state_at"]
-
 
 class DeltaStateAt(State):
     """A Delta state as it was after a batch; read only.

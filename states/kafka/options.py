@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from trident.errors import ConfigError
 from trident.storekit import StoreOptions, seconds
 
-__all__ = ["KafkaTopicOptions"]
-
 _OURS = (
     "acks", "bootstrap.servers", "compression.codec", "compression.type", "delivery.report.only.error",
     "enable.idempotence", "error_cb", "group.id", "logger", "on_delivery", "request.required.acks", "transactional.id",

@@ -20,8 +20,6 @@ from trident.servers.kafka_client import kafka_package
 from trident.state.interfaces import StateConf, StateSpec, StateType
 from trident.storekit import check_options
 
-__all__ = ["KafkaTopicState"]
-
 
 @dataclass(frozen=True)
 class _TopicFactory:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from states.kafka.topic_writer import TopicRecord
     from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["ToTopic"]
-
 Encode = Callable[[Any], bytes | str | None]
 _ROLES = ("key", "value", "headers", "partition", "timestamp")
 

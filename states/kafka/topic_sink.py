@@ -29,8 +29,6 @@ from trident.state.sentinel import check_sentinel
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import FieldsCodec, RecordFence, SentinelRecord, refuse_read_only
 
-__all__ = ["TopicSink"]
-
 
 class TopicSink(State):
     """A `State` that writes records; see `ToTopic` for what feeds it."""

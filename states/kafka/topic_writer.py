@@ -24,8 +24,6 @@ from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.servers.kafka_client import STRANGER, Reports, is_away, is_passing
 from trident.storekit import Register, Retries
 
-__all__ = ["TopicRecord", "TopicWriter", "backend_error"]
-
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _UNREAD = b"\0"  # no sentinel begins with it

@@ -22,8 +22,6 @@ from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import RecordFence, Register, SentinelRecord
 
-__all__ = ["CommitGuard"]
-
 _NEVER = b"0"
 
 

@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 
 from trident.storekit import SentinelRecord, no_sentinel, sentinel_of
 
-__all__ = ["Baseline", "BaselineCodec", "Health", "loss", "moves_page"]
-
 _EVICTIONS = (
     b"evictions",
     b"slab_reassign_evictions_nomem",

@@ -23,8 +23,6 @@ from trident.errors import ConfigError, CorruptValueError
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 
-__all__ = ["MAX_NAME_BYTES", "Named", "Names", "prefix_of", "unwrap", "wrap"]
-
 MAX_NAME_BYTES = 250
 """The longest name that a server takes."""
 

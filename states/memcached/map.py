@@ -27,8 +27,6 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_count, by_size, refuse_read_only
 
-__all__ = ["MemcachedMap"]
-
 _AT_ONCE = b"-1"  # an item that has expired when it is stored: a delete with a condition, in one request
 
 

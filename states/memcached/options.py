@@ -8,8 +8,6 @@ from typing import ClassVar
 
 from trident.storekit import Expiring, ServerCalls, seconds, whole
 
-__all__ = ["MemcachedOptions"]
-
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class MemcachedOptions(ServerCalls, Expiring):

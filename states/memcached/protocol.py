@@ -13,8 +13,6 @@ from typing import NamedTuple
 from trident.errors import BackendError
 from trident.state.interfaces import Key
 
-__all__ = ["CHANGED", "Item", "Refusal", "Replies", "gets_command", "refused", "store_command"]
-
 _CRLF = b"\r\n"
 _RECEIVE_BYTES = 1 << 18
 

@@ -17,8 +17,6 @@ from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, EnvironmentProblem
 from trident.storekit import warn_of_eviction, warn_once
 
-__all__ = ["ServerWatch"]
-
 _LOGGER = logging.getLogger(__name__)
 _NEVER = b"0"
 _LOOK_AGAIN_S = 0.001

@@ -17,8 +17,6 @@ from states.memcached.protocol import Item, Refusal, Replies, gets_command, stor
 from trident.errors import BackendError, StoreAwayError
 from trident.storekit import Retries, driver_package
 
-__all__ = ["MemcachedConnection", "Servers", "Write"]
-
 T = TypeVar("T")
 Write = tuple[bytes, bytes, bytes, bytes, bytes | None]
 """Name, client flags, expiration, value, and the token that must still stand; None: there must be no such item."""

@@ -12,8 +12,6 @@ from trident.state.columns.number_table import NumberTable
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel
 
-__all__ = ["MemoryData"]
-
 
 class MemoryData:
     """The values and the sentinel of one partition.

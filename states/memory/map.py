@@ -14,8 +14,6 @@ from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 from trident.storekit import check_move, displaced
 
-__all__ = ["ColumnarMemoryMap", "MemoryBackingMap"]
-
 V = TypeVar("V")
 
 

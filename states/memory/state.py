@@ -23,9 +23,6 @@ from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
 from trident.storekit import Kinds, check_options
 
-__all__ = ["LRUMemoryMapState", "MemoryMap", "MemoryMapState", "kept_data"]
-
-
 # Where the data of all states in memory are: one registry for the process, by factory and state.
 
 _PROCESS = uuid4().hex

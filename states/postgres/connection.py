@@ -20,8 +20,6 @@ from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
 from trident.storekit import Retries, warn_once
 
-__all__ = ["PostgresConnection", "Session"]
-
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 

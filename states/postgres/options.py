@@ -9,8 +9,6 @@ from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.storekit import Account, ServerCalls, seconds, whole
 
-__all__ = ["MAX_NAME_BYTES", "PostgresOptions"]
-
 MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
 

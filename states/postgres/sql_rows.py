@@ -15,8 +15,6 @@ from states.postgres.options import MAX_NAME_BYTES, PostgresOptions
 from trident.state.interfaces import StateConf
 from trident.storekit import Puts, StoredRows, by_count, by_size
 
-__all__ = ["PostgresRows", "table_name"]
-
 _READ = "SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])"
 # A cursor would keep a transaction open while the caller works.
 _LIST = "SELECT key FROM {table} WHERE key > %b AND key < ' '::bytea ORDER BY key LIMIT %b"

@@ -18,8 +18,6 @@ from trident.redaction import redacted
 from trident.state.interfaces import IBackingMap, StateConf
 from trident.storekit import StoreState, WholeCommitMap, driver_package
 
-__all__ = ["PostgresState"]
-
 
 class PostgresState(StoreState[str | PostgresOptions]):
     """States in PostgreSQL; each method takes a URL or a `PostgresOptions`, and its fields by name.

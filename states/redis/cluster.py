@@ -18,8 +18,6 @@ from states.redis.options import RedisOptions
 from states.redis.wire import Call, Link, Server
 from trident.servers.redis_server import DEFAULT_PORT, driver, name_of
 
-__all__ = ["Cluster"]
-
 Address = tuple[str, int]
 _ASKING = Call(-1, lambda: (b"ASKING",), lambda _answer: None)
 _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")

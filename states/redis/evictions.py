@@ -12,8 +12,6 @@ from states.redis.options import RedisOptions
 from states.redis.wire import Call, Link, Wire
 from trident.storekit import warn_of_eviction, warn_once
 
-__all__ = ["Evictions", "greeted", "info_of", "persistence_risk"]
-
 _LOGGER = logging.getLogger(__name__)
 _STATS = (b"INFO", b"stats")
 _COUNTED = re.compile(rb"^(evicted_keys|total_commands_processed):(\d+)", re.MULTILINE)

@@ -6,8 +6,6 @@ from trident.errors import BackendError, StoreAwayError
 from trident.servers import redis_server
 from trident.servers.redis_server import code_of, error_text
 
-__all__ = ["is_moving", "is_transient", "refused"]
-
 _MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
 _AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
 """A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""

@@ -23,8 +23,6 @@ from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit import SentinelRecord
 
-__all__ = ["RedisFence", "fenced"]
-
 # Each script has the hash of the sentinels as KEYS[1], the field of the partition's sentinel as ARGV[1] and the writer's own
 # record as ARGV[2]. It answers 1, or the record that it found instead, or nil where there was none. Redis runs it as a whole.
 # KEYS[2 …] are all other keys that it touches. From them a node of a cluster knows, while their slot is being moved, whether it

@@ -35,8 +35,6 @@ from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.storekit import FieldsCodec
 
-__all__ = ["SENTINEL", "ClusterLayout", "KeyGroup", "RedisLayout", "default_prefix", "escaped"]
-
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
 

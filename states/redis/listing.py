@@ -16,8 +16,6 @@ from trident.errors import BackendError
 from trident.state.encoding.codec import decode_keys
 from trident.state.interfaces import Key
 
-__all__ = ["empty", "key_pages"]
-
 Names = list[bytes]
 
 _PAGE = 1000

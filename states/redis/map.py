@@ -29,8 +29,6 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_size, refuse_read_only
 
-__all__ = ["RedisBackingMap"]
-
 _REMEMBERED = 50_000  # keys of one read whose names are kept for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.

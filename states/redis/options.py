@@ -9,8 +9,6 @@ from trident.errors import ConfigError
 from trident.servers.redis_server import RedisServer
 from trident.storekit import Account, Expiring, ServerCalls, whole
 
-__all__ = ["MAX_KEYS_PER_CALL", "RedisOptions"]
-
 MAX_KEYS_PER_CALL = 3_900
 """A Lua call of Redis takes up to 7,999 arguments on its stack: two for each key."""
 

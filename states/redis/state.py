@@ -13,8 +13,6 @@ from trident.state.encoding.serializers import serializer_for
 from trident.state.interfaces import StateConf
 from trident.storekit import StoreMapFactory, StoreState
 
-__all__ = ["RedisState"]
-
 
 class _RedisMapFactory(StoreMapFactory):
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> RedisBackingMap:

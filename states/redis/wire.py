@@ -21,8 +21,6 @@ from trident.errors import ConfigError
 from trident.servers.redis_server import driver, name_of
 from trident.storekit import Retries
 
-__all__ = ["Call", "Command", "Link", "Server", "Wire", "eval_of", "script"]
-
 Result = TypeVar("Result")
 
 _WINDOW = 8

@@ -28,8 +28,6 @@ from trident.cli.console import reporting, say
 from trident.cli.daemon_commands import add_daemon_commands, add_ui_command
 from trident.cli.run_command import add_run_command
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="trident",
     help="Storm Trident's exactly-once topologies on Apache Spark: run them, read their states, look into their logs.",

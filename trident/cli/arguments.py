@@ -17,37 +17,6 @@ from trident.config import NO_URL, Config, is_url
 from trident.errors import ConfigError
 from trident.servers.zookeeper_address import is_zookeeper
 
-__all__ = [
-    "AsJson",
-    "ClusterAddress",
-    "ClusterToken",
-    "Conf",
-    "Debug",
-    "Engine",
-    "Include",
-    "LogDir",
-    "LogFormat",
-    "Logs",
-    "MetricsHost",
-    "MetricsPort",
-    "Recovery",
-    "Requirements",
-    "SubmittedName",
-    "Target",
-    "Token",
-    "Topology",
-    "Ui",
-    "UiHost",
-    "UiPort",
-    "UiToken",
-    "Workers",
-    "conf_of",
-    "executors_of",
-    "existing_log",
-    "local_folder",
-    "log_named",
-]
-
 
 class Recovery(StrEnum):
     """What to do when the log and a store do not belong together."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from trident.cluster.client.cluster_client import ClusterClient
     from trident.cluster.client.topology_overviews import TopologyOverview
 
-__all__ = ["add_to"]
-
 _WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
 Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]

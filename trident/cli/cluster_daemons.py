@@ -16,8 +16,6 @@ from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
 from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded
 from trident.cluster_errors import ClusterError
 
-__all__ = ["run_nimbus", "run_supervisor", "run_up"]
-
 _LOCAL = "127.0.0.1"
 _FIRST_PORT = 6700
 _LOOK_S = 0.2

@@ -18,8 +18,6 @@ from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 from trident.redaction import shown_settings
 
-__all__ = ["duration", "first_line", "print_errors", "print_json", "print_list", "print_logs", "print_topology"]
-
 _MOST_NAMES = 5
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 

@@ -20,21 +20,6 @@ from rich.table import Table
 from trident.errors import FencedError, TridentError
 from trident.observe.events import AttemptFailed, JsonFormatter, TopologyTerminated, event_logger, event_of
 
-__all__ = [
-    "INTERRUPTED",
-    "PIPE_WIDTH",
-    "REPLACED",
-    "Signals",
-    "ending_signals",
-    "is_wide",
-    "json_line",
-    "problems",
-    "reporting",
-    "results",
-    "say",
-    "table",
-]
-
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
 

@@ -13,8 +13,6 @@ from trident.cli.arguments import ClusterAddress, ClusterToken, Debug, LogFormat
 from trident.cli.console import reporting
 from trident.extras import needs_package
 
-__all__ = ["add_daemon_commands", "add_ui_command"]
-
 Host = Annotated[
     str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
 ]

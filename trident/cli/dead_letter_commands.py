@@ -24,8 +24,6 @@ from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, waiting
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode
 
-__all__ = ["app", "list_letters", "replay", "show"]
-
 app = typer.Typer(
     help="List dead letters, show one whole, or put them back through the topology.",
     epilog="Example: `trident dead-letters list trident-log/word-count`, then `trident dead-letters replay "

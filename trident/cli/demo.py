@@ -32,8 +32,6 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
 
-__all__ = ["Demo"]
-
 _TOP = 10
 _DIFFERENCES = 5
 _LINE_EVERY_S = 5.0

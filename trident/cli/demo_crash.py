@@ -22,8 +22,6 @@ from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import TridentError
 
-__all__ = ["DemoJob", "Kill", "run_with_kills"]
-
 _LOOK_S = 0.005
 _GONE_S = 30.0
 _LONGEST_SOCKET_FOLDER = 60  # Spark refuses more characters: the path of a socket is of a limited length

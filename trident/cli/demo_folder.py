@@ -18,8 +18,6 @@ from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogHeldError, SpoutError, StateError
 
-__all__ = ["DemoFolder", "DemoText", "count_words", "find_text", "standard_library"]
-
 _BATCHES = 32  # about so many, whatever the amount of text
 _BATCH_BYTES = (1 << 10, 8 << 20)
 

@@ -14,8 +14,6 @@ from trident.drpc.server import DEFAULT_PORT
 from trident.runtime.running import RunningTopology
 from trident.topology import TridentTopology
 
-__all__ = ["Serving", "serve"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

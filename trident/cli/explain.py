@@ -8,8 +8,6 @@ import typer
 
 from trident.topology import TridentTopology
 
-__all__ = ["explain"]
-
 
 def explain(topology: TridentTopology, dot: bool, mermaid: bool, as_json: bool) -> None:
     """Print the stages of a topology, or its graph, or its states.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from trident.runtime.running import RunningTopology
 
-__all__ = ["LineDisplay"]
-
 _LINE_EVERY_S = 5.0
 _RATE_OVER_S = 5.0
 

@@ -26,8 +26,6 @@ from trident.servers.zookeeper_address import is_zookeeper
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 
-__all__ = ["log", "report", "short"]
-
 _NOUNS = {"batches": ("batch", "batches"), "dead_letters": ("dead letter",), "tuples": ("tuple",)}
 _SHORT = 60
 _SHORT_TEXT = 24

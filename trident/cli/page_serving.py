@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = ["PageServing", "serve_cluster"]
-
 _LOOK_S = 0.2
 
 

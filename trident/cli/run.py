@@ -22,8 +22,6 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
 
-__all__ = ["Beside", "Display", "NoDisplay", "RunOutcome", "all_beside", "drive", "run"]
-
 Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
 """Returns a context that is open while a topology runs."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from trident.cli.page_serving import PageServing
     from trident.cli.run import Beside
 
-__all__ = ["add_run_command"]
-
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
 """The options that say nothing to a topology of spouts and bolts."""
 

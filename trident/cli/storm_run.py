@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = ["run_storm"]
-
 _LOOK_S = 0.1
 _LINE_EVERY_S = 5.0
 _LATENCY_OF_S = 600

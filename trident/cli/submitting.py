@@ -23,8 +23,6 @@ from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
 from trident.runtime.reading.targets import NoSuchTarget
 
-__all__ = ["Code", "WaitedTooLong", "submit", "upgrade"]
-
 _LOOK_S = 0.3
 
 

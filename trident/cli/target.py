@@ -16,8 +16,6 @@ from trident.spark.shipping import ship_modules_of
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
-__all__ = ["load_runnable", "load_topology", "settings", "storm_settings"]
-
 
 def load_topology(target: str, name: str | None = None) -> TridentTopology:
     """Import `MODULE:TOPOLOGY`, see `trident.runtime.reading.targets`; what names nothing is a wrong use of the command.

@@ -11,8 +11,6 @@ import os
 import signal
 import threading
 
-__all__ = ["end_with_parent"]
-
 
 def end_with_parent() -> None:
     """From now on, end this process group when standard input ends."""

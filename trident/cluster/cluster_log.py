@@ -18,8 +18,6 @@ from trident.cluster_errors import ClusterError
 from trident.config import Config
 from trident.coordination.log_reader import exists
 
-__all__ = ["log_of", "log_of_base", "submitted_log"]
-
 
 def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:
     """Return the log of the topologies of this name: in the ZooKeeper of the cluster, or on this machine.

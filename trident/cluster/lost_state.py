@@ -9,8 +9,6 @@ from trident.cluster.state.cluster_address import STATE_FILE
 from trident.cluster_errors import ClusterError
 from trident.coordination.log_reader import exists
 
-__all__ = ["left_of"]
-
 _MOST_TOLD = 10
 
 

@@ -20,8 +20,6 @@ from trident.ui.cluster_pages import Action, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import topology_row
 
-__all__ = ["ClusterOverview", "open_cluster_pages"]
-
 _ACTION_TIMEOUT_S = 30.0
 
 

@@ -20,8 +20,6 @@ from trident.redaction import shown_configuration, shown_settings
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
 
-__all__ = ["Acting", "ClusterTopologyPages", "facts", "uptime_text", "why_waiting"]
-
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""
 

@@ -22,8 +22,6 @@ from trident.errors import CommitOrderError
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 
-__all__ = ["AttemptStatus", "MasterBatchCoordinator"]
-
 
 class AttemptStatus(Enum):
     """Where an attempt is on its way."""

@@ -14,8 +14,6 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import FencedError, ForeignLogError, LogError
 
-__all__ = ["DurableLog", "check_topology", "state_to_continue"]
-
 
 class DurableLog(ABC):
     """A log that is open for writing. Threads may append at the same time; a forked child may not.

@@ -25,8 +25,6 @@ import msgpack
 
 from trident.errors import CorruptLogError
 
-__all__ = ["HEAD_BYTES", "Frame", "decode", "encode", "frame", "read_frames"]
-
 SYNCED = b"\xc1TL\xb1"  # MessagePack never uses 0xc1, so no payload begins like a frame
 UNSYNCED = b"\xb2TL\xc1"  # no beginning of it is a beginning of the other
 _HEAD = struct.Struct(">4sII")

@@ -28,8 +28,6 @@ from typing import NamedTuple
 
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 
-__all__ = ["Claim", "Listing", "SegmentName", "held_by", "list_log", "os_error_text"]
-
 _SEGMENT = re.compile(r"(\d{8,})-(\d{4,})\.log$")
 _CLAIM = re.compile(r"epoch-(\d{8,})$")
 _TEMPORARY = re.compile(r"(?:epoch-)?(\d{8,})[^/]*\.tmp$")

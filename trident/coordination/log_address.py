@@ -17,8 +17,6 @@ from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_reader import ZooKeeperReader
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
-__all__ = ["open_log", "open_reader"]
-
 
 def open_log(log_dir: str | os.PathLike[str], topology: str, takeover: bool = False) -> TransactionLog:
     """Open the log of a topology, or make one, and become its writer; see `FileLog.open` and `ZooKeeperLog.open`."""

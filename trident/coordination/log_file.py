@@ -10,8 +10,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["LogFile", "make_directory", "sync_directory"]
-
 _SPACE = 64 << 10
 _sync_data = getattr(os, "fdatasync", os.fsync)  # not every POSIX system has fdatasync
 

@@ -16,8 +16,6 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import record_from_data
 from trident.errors import CorruptLogError, LogError
 
-__all__ = ["FORMAT", "VERSION", "LogReader", "exists", "header_of", "state_of"]
-
 FORMAT = "trident-log"
 VERSION = 1
 _TRIES = 20

@@ -26,8 +26,6 @@ from trident.coordination.records import (
 from trident.state.txid import Sentinel, Snapshot
 from trident.state.winners import Epochs, Winners
 
-__all__ = ["HISTORY", "LogState"]
-
 HISTORY = 100  # commits that the folded state remembers in full
 
 

@@ -12,8 +12,6 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, LogError
 
-__all__ = ["MemoryLog", "TransactionLog", "TransactionLogReader"]
-
 
 class TransactionLog(Protocol):
     """The interface of a log, as the driver uses it."""

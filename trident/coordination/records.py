@@ -9,24 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-__all__ = [
-    "LETTERS",
-    "AdoptRecord",
-    "CommitRecord",
-    "DefineRecord",
-    "LayoutRecord",
-    "Ranges",
-    "Record",
-    "ResetRecord",
-    "StartRecord",
-    "TopologyRecord",
-    "count_of",
-    "numbers_of",
-    "ranges_of",
-    "record_from_data",
-    "with_letters",
-]
-
 
 @dataclass(frozen=True)
 class Record:

@@ -31,8 +31,6 @@ from trident.coordination.zookeeper_nodes import (
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 from trident.servers import local_processes
 
-__all__ = ["ZooKeeperClaim", "held_by"]
-
 logger = logging.getLogger(__name__)
 
 _held_here: set[str] = set()

@@ -23,8 +23,6 @@ from trident.coordination.zookeeper_segment import ZooKeeperSegments
 from trident.errors import FencedError, LogError
 from trident.servers.zookeeper_address import ZooKeeperAddress
 
-__all__ = ["ZooKeeperLog"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -32,8 +32,6 @@ from trident.errors import LogError
 from trident.servers.zookeeper_address import ZooKeeperAddress
 from trident.servers.zookeeper_session import AUTH, SessionChange, ZooKeeperSession
 
-__all__ = ["PART_BYTES", "SESSION_S", "ClaimName", "LogNodes", "ZooKeeperConnection", "part_of", "parts_of"]
-
 PART_BYTES = 900_000
 """A request to ZooKeeper has at most 1 MiB (`jute.maxbuffer`), with everything in it."""
 

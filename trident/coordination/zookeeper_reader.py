@@ -16,8 +16,6 @@ from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection, 
 from trident.errors import CorruptLogError, LogError
 from trident.servers.zookeeper_address import ZooKeeperAddress
 
-__all__ = ["ZooKeeperReader"]
-
 _TRIES = 20
 _AT_ONCE = 100
 

@@ -21,8 +21,6 @@ from trident.coordination.zookeeper_nodes import (
 )
 from trident.errors import LogError
 
-__all__ = ["ZooKeeperSegments"]
-
 logger = logging.getLogger(__name__)
 
 _RECORDS = 1000

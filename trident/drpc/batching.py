@@ -24,8 +24,6 @@ from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["Answer", "RequestExecutor", "RequestQueue"]
-
 logger = logging.getLogger(__name__)
 
 Answer = list[list[Any]]

@@ -12,8 +12,6 @@ from urllib.parse import quote, urlsplit
 from trident.errors import ConfigError, DRPCExecutionException, describe
 from trident.redaction import redacted
 
-__all__ = ["DRPCClient"]
-
 
 class _Own(threading.local):
     connection: http.client.HTTPConnection | None = None

@@ -15,8 +15,6 @@ from trident.errors import ConfigError, DRPCExecutionException, TopologyError, d
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
 
-__all__ = ["DRPCFunction", "LocalDRPC"]
-
 
 class DeclaredTopology(Protocol):
     """A declared topology; `TridentTopology` is one."""

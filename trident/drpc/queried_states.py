@@ -17,8 +17,6 @@ from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot
 
-__all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "QueriedTopology", "RequestStates"]
-
 
 @runtime_checkable
 class QueriedTopology(Protocol):

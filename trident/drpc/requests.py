@@ -36,8 +36,6 @@ from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.joins import join, multi_reduce
 from trident.runtime.steps.rows import StepRun
 
-__all__ = ["RequestSteps"]
-
 _REQUEST = "$request"
 _NUMBER = Fields(f"{_REQUEST}: bigint")
 

@@ -23,8 +23,6 @@ from trident.http.plain_json import to_json
 from trident.http.server_thread import ServerThread
 from trident.http.strangers import is_loopback
 
-__all__ = ["DEFAULT_PORT", "DRPCServer", "make_app"]
-
 DEFAULT_PORT = 3774
 """Storm's port for DRPC over HTTP."""
 

@@ -14,8 +14,6 @@ from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateSpec, StateType
 from trident.state.map_state import MapStateFactory
 
-__all__ = ["describe", "store_of"]
-
 
 def describe(graph: Graph) -> list[dict[str, Any]]:
     """Return one mapping for each state, in order of declaration; see `TridentTopology.describe`."""

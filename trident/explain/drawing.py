@@ -9,8 +9,6 @@ from trident.explain.labels import stages_of, what
 from trident.graph import Graph, Node, PersistNode, QueryNode
 from trident.planner import make_plan
 
-__all__ = ["to_dot", "to_mermaid"]
-
 _MERMAID = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", "`": "#96;", "\n": "<br/>"}
 
 

@@ -36,8 +36,6 @@ from trident.operations.names import operation_name
 from trident.planner import Plan
 from trident.planner.placing import place
 
-__all__ = ["Stage", "names_of", "routing_text", "stages_of", "what"]
-
 _ROUTINGS = {
     "shuffle": "in turn",
     "broadcast": "to all",

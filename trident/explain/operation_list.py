@@ -11,8 +11,6 @@ from trident.observe.picture import state_node
 from trident.planner import Fragment, Plan, Sink
 from trident.planner.fragments import is_entry
 
-__all__ = ["edges_of_plan", "operations_of_plan"]
-
 _SAME_TASK = "same task"
 
 

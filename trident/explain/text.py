@@ -14,8 +14,6 @@ from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.placing import misplaced
 
-__all__ = ["explain"]
-
 
 def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> str:
     """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.

@@ -18,8 +18,6 @@ from trident.roles import has
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Aggregating", "ChainedAggregatorDeclarer", "declare", "member_of"]
-
 S = TypeVar("S", bound=StreamBase)
 
 

@@ -15,8 +15,6 @@ from trident.roles import has
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["StreamBase", "check_apart", "is_fields", "key_of", "refuse_state", "refuse_this_batch"]
-
 
 class StreamBase(TridentNames):
     """A node of the graph, seen as the stream of its tuples."""

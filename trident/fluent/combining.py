@@ -14,8 +14,6 @@ from trident.operations.adapters import output_fields
 from trident.operations.interfaces import GroupedMultiReducer, MultiReducer
 from trident.roles import has
 
-__all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]
-
 
 @runtime_checkable
 class _Grouped(Protocol):

@@ -14,8 +14,6 @@ from trident.graph import Graph, Node, Resources, StateNode
 from trident.naming import TridentNames
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
-__all__ = ["Declaration", "is_name", "spec_of"]
-
 PLACES = ("auto", "driver", "executors")
 """Where a state may be committed."""
 

@@ -16,8 +16,6 @@ from trident.fluent.windowing import EVENT_TIMES, keeping
 from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node
 from trident.state.interfaces import StateFactory, StateSpec
 
-__all__ = ["JoinOutFieldsMode", "JoinType", "join", "join_within", "joined_fields", "outer_of"]
-
 
 class JoinType(Enum):
     """Whether a side of a join may be missing: `OUTER` at a side's place fills it with nulls where it has no row."""

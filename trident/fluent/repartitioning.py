@@ -13,8 +13,6 @@ from trident.graph import RepartitionNode, Resources, Routing
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Repartitioning", "Resourceful", "with_cpu", "with_memory"]
-
 
 class Repartitioning(StreamBase):
     """The calls of `Stream` that change in which partition a tuple is.

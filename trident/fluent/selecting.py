@@ -14,8 +14,6 @@ from trident.operations.expressions import Expression, col
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Selecting"]
-
 
 class Selecting(StreamBase):
     """The calls of `Stream` that take expressions over its fields."""

@@ -25,8 +25,6 @@ from trident.operations.windows import (
 )
 from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
-__all__ = ["EVENT_TIMES", "Windowing", "keeping"]
-
 S = TypeVar("S", bound=StreamBase)
 
 EVENT_TIMES = {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz", "bigint": "timestamp"}

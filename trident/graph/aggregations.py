@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 from trident.graph.nodes import Node
 
-__all__ = ["AggregateNode", "Aggregation", "JoinSide", "JoinWithinNode", "Member", "PersistNode", "QueryNode", "StateNode",
-           "WindowNode"]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Member:

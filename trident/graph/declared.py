@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 from trident.graph.aggregations import StateNode
 from trident.graph.nodes import DrpcNode, Node, SpoutNode
 
-__all__ = ["Graph", "Resources"]
-
 
 @dataclass(frozen=True)
 class Resources:

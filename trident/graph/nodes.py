@@ -17,24 +17,6 @@ from trident.fields import Fields
 if TYPE_CHECKING:
     from trident.operations.expressions import Expression
 
-__all__ = [
-    "DrpcNode",
-    "EachNode",
-    "ExchangeNode",
-    "FilterNode",
-    "JoinNode",
-    "MapNode",
-    "MergeNode",
-    "MultiReduceNode",
-    "Node",
-    "PeekNode",
-    "ProjectNode",
-    "RepartitionNode",
-    "Routing",
-    "SelectNode",
-    "SpoutNode",
-]
-
 
 @dataclass(frozen=True)
 class Node:

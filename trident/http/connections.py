@@ -21,8 +21,6 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-__all__ = ["HEAD_S", "MAX_HEADERS", "MAX_HEAD_BYTES", "BoundedServer", "affordable"]
-
 MAX_HEAD_BYTES = 16 << 10
 """The longest head of a request: its first line and headers, or what follows its body."""
 MAX_HEADERS = 100

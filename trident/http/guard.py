@@ -11,8 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trident.http.strangers import stranger
 
-__all__ = ["Guard", "Rules"]
-
 
 @dataclass(frozen=True)
 class Rules:

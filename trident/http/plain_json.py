@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["plain", "to_json"]
-
 
 def to_json(value: Any, not_finite: Callable[[float], Any] = lambda number: None) -> bytes:
     """Return a value as JSON in UTF-8; `not_finite` says what is written for a number that JSON has not."""

@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Self
 from trident.errors import ConfigError
 from trident.extras import needs_package
 
-__all__ = ["ServerThread"]
-
 logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import SplitResult, urlsplit
 
-__all__ = ["is_loopback", "stranger"]
-
 
 def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
     """Return why a request is one of another site, None if it is not.

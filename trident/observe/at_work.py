@@ -15,20 +15,6 @@ from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
-__all__ = [
-    "AtWork",
-    "RunningBatch",
-    "RunningCall",
-    "Stall",
-    "StallLog",
-    "Tone",
-    "duration",
-    "is_stalled",
-    "place_of",
-    "stalls",
-    "visible",
-]
-
 Tone = Literal["good", "quiet", "warn", "bad"]
 
 _TOLD_S = 10.0

@@ -10,8 +10,6 @@ from trident.naming import counted
 from trident.spout.interfaces import Lag, TransactionAttempt
 from trident.state.key_counts import KeyCounts
 
-__all__ = ["BatchCommitted", "Phases", "Placement", "Read", "event_head"]
-
 Placement = Literal["driver", "executors"]
 """Where a state commits."""
 

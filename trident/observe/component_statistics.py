@@ -11,18 +11,6 @@ from typing import Literal
 
 from trident.observe.rolling_totals import ALL_TIME, window_over
 
-__all__ = [
-    "ComponentDescription",
-    "ComponentKind",
-    "ComponentStatistics",
-    "Edge",
-    "EdgeStatistics",
-    "ExecutorStatistics",
-    "Figures",
-    "TopologyStatistics",
-    "WindowStatistics",
-]
-
 ComponentKind = Literal["spout", "step", "exchange", "state", "query", "bolt", "acker"]
 
 _SHORTEST_S = 1e-3

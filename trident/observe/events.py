@@ -20,18 +20,6 @@ from typing import Any, NamedTuple
 from trident.observe.batch_committed import BatchCommitted, Placement, event_head
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = [
-    "AttemptFailed",
-    "JsonFormatter",
-    "TopologyEvent",
-    "TopologyListener",
-    "TopologyStarted",
-    "TopologyTerminated",
-    "event_logger",
-    "event_of",
-    "log_event",
-]
-
 
 class TopologyStarted(NamedTuple):
     """A topology started: log, states, spouts and engine are open.

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["HEARTBEAT_BYTES", "heartbeat_of"]
-
 HEARTBEAT_BYTES = 6000
 """About how many bytes of JSON it has at most."""
 

@@ -13,8 +13,6 @@ from trident.http.strangers import is_loopback, stranger
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["Collects", "MetricsServer"]
-
 _CLIENT_S = 10.0  # within which a client sends its request
 
 

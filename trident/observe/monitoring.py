@@ -27,8 +27,6 @@ from trident.observe.metrics_server import MetricsServer
 from trident.observe.open_metrics import Metrics
 from trident.observe.topology_status import TopologyStatus
 
-__all__ = ["MOST_WAITING", "Delivery", "Monitoring"]
-
 _LISTENERS_END_S = 5.0
 
 

@@ -19,8 +19,6 @@ from trident.observe.topology_status import TopologyStatus
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["BOUNDS_S", "OTHER", "Metrics", "StormMetrics"]
-
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the buckets of `trident_batch_seconds`."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from trident.observe.component_statistics import ComponentStatistics, EdgeStatistics, WindowStatistics
 
-__all__ = ["picture", "state_node"]
-
 Entry = dict[str, Any]
 
 

@@ -11,8 +11,6 @@ from typing import Any, Literal
 from trident.observe.batch_committed import BatchCommitted, Phases
 from trident.state.key_counts import NO_KEYS
 
-__all__ = ["LagTrend", "RecentBatches", "RecentRate", "Trend"]
-
 Entry = dict[str, Any]
 
 _RECENT_S = 10.0

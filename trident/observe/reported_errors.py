@@ -13,8 +13,6 @@ from typing import Protocol, Self
 
 from trident.observe.events import AttemptFailed
 
-__all__ = ["WHOLE_TOPOLOGY", "ErrorFeed", "HasErrors", "LastErrors", "ReportedError"]
-
 WHOLE_TOPOLOGY = "__topology"
 """The component of an error that ended the topology."""
 

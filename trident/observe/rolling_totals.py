@@ -11,8 +11,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["ALL_TIME", "BUCKETS", "WINDOWS_S", "Difference", "Windows", "window_over"]
-
 BUCKETS = 20
 WINDOWS_S = (600, 10_800, 86_400)
 """Ten minutes, three hours, one day."""

@@ -12,9 +12,6 @@ from typing import Any
 from trident.observe.reported_errors import ReportedError
 from trident.observe.rolling_totals import ALL_TIME
 
-__all__ = ["error_entry", "last_error", "number_text", "pretty_seconds", "window_names"]
-
-
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
 
 

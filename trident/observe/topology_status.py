@@ -23,8 +23,6 @@ from trident.observe.picture import picture
 from trident.observe.reported_errors import ReportedError
 from trident.observe.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
 
-__all__ = ["TopologyStatus", "WorkerStatus"]
-
 Entry = dict[str, Any]
 _OF_HEAD = ("txid", "share", "engine", "deactivated")
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from trident.observe.at_work import AtWork, Stall, Tone, duration, stalls, visible
 
-__all__ = ["verdict"]
-
 Line = tuple[Tone, str]
 
 _ORDER: Sequence[Tone] = ("good", "quiet", "warn", "bad")

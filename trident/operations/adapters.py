@@ -24,9 +24,6 @@ from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["PlainConsumer", "PlainFilter", "PlainFlatMap", "PlainFunction", "PlainMap", "adapt", "aggregate_type",
-           "output_fields", "query_types", "refuse_missing_output"]  # fmt: skip
-
 _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
 
 

@@ -12,8 +12,6 @@ from trident.tuples import TridentCollector, TridentTuple
 if TYPE_CHECKING:
     from trident.stream import Stream
 
-__all__ = ["Assembly", "FirstN", "FirstRows"]
-
 
 @runtime_checkable
 class Assembly(Protocol):

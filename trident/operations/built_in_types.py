@@ -9,8 +9,6 @@ from trident.fields import Fields, is_nested
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Split, Sum
 from trident.operations.testing import StringLength
 
-__all__ = ["built_in_type", "check_query", "check_texts"]
-
 
 def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
     """Return the type of the output field of a built-in aggregator; None for any other aggregator.

@@ -22,23 +22,6 @@ from trident.operations.interfaces import (
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = [
-    "Count",
-    "Debug",
-    "Equals",
-    "FilterNull",
-    "First",
-    "Last",
-    "MapGet",
-    "Max",
-    "Min",
-    "Negate",
-    "SnapshotGet",
-    "Split",
-    "Sum",
-    "TupleCollectionGet",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from trident.operations.interfaces import Aggregator
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["MaxBy", "MaxWithComparator", "MinBy", "MinWithComparator"]
-
 Comparator = Callable[[Any, Any], int]
 Kept = tuple[Any, TridentTuple] | None
 

@@ -11,8 +11,6 @@ from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
 from trident.operations.expressions import Expression
 
-__all__ = ["type_of"]
-
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 _NUMBERS = frozenset({*_WHOLE, "float", "double"})
 _ORDERED = frozenset({*_NUMBERS, "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})

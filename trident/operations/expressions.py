@@ -15,8 +15,6 @@ from typing import Any, NoReturn
 from trident.errors import TopologyError
 from trident.fields import normal_type
 
-__all__ = ["Expression", "coalesce", "col", "if_else", "lit"]
-
 _BINARY = re.compile(r"[-+*/&|<>=!]+")
 
 

@@ -17,28 +17,6 @@ from typing import Any, Generic, TypeVar
 from trident.operations.metrics import Counter
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = [
-    "Aggregator",
-    "BaseAggregator",
-    "BaseFilter",
-    "BaseFunction",
-    "BaseMultiReducer",
-    "BaseOperation",
-    "BaseQueryFunction",
-    "BaseStateUpdater",
-    "CombinerAggregator",
-    "Consumer",
-    "Filter",
-    "FlatMapFunction",
-    "Function",
-    "GroupedMultiReducer",
-    "MapFunction",
-    "MultiReducer",
-    "Operation",
-    "ReducerAggregator",
-    "TridentOperationContext",
-]
-
 T = TypeVar("T")
 S = TypeVar("S")
 PlainFunction = Callable[..., Any]

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Counter", "add_counts", "count_again", "counting"]
-
 
 class _Here(threading.local):
     counts: dict[str, int] | None = None  # what this thread collects; None: it does not collect

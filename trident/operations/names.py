@@ -15,8 +15,6 @@ from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["MergedCombiner", "StructQuery", "function_name", "merging_member", "operation_name", "spread", "step_label"]
-
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 
 

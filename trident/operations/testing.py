@@ -8,8 +8,6 @@ from typing import Any
 from trident.operations.interfaces import Aggregator, Filter, Function
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["CountAsAggregator", "StringLength", "TrueFilter", "TuplifyArgs"]
-
 
 class StringLength(Function):
     """The number of characters of a text.

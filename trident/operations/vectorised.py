@@ -14,8 +14,6 @@ from trident.fields import Fields, FieldsLike
 from trident.operations.interfaces import Operation
 from trident.operations.names import function_name
 
-__all__ = ["ArrowFilter", "ArrowFunction", "arrow_filter", "arrow_function"]
-
 
 class ArrowFunction(Operation):
     """A function over Arrow arrays; subclass it where it needs `prepare`, else write a function with `arrow_function`.

@@ -12,15 +12,6 @@ from typing import ClassVar, Self
 
 from trident.errors import TopologyError
 
-__all__ = [
-    "EventTime",
-    "SlidingCountWindow",
-    "SlidingDurationWindow",
-    "TumblingCountWindow",
-    "TumblingDurationWindow",
-    "WindowConfig",
-]
-
 _MS = timedelta(milliseconds=1)
 
 

@@ -28,8 +28,6 @@ from trident.graph import (
 )
 from trident.planner.plan import Exchange, Fragment, Sink, Step
 
-__all__ = ["fragment_of", "inputs_of", "is_entry"]
-
 
 def is_entry(graph: Graph, node: Node) -> bool:
     """Whether a fragment begins at the node. A query of a static state is an ordinary step: it runs in the workers."""

@@ -10,8 +10,6 @@ from trident.graph import Graph, Node, PersistNode, QueryNode
 from trident.spout.interfaces import DeclaresSpoutType, SpoutType
 from trident.state.interfaces import StateType
 
-__all__ = ["EXACT", "EarlyRead", "early_reads", "is_exact", "kind_text", "lack_text", "spout_type_of"]
-
 EXACT = frozenset(
     {
         (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),

@@ -10,8 +10,6 @@ from trident.graph import Resources
 from trident.planner.placing import place
 from trident.planner.plan import Plan
 
-__all__ = ["StageLoad", "commit_loads", "stage_loads"]
-
 
 @dataclass(frozen=True)
 class StageLoad:

@@ -14,8 +14,6 @@ from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of
 
-__all__ = ["Meaning", "changes", "dropped", "meaning_of"]
-
 Facts = Mapping[str, Mapping[str, Any]]
 
 

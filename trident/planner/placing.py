@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from trident.graph import JoinWithinNode, Node, PersistNode, QueryNode, Routing, WindowNode
 from trident.planner.plan import Exchange, Fragment, Plan, Sink
 
-__all__ = ["Placed", "misplaced", "place"]
-
 
 @dataclass(frozen=True)
 class Placed:

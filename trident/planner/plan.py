@@ -38,8 +38,6 @@ from trident.graph import (
     WindowNode,
 )
 
-__all__ = ["Exchange", "Fragment", "Plan", "Sink", "Step", "keeping", "kept_by", "most_kept", "partitions_of_state"]
-
 
 @dataclass(frozen=True)
 class Step:

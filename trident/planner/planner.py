@@ -22,8 +22,6 @@ from trident.graph import (
 from trident.planner.fragments import fragment_of, inputs_of, is_entry
 from trident.planner.plan import Exchange, Fragment, Plan, keeping, kept_by, most_kept, partitions_of_state
 
-__all__ = ["RequestPlan", "make_plan", "make_request_plan"]
-
 
 def make_plan(graph: Graph) -> Plan:
     """Return the plan of a graph's batches; `TopologyError` if there are none. DRPC requests have plans of their own."""

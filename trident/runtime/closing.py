@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Closers", "close_all"]
-
 logger = logging.getLogger(__name__)
 
 Close = Callable[[], Any]

@@ -10,8 +10,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["DaemonPool"]
-
 T = TypeVar("T")
 
 

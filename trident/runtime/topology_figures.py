@@ -21,8 +21,6 @@ from trident.runtime.loop.progress import Progress
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of
 
-__all__ = ["TopologyFigures"]
-
 _STATES = {"running": "ACTIVE", "inactive": "INACTIVE", "stopped": "STOPPED", "failed": "FAILED"}
 _OF_PAGE = ("message", "txid", "batches", "tuples", "share")
 _OF_HEALTH = ("failures", "lastFailure", "deadLetters", "waiting")

@@ -14,8 +14,6 @@ from trident.errors import TridentError
 from trident.observe.at_work import AtWork, StallLog
 from trident.runtime.loop.loop import BatchLoop
 
-__all__ = ["Watch"]
-
 logger = logging.getLogger(__name__)
 
 _STOP_S = 10.0

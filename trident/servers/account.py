@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from trident.errors import ConfigError
 from trident.redaction import SECRET, Redacted
 
-__all__ = ["ServerAccount"]
-
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ServerAccount(Redacted):

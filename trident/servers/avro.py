@@ -13,8 +13,6 @@ from trident.errors import ConfigError, SpoutError, describe
 from trident.extras import needs_package
 from trident.fields import Fields
 
-__all__ = ["Avro", "Registry"]
-
 _SIMPLE = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "bytes": "binary",
     "string": "string", "enum": "string", "fixed": "binary",

@@ -12,8 +12,6 @@ from trident.redaction import redacted
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
 
-__all__ = ["STRANGER", "Reports", "error_of", "is_away", "is_passing", "kafka_package"]
-
 _log = logging.getLogger(__name__)
 
 _UNREACHABLE = ("_TRANSPORT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-__all__ = ["machine", "stat_of"]
-
 
 @functools.cache
 def machine() -> str | None:

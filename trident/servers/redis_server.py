@@ -13,8 +13,6 @@ from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.servers.account import ServerAccount
 
-__all__ = ["DEFAULT_PORT", "RedisServer", "code_of", "driver", "error_text", "is_transient", "name_of"]
-
 DEFAULT_PORT = 6379
 
 # The code of an error, which Redis before 7 hides in the text of the error of a script.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from trident.errors import ConfigError
 
-__all__ = ["ZooKeeperAddress", "is_zookeeper"]
-
 _BEGIN = re.compile(r"zookeeper:/", re.IGNORECASE)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _PORT = 2181

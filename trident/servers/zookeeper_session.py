@@ -18,8 +18,6 @@ from trident.extras import needs_package
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-__all__ = ["AUTH", "CallResult", "PendingAnswer", "SessionChange", "ZooKeeperSession", "lost_errors"]
-
 AUTH = "TRIDENT_ZOOKEEPER_AUTH"
 """The environment variable with the account: `digest:USER:PASSWORD`."""
 

@@ -17,16 +17,6 @@ from trident.errors import EnvironmentProblem, describe
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = [
-    "MINIMUM_JAVA",
-    "JavaVersion",
-    "check_java",
-    "check_master",
-    "master_of",
-    "pin_python_of",
-    "pin_worker_python",
-]
-
 MINIMUM_JAVA = 17
 _ANSWER_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
 
-__all__ = ["JobFailed", "bound_reached", "cannot_import", "executor_problem", "job_failure", "jvm_gone", "way_out"]
-
 # A stack frame, also inside a text of Spark: java.base/java.lang.Thread.run(Thread.java:840)
 _STACK = re.compile(r"\s+(at|\.\.\.) |Driver stacktrace|[\w.$/<>]+\((Native Method|Unknown Source|\w+\.\w+:\d+)\)$")
 

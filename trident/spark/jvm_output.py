@@ -8,8 +8,6 @@ import re
 import selectors
 import threading
 
-__all__ = ["BrokenPipes", "JvmOutput"]
-
 
 class JvmOutput:
     """What the JVM writes to stderr: held back while Spark starts, passed on afterwards.

@@ -33,8 +33,6 @@ from trident.spark.jvm_output import JvmOutput
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-__all__ = ["spark_session", "stop_session"]
-
 logger = logging.getLogger(__name__)
 
 _REQUIRED = {

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["ship_code", "ship_modules_of"]
-
 logger = logging.getLogger(__name__)
 
 _OWN = ("trident", "states", "spouts")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.resource import ResourceProfile
 
-__all__ = ["cores_of_executors", "memory_settings", "most_per_task", "most_shipped", "profiles_of", "undone_memory"]
-
 logger = logging.getLogger(__name__)
 
 _OVERHEAD = "spark.executor.memoryOverhead"

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from pyspark import daemon
 
-__all__ = ["import_what_workers_need", "main"]
-
 _OWN = ("trident", "states", "spouts")
 _SHIPPED = "trident-code-*.zip"  # in the working directory of an executor that was sent the driver's code
 _NEEDED = (

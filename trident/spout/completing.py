@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["PartitionRead"]
-
 
 class PartitionRead(NamedTuple):
     """What reading one partition returned. An emitter gives it in the run that gives the rows, so both belong together.

@@ -22,22 +22,6 @@ from trident.tuples import TridentCollector
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Away",
-    "BatchCoordinator",
-    "DeclaresSpoutType",
-    "Definition",
-    "Emitter",
-    "IBatchSpout",
-    "ICommitterTridentSpout",
-    "ITridentSpout",
-    "Lag",
-    "Quick",
-    "SpoutType",
-    "TransactionAttempt",
-    "coordinator_of",
-]
-
 Definition = Any
 
 

@@ -20,15 +20,6 @@ from trident.spout.interfaces import Lag, SpoutType, TransactionAttempt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "IOpaquePartitionedTridentSpout",
-    "IPartitionedTridentSpout",
-    "OpaquePartitionedEmitter",
-    "PartitionCollector",
-    "PartitionedCoordinator",
-    "PartitionedEmitter",
-]
-
 
 class PartitionCollector(Protocol):
     """Takes what an emitter reads, in order.

@@ -15,17 +15,6 @@ from trident.fields import Fields, FieldsLike
 from trident.roles import Role
 from trident.spout.interfaces import Away
 
-__all__ = [
-    "Activated",
-    "DeclaresOutputFields",
-    "IRichSpout",
-    "OutputFieldsDeclarer",
-    "RichSpoutDefaults",
-    "SpoutOutputCollector",
-    "TopologyContext",
-    "fields_of_rich_spout",
-]
-
 
 @dataclass(frozen=True)
 class TopologyContext:

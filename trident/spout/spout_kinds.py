@@ -12,8 +12,6 @@ from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.spout.partitioned import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout
 from trident.spout.rich import IRichSpout, fields_of_rich_spout
 
-__all__ = ["AnySpout", "fields_of_spout", "is_partitioned"]
-
 AnySpout = ITridentSpout | IPartitionedTridentSpout | IOpaquePartitionedTridentSpout | IBatchSpout | IRichSpout
 
 _STRUCTURAL: tuple[type, ...] = (ITridentSpout, IBatchSpout, IRichSpout)

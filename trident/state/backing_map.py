@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from trident.state.kinds import Key
     from trident.state.txid import Sentinel, Txid
 
-__all__ = ["BackingMap", "MapFacts", "backing_map"]
-
 
 @dataclass(frozen=True)
 class MapFacts:

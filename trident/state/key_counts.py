@@ -9,8 +9,6 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-__all__ = ["NO_KEYS", "KeyCounts", "count_keys", "counting_keys"]
-
 
 class KeyCounts(NamedTuple):
     """Keys of one state in one batch.

@@ -7,8 +7,6 @@ from typing import Any
 
 from trident.errors import ConfigError
 
-__all__ = ["Key", "StateType", "kind_of", "state_type"]
-
 Key = tuple[Any, ...]
 """The values of the grouping fields, in field order."""
 

@@ -27,8 +27,6 @@ from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sent
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import owned
 
-__all__ = ["CommittedMap"]
-
 
 class CommittedMap(State, ABC):
     """What the three kinds share: the commit's life cycle, the sentinel, and the keys that it wrote so far."""

@@ -20,8 +20,6 @@ from trident.state.winners import Winners
 if TYPE_CHECKING:
     from trident.state.columns.number_columns import NumberColumns
 
-__all__ = ["OpaqueMap"]
-
 _HEAD: Callable[[Any], tuple[int, int]] = itemgetter(0, 1)  # txid and attempt of an OpaqueValue
 
 

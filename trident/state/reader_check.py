@@ -6,8 +6,6 @@ from trident.errors import StateReadError
 from trident.state.sentinel import described, is_expected, is_foreign, wanted
 from trident.state.txid import Sentinel, Txid, epoch_of
 
-__all__ = ["check_reading"]
-
 
 def check_reading(
     state: str, partition: int, found: Sentinel | None, before: Txid, after: Txid, place: str = ""

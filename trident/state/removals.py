@@ -16,8 +16,6 @@ from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
-__all__ = ["REMOVAL_LAG", "Removals"]
-
 REMOVAL_LAG = 16
 """How many batches a removed key stays in the store as None, for readers that are that many batches behind."""
 

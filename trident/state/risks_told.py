@@ -5,8 +5,6 @@ It is a property of the process, because a store warns where it connects, and kn
 
 from __future__ import annotations
 
-__all__ = ["suppress_warnings", "warnings_suppressed"]
-
 _left = False
 
 

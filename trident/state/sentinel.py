@@ -23,23 +23,6 @@ from trident.state.backing_map import BackingMap, backing_map
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.txid import Sentinel, Txid, epoch_of
 
-__all__ = [
-    "SENTINEL_KEY",
-    "ReservedKeySentinel",
-    "check_move",
-    "check_sentinel",
-    "described",
-    "displaced",
-    "fenced",
-    "is_atomic",
-    "is_expected",
-    "is_foreign",
-    "is_forward",
-    "is_other_run",
-    "is_sentinel_key",
-    "wanted",
-]
-
 SENTINEL_KEY = "\x00trident-sentinel"
 
 

@@ -12,8 +12,6 @@ from trident.state.interfaces import Key, MapState, State, ValueUpdater, kind_of
 from trident.state.txid import Snapshot
 from trident.state.wrappers.forwarding import passed_on
 
-__all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
-
 _OF_A_VALUE = {"get", "get_at", "update"}
 
 DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"

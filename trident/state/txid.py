@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     pass
 from trident.state.winners import EVERYTHING_WON, Epochs, Winners
 
-__all__ = [
-    "RETRY_BITS",
-    "Sentinel",
-    "Snapshot",
-    "Txid",
-    "epoch_of",
-]
-
 RETRY_BITS = 20
 """An attempt is `epoch << RETRY_BITS | retry`: no epoch's attempts are those of another one."""
 

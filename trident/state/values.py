@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "UNKNOWN_ATTEMPT",
-    "Combine",
-    "CombinerUpdates",
-    "CombinerValueUpdater",
-    "OpaqueValue",
-    "ReducerValueUpdater",
-    "TransactionalValue",
-    "kept",
-    "own",
-    "owned",
-    "stand_before",
-]
-
 V = TypeVar("V")
 
 Combine = Literal["sum", "min", "max"]

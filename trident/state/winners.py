@@ -11,12 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "EVERYTHING_WON",
-    "Epochs",
-    "Winners",
-]
-
 
 @dataclass(frozen=True)
 class Winners:

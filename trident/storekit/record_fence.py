@@ -12,8 +12,6 @@ from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit.sentinel_records import RecordCodec, SentinelRecord
 
-__all__ = ["RecordFence", "Register", "refuse_read_only", "warn_of_eviction", "warn_once"]
-
 N = TypeVar("N")
 _UNREAD = b""  # no record is empty
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["Retries", "by_count", "by_size"]
-
 T = TypeVar("T")
 
 _DOUBLED = 30

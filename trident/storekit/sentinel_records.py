@@ -10,8 +10,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from trident.errors import CorruptValueError
 from trident.state.txid import Sentinel
 
-__all__ = ["FieldsCodec", "RecordCodec", "SentinelRecord", "no_sentinel", "sentinel_of"]
-
 N = TypeVar("N")
 _TYPES = (str, int, int, str, bool, str)  # of the fields of a sentinel
 

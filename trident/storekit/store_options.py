@@ -20,8 +20,6 @@ from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 
-__all__ = ["Account", "Expiring", "MapOptions", "ServerCalls", "StoreOptions", "check_options", "seconds", "whole"]
-
 T = TypeVar("T")
 _BOUNDS = "trident.bounds"
 

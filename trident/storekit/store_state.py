@@ -15,8 +15,6 @@ from trident.state.map_state import map_state
 from trident.state.wrappers.forwarding import SerializedMap
 from trident.storekit.store_options import Expiring, MapOptions
 
-__all__ = ["Kinds", "StoreMapFactory", "StoreState", "driver_package"]
-
 T = TypeVar("T")
 OpenMap = Callable[[Any, StateConf, int], IBackingMap[bytes]]
 """`(options, conf, partition) -> map of bytes`; pickled to where the state is used, so it connects in the call."""

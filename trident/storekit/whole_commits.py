@@ -19,8 +19,6 @@ from trident.state.txid import Sentinel, Txid
 from trident.storekit.record_fence import RecordFence, Register, refuse_read_only
 from trident.storekit.sentinel_records import FieldsCodec, SentinelRecord
 
-__all__ = ["Puts", "StoredRows", "WholeCommitMap"]
-
 Puts = dict[bytes, bytes | None]
 """The values to write, by key; None deletes."""
 

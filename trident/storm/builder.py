@@ -19,8 +19,6 @@ from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer, StreamSpec
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = ["TopologyBuilder", "start_on_spark"]
-
 
 @dataclass
 class _Set:

@@ -11,8 +11,6 @@ from trident.storm.groupings import Subscription
 from trident.storm.interfaces import IBasicBolt, IRichBolt
 from trident.storm.storm_topology import BoltSpec, StormTopology
 
-__all__ = ["check_signatures", "check_topology", "is_basic"]
-
 
 def check_topology(topology: StormTopology) -> None:
     """Raise `TopologyError` for the first thing that is wrong; it names component, stream and field."""

@@ -13,8 +13,6 @@ from trident.storm.interfaces import CustomStreamGrouping
 from trident.storm.storm_config import StormConfig
 from trident.storm.streams import DEFAULT_STREAM
 
-__all__ = ["BoltDeclarer", "DeclaredComponent", "SpoutDeclarer"]
-
 
 @dataclass
 class DeclaredComponent:

@@ -7,8 +7,6 @@ from typing import Literal
 
 from trident.storm.interfaces import CustomStreamGrouping
 
-__all__ = ["Grouping", "GroupingKind", "Subscription"]
-
 GroupingKind = Literal[
     "shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle", "partial_key", "custom"
 ]

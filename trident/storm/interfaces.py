@@ -15,20 +15,6 @@ from trident.errors import TopologyError
 from trident.storm.storm_tuples import Tuple
 from trident.storm.streams import StreamDeclarer
 
-__all__ = [
-    "BaseBasicBolt",
-    "BaseRichBolt",
-    "BaseRichSpout",
-    "BasicOutputCollector",
-    "CustomStreamGrouping",
-    "IBasicBolt",
-    "IRichBolt",
-    "IRichSpout",
-    "OutputCollector",
-    "SpoutOutputCollector",
-    "TopologyContext",
-]
-
 
 class SpoutOutputCollector(Protocol):
     """Takes what a spout emits."""

@@ -25,8 +25,6 @@ from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import DeathWatch
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["LocalCluster", "LocalTopology"]
-
 logger = logging.getLogger("trident.storm")
 
 _STOP_S = 5.0

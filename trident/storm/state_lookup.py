@@ -14,8 +14,6 @@ from trident.storm.streams import StreamDeclarer
 if TYPE_CHECKING:
     from trident.runtime.reading.state_reader import StateReader
 
-__all__ = ["StateLookupBolt"]
-
 
 class StateLookupBolt(BaseBasicBolt):
     """Emits each tuple with the value that a state has for its key, and the batch as of which that was read.

@@ -11,8 +11,6 @@ from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.setting_types import check_types, read_settings
 
-__all__ = ["StormConfig"]
-
 _STORMS_NAMES = {
     "topology.workers": "workers",
     "topology.acker.executors": "acker_executors",

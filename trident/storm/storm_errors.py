@@ -8,8 +8,6 @@ from collections import deque
 from trident.errors import TridentError
 from trident.storm.storm_config import StormConfig
 
-__all__ = ["DeathWatch", "TopologyDiedError", "WorkerLostError"]
-
 
 class WorkerLostError(TridentError):
     """A worker's process ended, or was not heard of for too long. Its executors start again elsewhere."""

@@ -12,8 +12,6 @@ from trident.storm.groupings import Subscription
 from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
 from trident.storm.streams import StreamSpec
 
-__all__ = ["ACKER", "BoltSpec", "Component", "SpoutSpec", "StormTopology"]
-
 ACKER = "__acker"
 
 

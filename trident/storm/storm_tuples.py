@@ -10,8 +10,6 @@ from trident.fields import Fields
 from trident.storm.streams import SYSTEM, TICK_STREAM
 from trident.tuples import TypedValues
 
-__all__ = ["Origin", "Tuple", "tuple_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:

@@ -9,8 +9,6 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.rich import OutputFieldsDeclarer
 
-__all__ = ["DEFAULT_STREAM", "SYSTEM", "TICK_STREAM", "StreamDeclarer", "StreamSpec"]
-
 DEFAULT_STREAM = "default"
 SYSTEM = "__system"
 TICK_STREAM = "__tick"

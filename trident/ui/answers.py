@@ -27,8 +27,6 @@ from trident.errors import BackendError, SourceAwayError, TridentError, Unsuppor
 from trident.http.guard import Rules
 from trident.http.plain_json import to_json
 
-__all__ = ["API", "PageError", "RawPaths", "answer", "body_of", "error_body", "problem", "rules_of_pages"]
-
 logger = logging.getLogger(__name__)
 
 # The first class that an error belongs to decides.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Action", "ClusterPages", "Page", "TopologyPages"]
-
 Page = dict[str, Any]
 """Plain data, ready for JSON; names as Storm UI has them where it has them (`/api/v1/topology/<id>` …)."""
 

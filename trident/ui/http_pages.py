@@ -16,8 +16,6 @@ from trident.ui.cluster_pages import Action, Page
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["HttpTopologyPages"]
-
 _TIMEOUT_S = 3.0
 _ACTION_S = 30.0  # and what the action itself waits for
 _KINDS: dict[str, type[Exception]] = {

@@ -9,8 +9,6 @@ from trident import __version__
 from trident.cluster_errors import NoSuchTopology
 from trident.ui.cluster_pages import Page, TopologyPages
 
-__all__ = ["OneTopology", "topology_row"]
-
 _RATES_S = 600
 _OF_ROW = (
     "id",

@@ -9,8 +9,6 @@ from typing import Self
 
 from trident.ui.cluster_pages import Page
 
-__all__ = ["TAIL_BYTES", "RecentLog", "page_of_log"]
-
 TAIL_BYTES = 64 << 10
 """How much of a log is told if no offset is given."""
 

@@ -39,8 +39,6 @@ from trident.http.guard import Guard
 from trident.ui.answers import PageError, RawPaths, answer, body_of, problem, rules_of_pages
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 
-__all__ = ["STATIC", "app"]
-
 STATIC = Path(__file__).parent / "static"
 """The files of the page."""
 

@@ -23,8 +23,6 @@ from trident.ui.cluster_pages import Action, Page
 if TYPE_CHECKING:
     from trident.runtime.running import RunningTopology
 
-__all__ = ["AnyRunning", "RunningPages", "StormPages", "TridentPages"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from trident.http.server_thread import ServerThread
 from trident.http.strangers import is_loopback
 from trident.ui.cluster_pages import ClusterPages
 
-__all__ = ["DEFAULT_PORT", "UIServer"]
-
 DEFAULT_PORT = 8080
 """The port of Storm UI."""
 

@@ -17,8 +17,6 @@ from states.delta.state_tables import StateTables
 from trident.errors import StateError
 from trident.object_stores import short
 
-__all__ = ["BaseReads"]
-
 _TRIES = 5
 
 R = TypeVar("R")

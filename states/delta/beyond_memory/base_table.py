@@ -22,8 +22,6 @@ from trident.errors import StateError
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["TRIMMED", "BaseTable", "Holds"]
-
 TRIMMED = "trident/trimmed"
 """The transaction of the change table whose version is the highest `_seq` that it need not hold."""
 

@@ -18,8 +18,6 @@ from pyarrow.fs import FileSystem
 
 from states.delta.beyond_memory.key_hashes import HASH_BITS, Hashes, Places, pairs
 
-__all__ = ["HASH_COLUMN", "ROWS_PER_GROUP", "Bucket", "BucketFile", "OpenedBucket", "is_bucket", "write_bucket"]
-
 HASH_COLUMN = "_trident_hash"
 
 ROWS_PER_GROUP = 1 << 14

@@ -16,8 +16,6 @@ from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket, BucketF
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys, hashes_in, rows_only
 from trident.errors import StateError
 
-__all__ = ["BucketLimits", "BucketedBase", "Rewrite"]
-
 _EVERYTHING = Bucket(0, 0)
 
 

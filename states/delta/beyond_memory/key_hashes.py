@@ -19,8 +19,6 @@ import pyarrow.compute as pc
 from trident.state.encoding.codec import encode
 from trident.state.encoding.equal_keys import canonical_key
 
-__all__ = ["HASH_BITS", "Hashes", "Places", "comparable", "hashes_of", "pairs", "same_keys"]
-
 Hashes = npt.NDArray[np.int64]
 """int64, shape (n,), never negative."""
 

@@ -25,8 +25,6 @@ from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PR
 from trident.state.interfaces import Key, StateType
 from trident.state.values import UNKNOWN_ATTEMPT
 
-__all__ = ["LargeIndex", "Merge", "Publish"]
-
 _ROWS_AT_ONCE = 1 << 18
 
 Publish = Callable[[pa.Table], tuple[pa.Table, npt.NDArray[np.bool_]]]

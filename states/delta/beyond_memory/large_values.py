@@ -16,8 +16,6 @@ import pyarrow as pa
 from states.delta.beyond_memory.bucketed_base import BucketedBase
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
 
-__all__ = ["LargeValues"]
-
 
 class LargeValues:
     """What is stored per key. Used by one thread at a time; what it returns never changes.

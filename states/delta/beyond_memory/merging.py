@@ -35,8 +35,6 @@ from states.delta.state_tables import StateTables
 from trident.errors import BackendError, StateError
 from trident.state.txid import Snapshot
 
-__all__ = ["Merging"]
-
 _LOGGER = logging.getLogger(__name__)
 _SHARE = 20  # merging for the sake of people takes at most one part in so many of the time
 _RUNS_PER_CHECKPOINT = 32

@@ -30,8 +30,6 @@ from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import BackendError, StateError
 
-__all__ = ["MemoryBounds", "OpenedBase", "built"]
-
 _LOGGER = logging.getLogger(__name__)
 _KEY_BYTES = 300  # of a key in the memory of a writer, without long values
 _NOT_MERGED = 4  # files of commits may repeat keys so often before they are counted as keys

@@ -12,8 +12,6 @@ import pyarrow as pa
 from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket
 from states.delta.beyond_memory.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
 
-__all__ = ["FoundRows", "SortedRows", "WantedKeys", "hashed", "hashes_in", "in_hash_order", "rows_only"]
-
 
 class FoundRows(NamedTuple):
     """The rows that a lookup found, and for each the number of its key among those asked for; in no order of the keys."""

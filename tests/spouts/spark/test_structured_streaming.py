@@ -18,7 +18,7 @@ from spouts import StructuredStreamingSpout
 from spouts.spark import query_batches
 from spouts.spark.chunks import Chunk, ChunkLimits
 from spouts.spark.manifests import Manifest, read_manifest
-from tests.harness.commands import environment, last_txid
+from tests.harness.commands import environment, last_txid, until
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import keep, start
 from tests.spouts.reading import rows_of
@@ -264,7 +264,10 @@ def test_a_stop_cancels_the_batch_and_available_now_ends_by_itself(words: Words)
         assert counts(running) == {"a": 1, "b": 1}
         running.process_all_available()  # the query has ended
         assert running.is_active
-    assert not [one.name for one in threading.enumerate() if one.name.startswith("streaming-")]
+    until(
+        lambda: not [one for one in threading.enumerate() if one.name.startswith("streaming-")],
+        "no thread of the query is left",
+    )
 
 
 @pytest.mark.spark

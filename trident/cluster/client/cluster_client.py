@@ -20,8 +20,6 @@ from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoSuchTopology
 
-__all__ = ["ClusterClient"]
-
 _CODE = "/api/v1/code"
 _PIECE = 1 << 16
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from trident.cluster_errors import ClusterError, NotAllowed
 
-__all__ = ["TOKEN_FILE", "TOKEN_VARIABLE", "find_token", "own_token"]
-
 TOKEN_FILE = "token"
 """The name of the file in the folder of a cluster that runs on this machine; only its user may read it."""
 

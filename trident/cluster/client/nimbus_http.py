@@ -17,8 +17,6 @@ from trident.extras import needs_package
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["LEADER", "NimbusHttp", "leader_url"]
-
 LEADER = "/nimbus/leader"
 _TIMEOUT_S = 30.0
 _PAUSE_S = 0.25

@@ -14,8 +14,6 @@ from trident.cluster_errors import NoSuchTopology
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
 
-__all__ = ["TopologyOverview", "errors_of", "find_topology", "overview", "overviews"]
-
 _FRESH_S = 30.0
 
 

@@ -20,8 +20,6 @@ from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, check_packag
 from trident.cluster.code.package_manifest import PackageManifest
 from trident.cluster_errors import BadPackage, ClusterError
 
-__all__ = ["UNUSED_S", "CodeStore", "IncomingPackage"]
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 UNUSED_S = 3600.0
 """How old a package is before it is removed: it is put before the topology that uses it is."""

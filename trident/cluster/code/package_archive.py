@@ -16,19 +16,6 @@ from typing import BinaryIO
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
 from trident.cluster_errors import BadPackage
 
-__all__ = [
-    "MAX_ARCHIVE_BYTES",
-    "MAX_BYTES",
-    "archive_of",
-    "check_package",
-    "files_below",
-    "files_of",
-    "find_module",
-    "read_manifest",
-    "sha256_of",
-    "unpack_into",
-]
-
 MAX_BYTES = 100 << 20
 """The most that a package may hold."""
 

@@ -17,8 +17,6 @@ from trident.spark.shipping import ship_modules_of
 from trident.storm import StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
-__all__ = ["MANIFEST", "PYTHON", "ComponentFacts", "PackageManifest", "load_from", "load_package"]
-
 MANIFEST = "trident-package.json"
 """The name of the manifest within a package."""
 

@@ -29,8 +29,6 @@ from trident.setting_types import gathered
 from trident.storm import StormConfig, StormTopology
 from trident.topology import TridentTopology
 
-__all__ = ["TopologyPackage", "make_package", "settings_of"]
-
 
 @dataclass(frozen=True)
 class TopologyPackage:

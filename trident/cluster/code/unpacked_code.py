@@ -23,8 +23,6 @@ from trident.cluster.code.package_archive import unpack_into
 from trident.cluster.code.package_manifest import MANIFEST, PYTHON, PackageManifest
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
-__all__ = ["CodeCache", "UnpackedCode", "install_requirements"]
-
 
 @dataclass(frozen=True)
 class UnpackedCode:

@@ -33,17 +33,6 @@ from trident.ui.running_pages import StormPages, TridentPages
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = [
-    "TopologyHandle",
-    "config_of",
-    "epoch_before",
-    "has_committed_since",
-    "log_before",
-    "proved",
-    "start_driven",
-    "with_proof",
-]
-
 
 class TopologyHandle:
     """A topology that runs in this process.

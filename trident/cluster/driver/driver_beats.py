@@ -14,8 +14,6 @@ from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 
-__all__ = ["DriverBeats"]
-
 logger = logging.getLogger(__name__)
 
 _EVERY_S = 1.0

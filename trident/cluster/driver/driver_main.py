@@ -31,8 +31,6 @@ from trident.observe.events import event_of
 from trident.ui.one_topology import OneTopology
 from trident.ui.ui_server import UIServer
 
-__all__ = ["main"]
-
 logger = logging.getLogger("trident.cluster.driver")
 
 _LOG_BYTES, _LOGS_KEPT = 10 << 20, 5

@@ -17,8 +17,6 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 from trident.errors import TridentError
 
-__all__ = ["Ending", "Orders"]
-
 logger = logging.getLogger(__name__)
 
 _READ_EVERY_S = 1.0

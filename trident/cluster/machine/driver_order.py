@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-__all__ = ["DriverEnd", "DriverOrder", "write_whole"]
-
 
 @dataclass(frozen=True)
 class DriverOrder:

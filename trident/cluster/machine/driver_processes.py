@@ -15,8 +15,6 @@ import psutil
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster_errors import ClusterError
 
-__all__ = ["RUN_VARIABLE", "DriverProcess", "adopt", "start_driver"]
-
 RUN_VARIABLE = "TRIDENT_DRIVER_RUN"
 _SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 

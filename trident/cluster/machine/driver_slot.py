@@ -17,8 +17,6 @@ from trident.cluster.state.beat_records import DriverDeath
 from trident.cluster.state.cluster_records import Assignment
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 
-__all__ = ["DriverSlot", "ReadyCode", "Wanted"]
-
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0

@@ -14,8 +14,6 @@ from pathlib import Path
 from trident.cluster.machine.driver_order import write_whole
 from trident.cluster_errors import ClusterError
 
-__all__ = ["MachineFolder", "read_log"]
-
 _LOG_TAIL = 1 << 16
 _OLD_LOG_S = 7 * 86400.0
 

@@ -16,8 +16,6 @@ from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError
 
-__all__ = ["MachineSupervisor", "SupervisorSettings"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAl
 from trident.ui.cluster_pages import Page, TopologyPages
 from trident.ui.ui_server import UIServer
 
-__all__ = ["SupervisorDaemon"]
-
 _FETCH_TIMEOUT_S = 60.0
 
 

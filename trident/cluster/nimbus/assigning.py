@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 from trident.cluster.state.beat_records import DriverDeath, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 
-__all__ = ["Assign", "Decision", "DriverHealth", "Forget", "Health", "MarkFailed", "Picture", "RollBack", "decide"]
-
 _YOUNG_S = 60.0  # a driver that ran longer than this has died for a new reason
 _MOVED_AFTER = 3
 _DEATHS_WINDOW_S = 1800.0

@@ -12,8 +12,6 @@ from typing import Any
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterUnreachable
 
-__all__ = ["Leadership", "hosts_of", "leader_of"]
-
 _LEADER, _HOSTS = "/nimbus/leader", "/nimbus/hosts"
 
 

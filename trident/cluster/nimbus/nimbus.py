@@ -26,8 +26,6 @@ from trident.cluster.state.cluster_records import Assignment, NodePort, StormBas
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 
-__all__ = ["Nimbus", "NimbusSettings"]
-
 logger = logging.getLogger(__name__)
 
 _TIDY_EVERY_S = 600.0

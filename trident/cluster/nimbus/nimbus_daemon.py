@@ -40,8 +40,6 @@ from trident.ui.answers import PageError, answer, body_of, problem
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ui_server import UIServer
 
-__all__ = ["NimbusDaemon", "nimbus_routes"]
-
 
 class NimbusDaemon:
     """A Nimbus that runs in this process. A context manager: leaving it stops it; topologies go on.

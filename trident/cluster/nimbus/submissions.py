@@ -37,8 +37,6 @@ from trident.errors import LogError
 from trident.planner.meaning import Meaning, changes, dropped
 from trident.storm import StormConfig
 
-__all__ = ["KILL_WAIT_S", "Submission", "Submissions", "UpgradeCheck", "check_upgrade"]
-
 KILL_WAIT_S = 30.0
 """How long what has begun may take before a topology is ended, unless it is said."""
 

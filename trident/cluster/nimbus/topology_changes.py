@@ -12,17 +12,6 @@ from trident.cluster.code.package_manifest import ComponentFacts, PackageManifes
 from trident.cluster.state.cluster_records import StatusKind, StormBase, WantedStatus
 from trident.cluster_errors import ClusterError
 
-__all__ = [
-    "activated",
-    "deactivated",
-    "killed",
-    "possible",
-    "rebalanced",
-    "refuse_killed",
-    "rolled_back",
-    "upgraded",
-]
-
 Components = Mapping[str, ComponentFacts]
 _MOST = 10_000
 

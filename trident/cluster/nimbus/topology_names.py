@@ -17,8 +17,6 @@ from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NameTaken, NoSuchTopology
 
-__all__ = ["TopologyNames", "is_name"]
-
 _NAMES, _COUNTER = "/names", "/counter"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 

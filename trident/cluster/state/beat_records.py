@@ -10,17 +10,6 @@ from typing import Any, Self
 from trident.cluster.state.cluster_records import Reading, dump
 from trident.cluster.state.cluster_state import ClusterState
 
-__all__ = [
-    "DRIVER",
-    "DriverDeath",
-    "ErrorInfo",
-    "SupervisorInfo",
-    "WorkerHeartbeat",
-    "all_deaths",
-    "forget_deaths",
-    "report_death",
-]
-
 DRIVER = "__driver"
 """The name of the driver among the components that have errors."""
 

@@ -12,8 +12,6 @@ from trident.cluster_errors import ClusterError
 from trident.errors import ConfigError
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
-__all__ = ["STATE_FILE", "default_address", "folder_of", "is_embedded", "open_cluster_state", "with_root"]
-
 STATE_FILE = "cluster.db"
 """The file of a cluster on this machine, in its folder."""
 _FOLDER = "trident-cluster"

@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from trident.cluster_errors import ClusterError
 
-__all__ = ["Assignment", "NodePort", "Reading", "StatusKind", "StormBase", "TopologyKind", "WantedStatus", "dump"]
-
 TopologyKind = Literal["trident", "bolts"]
 StatusKind = Literal["active", "inactive", "killed", "failed"]
 

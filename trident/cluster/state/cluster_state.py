@@ -12,20 +12,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from trident.cluster_errors import ClusterError
 
-__all__ = [
-    "MAX_DATA_BYTES",
-    "Callback",
-    "ClusterEvent",
-    "ClusterState",
-    "EventKind",
-    "EventTeller",
-    "Versioned",
-    "above",
-    "checked_data",
-    "checked_path",
-    "checked_way",
-]
-
 EventKind = Literal["created", "changed", "deleted", "children", "suspended", "connected", "expired"]
 """What a watch, or the session, tells.
 

@@ -15,8 +15,6 @@ from typing import Literal
 from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.local_processes import stat_of
 
-__all__ = ["SqliteFile", "holders_text", "prepare", "writers_of"]
-
 _FORMAT = 1
 _APPLICATION = 0x54524944  # "TRID": another program's file of the same name is told from ours
 

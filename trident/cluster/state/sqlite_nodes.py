@@ -21,24 +21,6 @@ from trident.cluster.state.cluster_state import EventKind, Versioned, above
 from trident.cluster_errors import ClusterError
 from trident.servers.local_processes import machine
 
-__all__ = [
-    "Lease",
-    "create",
-    "delete",
-    "delete_owned",
-    "end",
-    "find",
-    "is_open",
-    "journal_end",
-    "lapsed",
-    "next_number",
-    "open_lease",
-    "put",
-    "renew",
-    "replace",
-    "trim_journal",
-]
-
 
 def find(db: sqlite3.Connection, path: str) -> Versioned | None:
     """Return a node's data and version."""

@@ -13,8 +13,6 @@ from trident.cluster.state.cluster_state import ClusterEvent, EventKind, EventTe
 from trident.cluster.state.sqlite_file import SqliteFile
 from trident.cluster_errors import ClusterError
 
-__all__ = ["SqliteSession"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_LOOK_S = 1.0

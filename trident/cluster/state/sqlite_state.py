@@ -27,8 +27,6 @@ from trident.cluster.state.sqlite_file import SqliteFile, prepare
 from trident.cluster.state.sqlite_session import SqliteSession
 from trident.cluster_errors import ClusterError
 
-__all__ = ["SqliteClusterState"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_PARAMETERS = 500  # SQLite takes 999, or more since 3.32

@@ -16,8 +16,6 @@ from trident.cluster.state.cluster_records import Assignment, NodePort, StormBas
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError
 
-__all__ = ["StormClusterState"]
-
 _ASSIGNMENTS, _STORMS, _SUPERVISORS = "/assignments", "/storms", "/supervisors"
 _WORKERBEATS, _ERRORS = "/workerbeats", "/errors"
 _ERRORS_KEPT = 10

@@ -18,8 +18,6 @@ from trident.servers.zookeeper_session import AUTH, CallResult, SessionChange, Z
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-__all__ = ["ClusterSession"]
-
 
 class ClusterSession(ZooKeeperSession):
     """The session of a cluster's state; each request may take as long as the session lasts without an answer.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from kazoo.protocol.states import WatchedEvent
 
-__all__ = ["ZooKeeperClusterState", "ZooKeeperWatches"]
-
 Fire = Callable[["WatchedEvent"], None]
 Ask = Callable[["KazooClient", str, Fire | None], CallResult]
 

@@ -24,8 +24,6 @@ from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.interfaces import State
 from trident.state.key_counts import NO_KEYS, KeyCounts
 
-__all__ = ["Committed", "Updated", "check_one_writer", "marks_of"]
-
 
 @dataclass
 class Committed:

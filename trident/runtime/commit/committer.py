@@ -41,14 +41,6 @@ from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
-__all__ = [
-    "Committer",
-    "Reach",
-    "operations_of_commits",
-    "update_partition",
-    "update_time_partition",
-]
-
 
 def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
     """Return the user objects that persists and queries themselves call: updaters, query functions, aggregators."""

@@ -45,9 +45,6 @@ from trident.state.key_counts import counting_keys
 from trident.state.risks_told import suppress_warnings
 from trident.state.txid import Txid
 
-__all__ = ["Committing", "CommittingProgram", "committing_program"]
-
-
 _FIRST_PAUSE_S = 1.0
 
 

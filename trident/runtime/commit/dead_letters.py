@@ -28,8 +28,6 @@ from trident.runtime.steps.failures import Failure, LeftOut
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 
-__all__ = ["DeadLetter", "DeadLetters", "Request", "dead_letters_of", "waiting"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1  # of a letter, and of a request

@@ -19,17 +19,6 @@ from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 from trident.state.values import Combine
 
-__all__ = [
-    "PIECE",
-    "ColumnEntries",
-    "Entries",
-    "PiecedEntries",
-    "RowEntries",
-    "inputs_kept",
-    "inputs_of",
-    "takes_columns",
-]
-
 
 @dataclass(frozen=True)
 class RowEntries:

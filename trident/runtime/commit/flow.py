@@ -27,8 +27,6 @@ from trident.runtime.steps.failures import calls_user_code, failing_at
 from trident.runtime.steps.rows import StepRun
 from trident.state.txid import Snapshot, Txid
 
-__all__ = ["Flow", "paused_garbage_collection", "snapshot_of"]
-
 
 class Flow:
     """What waits for each node that is committed: first the output of the workers, then what nodes before it gave.

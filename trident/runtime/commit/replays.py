@@ -30,8 +30,6 @@ from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.runtime.steps.key_columns import places_of
 from trident.runtime.steps.rows import columns_of
 
-__all__ = ["Replays"]
-
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0

@@ -17,8 +17,6 @@ from typing import Any
 from trident.graph import StateNode
 from trident.runtime.reading.open_partitions import open_state
 
-__all__ = ["MOST_KEPT", "WorkerStates"]
-
 MOST_KEPT = 32
 """How many partitions a process keeps open, writers and readers together."""
 

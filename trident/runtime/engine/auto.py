@@ -18,8 +18,6 @@ from trident.runtime.engine.worker import Order, Program
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["AutoRunner", "LateRunner", "cores"]
-
 
 class AutoRunner:
     """Picks a runner for each batch, by its size.

@@ -27,18 +27,6 @@ from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import join_input, window_input
 
-__all__ = [
-    "Place",
-    "PutBack",
-    "PutBacks",
-    "check_places",
-    "put_backs_of",
-    "run_fragment",
-    "run_step",
-    "whole",
-    "with_rows",
-]
-
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Give the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""

@@ -18,8 +18,6 @@ from trident.runtime.engine.worker import Part
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["GatheredJob", "Gathering", "SharedResult", "WaitingAttempt"]
-
 R = TypeVar("R")
 
 logger = logging.getLogger(__name__)

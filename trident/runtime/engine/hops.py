@@ -22,9 +22,6 @@ from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.worker import Part, Program
 from trident.runtime.steps.failures import Failure
 
-__all__ = ["Destination", "Item", "Routes", "Sent", "Source", "Stop", "destinations_of", "digests_of", "is_mixed",
-           "routes_of", "signed", "skips", "stopped_at", "two_runs"]  # fmt: skip
-
 Destination = tuple[str, int]
 """An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 

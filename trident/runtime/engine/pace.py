@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-__all__ = ["ALONE", "MOST_PENDING", "Pace", "SharingLimits"]
-
 ALONE = 3
 """How many batches in flight keep Spark busy if each of them has a job of its own."""
 

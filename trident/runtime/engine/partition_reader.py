@@ -16,8 +16,6 @@ from trident.fields import Fields
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import Quick, TransactionAttempt
 
-__all__ = ["NewPart", "PartitionReader", "ReplayedPart", "RowsPart", "read_said"]
-
 _ROWS_PER_TABLE = 8192
 _PLAIN = (type(None), bool, int, float, str, bytes)
 

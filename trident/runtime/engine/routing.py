@@ -25,8 +25,6 @@ from trident.runtime.steps.key_columns import Ints, group_ids, partitions_of, pl
 from trident.runtime.steps.rows import StepRun, iterate
 from trident.runtime.windows.shares import pieces_of
 
-__all__ = ["RowFrame", "apply_exchange", "check_gathered", "route", "with_partitions"]
-
 _KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of the columns
 
 

@@ -15,8 +15,6 @@ from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Program, with_empty_parts
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["SharingRunner"]
-
 Given = Callable[[], TaskOutput]
 """Puts the output of an attempt together, in the thread of that attempt."""
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["ASKED_FROM", "SparkRunner", "bytes_spilled"]
-
 T = TypeVar("T")
 
 

@@ -12,8 +12,6 @@ from trident.runtime.engine.hops import Routes
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
-__all__ = ["Body", "KeptStages", "Placed", "Stages"]
-
 Body = Callable[[int, Any], Iterator[Any]]
 """What a task of a stage does: takes its number and what it reads."""
 

@@ -28,8 +28,6 @@ from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
 from trident.state.key_counts import NO_KEYS, KeyCounts
 
-__all__ = ["EACH", "HEAD", "NS", "ROWS", "Figures", "TaskOutput", "add_figures", "merge_outputs"]
-
 
 @dataclass
 class TaskOutput:

@@ -31,8 +31,6 @@ from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippa
 from trident.runtime.steps.failures import Failure, failure_of
 from trident.spark.job_errors import cannot_import
 
-__all__ = ["Job", "gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
-
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
 

@@ -28,19 +28,6 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
 from trident.state.txid import Txid
 
-__all__ = [
-    "NoRows",
-    "Order",
-    "Part",
-    "Program",
-    "WorkerProgram",
-    "operations_of",
-    "run_entry",
-    "run_part",
-    "send",
-    "with_empty_parts",
-]
-
 logger = logging.getLogger(__name__)
 
 _NS_PER_S = 1e9

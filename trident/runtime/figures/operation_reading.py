@@ -18,8 +18,6 @@ from trident.observe.component_statistics import (
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference
 from trident.runtime.figures.operation_totals import TOPOLOGY, Key, OperationTotals
 
-__all__ = ["read_statistics"]
-
 _NS_PER_S = 1e9
 _NS_PER_MS = 1e6
 _MS_PER_S = 1000.0

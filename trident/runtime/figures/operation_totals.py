@@ -23,8 +23,6 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import EACH, HEAD, NS, ROWS, Figures, TaskOutput
 from trident.runtime.steps.failures import Failure
 
-__all__ = ["TOPOLOGY", "Key", "Meanings", "OperationTotals", "meanings_of"]
-
 _LONGEST_S = 1.0
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 

@@ -14,8 +14,6 @@ from trident.runtime.loop.polling import SpoutPoller
 from trident.runtime.loop.retrying import RetryRule
 from trident.spout.interfaces import BatchCoordinator
 
-__all__ = ["Activation", "StartGate"]
-
 logger = logging.getLogger(__name__)
 
 

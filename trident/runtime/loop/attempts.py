@@ -25,8 +25,6 @@ from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid
 
-__all__ = ["Attempts", "txids_of"]
-
 logger = logging.getLogger(__name__)
 
 Txids = Callable[[], Mapping[str, Sequence[Txid]]]

@@ -19,8 +19,6 @@ from trident.runtime.spouts.batch_spouts import SpoutHandle
 from trident.runtime.steps.failures import failing_at
 from trident.spout.interfaces import Definition, Lag
 
-__all__ = ["BackPressure", "Lags", "Throttle"]
-
 _LEAST = 0.001
 _SHRINK = 0.25  # at most to this share of a batch that took too long, because it may have been an exception
 _GROW = 1.25

@@ -17,20 +17,6 @@ from trident.runtime.loop.batch_time import TIME
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Definition, TransactionAttempt
 
-__all__ = [
-    "LOOP",
-    "Batch",
-    "BatchTimes",
-    "Defined",
-    "Definitions",
-    "Lane",
-    "Mail",
-    "News",
-    "Observer",
-    "Undecided",
-    "of_spouts",
-]
-
 Observer = Callable[[str, TransactionAttempt], None]
 """Called with the name of each point of a batch's life and its attempt, in the thread that reaches it.
 

@@ -17,8 +17,6 @@ from trident.planner import Plan
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.shares import Now
 
-__all__ = ["TIME", "BatchTime", "now_of"]
-
 TIME = "$time"
 """The name of the time among a batch's definitions; no stream can have this name."""
 

@@ -14,8 +14,6 @@ from trident.planner import Fragment, Plan
 from trident.runtime.loop.batch import Batch
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 
-__all__ = ["Capturing"]
-
 _OF_THE_ENGINE = ("spark", "processing", "commit")
 """The steps of failures after which tasks of the attempt may still run."""
 

@@ -20,8 +20,6 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import Quick
 
-__all__ = ["BriefInLoop", "Execution", "OneByOne", "Overlapping", "execution_of"]
-
 _BRIEF_BYTES = 32 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 

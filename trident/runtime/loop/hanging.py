@@ -21,8 +21,6 @@ from trident.runtime.steps.failures import MARKED, Failure, calls_user_code, sho
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
 
-__all__ = ["Asked", "Work"]
-
 _OURS = str(Path(__file__).parents[2])
 _STATE = str(Path(values.__file__).parent)
 _ASKED = -1

@@ -38,8 +38,6 @@ from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import BatchCoordinator, SpoutType, TransactionAttempt
 from trident.state.txid import Txid
 
-__all__ = ["BatchLoop"]
-
 logger = logging.getLogger(__name__)
 
 _LOOK_AT_OWNER_S = 2.0

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from trident.runtime.loop.batch import Batch, of_spouts
 
-__all__ = ["SpoutPoller", "Waiting"]
-
 Waiting = list[threading.Event]
 
 _IDLE_LOAD = 0.1

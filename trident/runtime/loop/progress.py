@@ -20,8 +20,6 @@ from trident.runtime.loop.batch import Batch
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
 
-__all__ = ["Outcome", "Progress"]
-
 _TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
 _MS_PER_S = 1000
 

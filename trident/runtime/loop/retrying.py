@@ -18,8 +18,6 @@ from trident.runtime.clock import Clock
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["RetryRule", "Waiting", "giving_up_if", "opened_when_back", "pause_after"]
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

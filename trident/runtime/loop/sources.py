@@ -23,8 +23,6 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import failing_at
 from trident.spout.interfaces import Definition, SpoutType
 
-__all__ = ["Sources"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-__all__ = ["ROUNDS", "CommitGate", "read_in_rounds"]
-
 R = TypeVar("R")
 
 ROUNDS = 100

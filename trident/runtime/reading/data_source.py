@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["TridentDataSource"]
-
 _INSTEAD = 'Read it there with running.state("…").to_dataframe(spark)'
 
 

@@ -16,8 +16,6 @@ from trident.runtime.reading.views import StateView
 from trident.state.interfaces import State, StateConf, state_of
 from trident.state.txid import Snapshot
 
-__all__ = ["make_state", "open_state", "open_view", "view_of"]
-
 
 def make_state(
     plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False

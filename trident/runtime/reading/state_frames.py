@@ -15,8 +15,6 @@ from trident.graph import StateNode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["columns_of", "columns_of_rows", "frame_of", "table_of_state"]
-
 
 def columns_of(state: StateNode) -> Fields:
     """Return the columns of a state's rows: the fields of its key, and that of its value.

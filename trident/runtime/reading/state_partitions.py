@@ -11,8 +11,6 @@ from trident.state.encoding.equal_keys import OneForm, told_apart
 from trident.state.interfaces import Key, State
 from trident.state.txid import Snapshot
 
-__all__ = ["Row", "RowListing", "StatePartitions", "begins", "state_for_query", "with_values"]
-
 
 class StatePartitions:
     """Reads the partitions of a state as one.

@@ -18,8 +18,6 @@ from trident.runtime.reading.views import StateView
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ForeignLog", "StateReader", "log_place"]
-
 
 class StateReader:
     """Reads a state through the log of its topology; never writes. A context manager, for any thread.

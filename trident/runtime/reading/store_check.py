@@ -11,8 +11,6 @@ from trident.state.interfaces import State
 from trident.state.reader_check import check_reading
 from trident.state.txid import Txid
 
-__all__ = ["StoreCheck", "check_partition", "check_partitions"]
-
 _AGAIN_S = 0.1
 _ROUNDS = 3
 

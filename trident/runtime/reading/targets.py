@@ -15,8 +15,6 @@ from trident.errors import TopologyError, TridentError, describe
 from trident.setting_types import close_to
 from trident.topology import TridentTopology
 
-__all__ = ["NoSuchTarget", "folder_of", "load_one_of", "load_topology"]
-
 
 class NoSuchTarget(TopologyError):
     """There is no such module, or nothing of that name in it."""

@@ -37,8 +37,6 @@ from trident.state.txid import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StateView"]
-
 _LISTING_ROUNDS = 5  # a listing takes longer than a read
 
 

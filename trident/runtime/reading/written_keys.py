@@ -11,8 +11,6 @@ from typing import Any
 from trident.fields import Fields
 from trident.state.interfaces import Key
 
-__all__ = ["parse_key", "parse_prefix"]
-
 
 def parse_key(text: str, fields: Fields, state: str) -> Key:
     """Turn a text into a key: it is the key of one field, or a JSON list of the parts of a key of several.

@@ -28,8 +28,6 @@ from trident.spout.interfaces import (
 )
 from trident.spout.spout_kinds import is_partitioned
 
-__all__ = ["BatchSpoutExecutor", "SpoutHandle", "as_trident_spout", "open_spouts"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -35,8 +35,6 @@ from trident.spout.partitioned import (
     PartitionedEmitter,
 )
 
-__all__ = ["PartitionedTridentSpoutExecutor"]
-
 _LOOK = 0
 """The attempt number while the driver looks; no attempt has this number."""
 

@@ -19,8 +19,6 @@ from trident.roles import adapted
 from trident.spout.interfaces import Away, BatchCoordinator, Definition, SpoutType, TransactionAttempt
 from trident.spout.rich import IRichSpout, RichSpoutDefaults, TopologyContext, fields_of_rich_spout
 
-__all__ = ["RichSpoutBatchExecutor", "TableEmitter", "checksum", "slices", "table_of_emitted"]
-
 
 class _Emitted(NamedTuple):
     values: tuple[Any, ...]

@@ -10,16 +10,6 @@ from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
 from trident.state.interfaces import State, StateType, kind_of
 
-__all__ = [
-    "check_capabilities",
-    "check_pairings",
-    "check_reads",
-    "check_states",
-    "is_all_in_memory",
-    "kinds_of",
-    "lasting_states",
-]
-
 States = Mapping[str, Sequence[State]]
 
 

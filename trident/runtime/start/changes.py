@@ -11,8 +11,6 @@ from trident.coordination.records import TopologyRecord
 from trident.errors import TopologyChangedError
 from trident.planner.meaning import Meaning, changes, dropped
 
-__all__ = ["NewMeaning", "check_meaning"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.worker import Program
 from trident.spark.spark_resources import memory_settings
 
-__all__ = ["most_pending", "open_runner", "tell_loads"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -36,8 +36,6 @@ from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
 
-__all__ = ["OpenedTopology", "open_log", "open_topology"]
-
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]

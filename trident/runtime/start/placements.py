@@ -15,8 +15,6 @@ from trident.planner.placing import misplaced
 from trident.spark.environment import master_of
 from trident.state.interfaces import StateType, kind_of
 
-__all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of", "roaming_states"]
-
 DRIVER: Final[Placement] = "driver"
 EXECUTORS: Final[Placement] = "executors"
 

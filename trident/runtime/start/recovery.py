@@ -22,8 +22,6 @@ from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 
-__all__ = ["reconcile"]
-
 logger = logging.getLogger(__name__)
 
 Make = Callable[[str, int, int], Any]

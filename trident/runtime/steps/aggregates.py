@@ -24,20 +24,6 @@ from trident.runtime.steps.rows import columns_of, iterate
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 
-__all__ = [
-    "has_kernel",
-    "is_native",
-    "is_pick",
-    "is_plain_key",
-    "merge_partials",
-    "merged",
-    "merging_kernel",
-    "partial",
-    "picked",
-    "picked_of_partials",
-    "rows_of",
-]
-
 # the kernel that aggregates tuples, the kernel that merges partials
 _KERNELS: dict[type[Any], tuple[str, str]] = {
     Count: ("count_all", "sum"),

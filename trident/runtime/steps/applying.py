@@ -23,8 +23,6 @@ from trident.runtime.steps.plain_functions import each_plain
 from trident.runtime.steps.rows import Emitted, as_values, iterate, tuples_of
 from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
 
-__all__ = ["apply_query", "apply_step", "has_step_kernel"]
-
 _FEW_TEXTS = 16
 
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from trident.errors import describe
 
-__all__ = ["DEFAULT_BOUNDS", "MOST_SHIPPED", "Bounds", "TooManyRows", "check_shippable", "full_column"]
-
 MOST_SHIPPED = 2_000_000_000
 """The bytes that a Python worker can pass to Spark at once: a little less than a 32-bit int can count."""
 

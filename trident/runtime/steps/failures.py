@@ -29,19 +29,6 @@ from trident.errors import (
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds, full_column
 from trident.tuples import TridentTuple
 
-__all__ = [
-    "MARKED",
-    "Failure",
-    "LeftOut",
-    "Marked",
-    "StepFailed",
-    "TupleErrors",
-    "calls_user_code",
-    "failing_at",
-    "failure_of",
-    "shown",
-]
-
 _MAX_SHOWN = 300
 
 

@@ -23,8 +23,6 @@ from trident.runtime.steps.key_columns import group_ids, one_form
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
-__all__ = ["aggregate", "has_aggregate_kernel"]
-
 
 def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""

@@ -14,8 +14,6 @@ from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import Emitted, StepRun, iterate, tuples_of
 from trident.tuples import TridentTuple
 
-__all__ = ["join", "multi_reduce"]
-
 
 def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:
     """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made.

@@ -22,8 +22,6 @@ from trident.runtime.steps.aggregates import is_native
 from trident.runtime.steps.applying import has_step_kernel
 from trident.runtime.steps.in_batch import has_aggregate_kernel
 
-__all__ = ["aggregation_runs", "only_kernels", "step_runs", "window_runs"]
-
 _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
 

@@ -24,20 +24,6 @@ from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.encoding.equal_keys import OneForm, canonical, canonical_key, canonical_keys
 from trident.state.interfaces import Key
 
-__all__ = [
-    "Ints",
-    "group_ids",
-    "keys_in",
-    "keys_of",
-    "one_form",
-    "one_form_of",
-    "partition_of",
-    "partition_of_total",
-    "partitions_of",
-    "places_in",
-    "places_of",
-]
-
 _MOMENTS = pa.timestamp("us", tz="UTC")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

@@ -19,8 +19,6 @@ from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_c
 from trident.runtime.steps.rows import as_values, column_of, columns_of, wrong_arity
 from trident.tuples import TridentTuple
 
-__all__ = ["EmittedRows", "each_plain"]
-
 
 def each_plain(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[pa.Array, list[pa.Array]]:
     """Call the function for every row; return the row that each value list came from, and the new columns."""

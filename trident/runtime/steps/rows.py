@@ -16,13 +16,6 @@ from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, cal
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = [
-    "Emitted",
-    "StepRun",
-    "iterate",
-    "tuples_of",
-]
-
 
 @dataclass(frozen=True)
 class StepRun:

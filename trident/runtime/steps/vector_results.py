@@ -15,8 +15,6 @@ from trident.naming import counted
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.failures import Failure, StepFailed
 
-__all__ = ["flattened", "mask_of", "rows_of"]
-
 
 def rows_of(step: str, name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
     """Return the columns of a function that gives one row per tuple."""

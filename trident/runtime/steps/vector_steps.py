@@ -25,8 +25,6 @@ from trident.runtime.steps.failures import StepFailed, TupleErrors, failure_of
 from trident.runtime.steps.rows import tuples_of
 from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
 
-__all__ = ["each_vectorised", "evaluate", "filter_vectorised", "map_vectorised", "over_halves", "select"]
-
 
 def over_halves(
     step: str, table: pa.Table, fields: Fields, on_error: TupleErrors, call: Callable[[pa.RecordBatch], Any]

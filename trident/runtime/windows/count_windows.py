@@ -36,8 +36,6 @@ from trident.runtime.windows.worker_input import (
 from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 
-__all__ = ["update_counts"]
-
 _KEY = "$key"
 _VERSION = 1
 

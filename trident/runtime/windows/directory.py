@@ -10,8 +10,6 @@ from trident.runtime.windows.shares import ONE, PartitionPlace
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key
 
-__all__ = ["DIRECTORY", "Directory", "TupleRun"]
-
 DIRECTORY = ONE.key("windows")
 """The key of the directory of a window that has one partition; else it holds their number."""
 

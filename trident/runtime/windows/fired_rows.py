@@ -15,8 +15,6 @@ from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import END, FIRST_MS, aggregating, bigint, with_column
 
-__all__ = ["Complete", "results"]
-
 _MANY = 1 << 20
 
 

@@ -40,8 +40,6 @@ from trident.runtime.windows.worker_input import (
     with_column,
 )
 
-__all__ = ["update_over_time", "update_window"]
-
 _Rows = list[pa.RecordBatch]
 
 

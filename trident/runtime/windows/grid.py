@@ -14,8 +14,6 @@ from math import gcd
 
 from trident.operations.windows import WindowConfig
 
-__all__ = ["Grid"]
-
 
 @dataclass(frozen=True)
 class Grid:

@@ -26,8 +26,6 @@ from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import side_tables
 from trident.state.interfaces import Key
 
-__all__ = ["update_join"]
-
 
 def update_join(
     node: JoinWithinNode,

@@ -33,8 +33,6 @@ from trident.runtime.windows.worker_input import FIRST_MS
 from trident.state.encoding.codec import decode, decode_found, encode, encode_many
 from trident.state.interfaces import Key
 
-__all__ = ["MET", "KeptJoin", "Watermarks"]
-
 MET = "$met"
 """The column that says whether a kept row has met another one."""
 

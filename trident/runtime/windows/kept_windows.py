@@ -29,8 +29,6 @@ from trident.runtime.windows.directory import DIRECTORY, Directory, TupleRun
 from trident.runtime.windows.shares import ONE, PartitionPlace, rows_of
 from trident.state.interfaces import Key
 
-__all__ = ["MAX_CHUNK_BYTES", "WindowStore", "mergeable"]
-
 MAX_CHUNK_BYTES = 256 * 1024
 """The largest size of a chunk, about: a value holds it twice (`prev`, `curr`) and Memcached takes 1 MiB."""
 

@@ -27,22 +27,6 @@ from trident.runtime.steps.key_columns import places_of
 from trident.runtime.windows.worker_input import AT, MARKS, panes_of
 from trident.state.interfaces import Key
 
-__all__ = [
-    "MOMENT",
-    "ONE",
-    "Moment",
-    "Now",
-    "PartitionPlace",
-    "Shares",
-    "moment_of",
-    "moment_told",
-    "pieces_of",
-    "rows_of",
-    "running_partitions",
-    "shares_of",
-    "together",
-]
-
 OverTime = WindowNode | JoinWithinNode
 Shares = Mapping[int, Sequence[pa.Table]]
 

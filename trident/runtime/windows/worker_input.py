@@ -24,28 +24,6 @@ from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.grid import Grid
 
-__all__ = [
-    "AT",
-    "END",
-    "FIRST_MS",
-    "LAST_MS",
-    "MARKS",
-    "NOTHING",
-    "PANE",
-    "ROWS",
-    "aggregating",
-    "bigint",
-    "content_fields",
-    "join_input",
-    "merged",
-    "panes_of",
-    "partials",
-    "side_tables",
-    "window_input",
-    "with_column",
-    "with_nothing",
-]
-
 AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
 """Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples."""
 

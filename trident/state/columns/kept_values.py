@@ -9,8 +9,6 @@ from trident.state.columns.number_columns import NumberColumns
 from trident.state.columns.number_table import NumberTable
 from trident.state.interfaces import Key
 
-__all__ = ["KeptValues"]
-
 _FEW_KEYS = 16
 """Up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes."""
 

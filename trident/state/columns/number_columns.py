@@ -13,8 +13,6 @@ from trident.state.txid import Txid
 from trident.state.values import Combine, OpaqueValue, stand_before
 from trident.state.winners import Winners
 
-__all__ = ["ATTEMPT", "CURR", "HAS_CURR", "HAS_PREV", "PREV", "TXID", "Column", "NumberColumns", "Span"]
-
 TXID, ATTEMPT, PREV, CURR = range(4)
 HAS_PREV, HAS_CURR = 1, 2
 

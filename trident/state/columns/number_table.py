@@ -15,8 +15,6 @@ from trident.state.columns.number_columns import NumberColumns, Span
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue
 
-__all__ = ["NumberTable"]
-
 _SPACE = 1024
 _NO_KEY = object()
 

@@ -25,8 +25,6 @@ from trident.state.encoding.extensions import plain_number, type_name
 from trident.state.interfaces import Key
 from trident.tuples import TridentTuple
 
-__all__ = ["NO_VALUE", "Form", "declared_form", "declared_keys", "declared_prefix", "keys_of_list"]
-
 Form = Callable[[Any], Any]
 
 NO_VALUE = object()

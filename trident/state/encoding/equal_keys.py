@@ -24,8 +24,6 @@ from trident.errors import CorruptValueError
 from trident.state.encoding.extensions import plain_number, type_name
 from trident.state.interfaces import Key
 
-__all__ = ["OneForm", "canonical", "canonical_key", "canonical_keys", "told_apart"]
-
 _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)  # normalizing must not round
 _DECIMAL_NAN = Decimal("NaN")
 _ONE_FORM = frozenset((str, int, bool, bytes, type(None), dt.date, dt.timedelta, UUID))

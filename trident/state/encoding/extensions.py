@@ -38,8 +38,6 @@ import msgpack
 
 from trident.errors import CorruptValueError
 
-__all__ = ["TUPLE", "new_packer", "pack", "plain_number", "type_name", "unpack"]
-
 _BIG_INT, _DECIMAL, _DATE, _DATETIME, _TIME, _TIMEDELTA, TUPLE, _SET, _FROZENSET, _UUID = range(1, 11)
 _MICROSECOND = dt.timedelta(microseconds=1)
 

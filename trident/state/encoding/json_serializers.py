@@ -29,18 +29,6 @@ from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel
 from trident.state.values import UNKNOWN_ATTEMPT, OpaqueValue, TransactionalValue
 
-__all__ = [
-    "STORED_FORMS",
-    "JSONNonTransactionalSerializer",
-    "JSONOpaqueSerializer",
-    "JSONTransactionalSerializer",
-    "StoredForm",
-    "StormOpaqueSerializer",
-    "are_ints",
-    "fields_of",
-    "from_fields",
-]
-
 
 class _JSONSerializer:
     kind: StateType

@@ -14,8 +14,6 @@ from trident.state.interfaces import IBackingMap, Key
 from trident.state.key_counts import count_keys
 from trident.state.wrappers.commit_memory import CommitMemory
 
-__all__ = ["CachedBatchReadsMap", "CachedMap"]
-
 
 class CachedMap(CommitMemory):
     """Remembers the least recently used entries of a map, absent keys included.

@@ -17,8 +17,6 @@ from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 from trident.state.wrappers.forwarding import MapWrapper
 
-__all__ = ["CommitMemory", "follows"]
-
 
 class CommitMemory(MapWrapper):
     """A memory that is used by the thread that is inside a commit, and forgets unless commits follow directly.

@@ -10,8 +10,6 @@ from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import Serializer, StoredValues
 from trident.state.interfaces import IBackingMap, Key
 
-__all__ = ["MapWrapper", "MicroBatchIBackingMap", "SerializedMap", "passed_on"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

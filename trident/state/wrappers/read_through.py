@@ -32,8 +32,6 @@ from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 from trident.state.wrappers.commit_memory import CommitMemory
 
-__all__ = ["ReadThroughMap", "SpacedCache"]
-
 _LOGGER = logging.getLogger(__name__)
 V = TypeVar("V")
 

@@ -18,8 +18,6 @@ from trident.storm.execution.executor import Setting
 from trident.storm.execution.messages import Delivery, Outcomes, Tracking
 from trident.storm.execution.task_layout import ExecutorPlace
 
-__all__ = ["Acker", "AckerExecutor"]
-
 _EDGES = (1 << 64) - 1
 _FAILED = 1 << 64
 _TASK = 65  # the bit at which the task begins

@@ -17,8 +17,6 @@ from trident.storm.interfaces import IBasicBolt, IRichBolt, TopologyContext
 from trident.storm.storm_tuples import Origin, Tuple
 from trident.storm.streams import SYSTEM, TICK_STREAM, StreamDeclarer
 
-__all__ = ["BoltExecutor"]
-
 logger = logging.getLogger("trident.storm")
 
 _TICK = Origin(SYSTEM, -1, TICK_STREAM, Fields("rate_secs: double"))

@@ -20,8 +20,6 @@ from trident.storm.interfaces import TopologyContext
 from trident.storm.storm_tuples import Tuple, tuple_of
 from trident.storm.streams import DEFAULT_STREAM
 
-__all__ = ["BasicCollector", "BoltCollector", "SpoutCollector"]
-
 logger = logging.getLogger("trident.storm")
 Report = Callable[[BaseException], None]
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from trident.storm.storm_tuples import Origin
 from trident.storm.streams import SYSTEM
 
-__all__ = ["BoltCounts", "SpoutCounts"]
-
 
 def _zeros() -> dict[Origin, int]:
     return defaultdict(int)

@@ -18,8 +18,6 @@ from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import ACKER, StormTopology
 from trident.storm.storm_tuples import Origin
 
-__all__ = ["Executor", "Setting", "TaskError"]
-
 
 class TaskError(Exception):
     """An exception out of a task's code; `__cause__` is that exception."""

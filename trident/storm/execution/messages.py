@@ -9,8 +9,6 @@ from typing import Protocol
 
 from trident.storm.storm_tuples import Tuple
 
-__all__ = ["Body", "Carrier", "Delivery", "Inbox", "Outcomes", "Tracking"]
-
 
 @dataclass(slots=True)
 class Tracking:

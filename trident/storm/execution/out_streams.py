@@ -19,8 +19,6 @@ from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
 from trident.storm.streams import StreamSpec
 
-__all__ = ["OutStream", "open_streams"]
-
 _PLAIN: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)})
 _NULL: frozenset[type] = frozenset({type(None)})
 _CLASSES: dict[str, frozenset[type]] = {

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from trident.storm.execution.messages import Carrier, Tracking
 from trident.storm.storm_tuples import Tuple
 
-__all__ = ["Outbox"]
-
 BATCH = 128
 
 

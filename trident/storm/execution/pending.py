@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Pending", "PendingMessage"]
-
 _GENERATIONS = 2  # a tree times out after one to two message timeouts, as in Storm
 
 

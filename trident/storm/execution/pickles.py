@@ -9,8 +9,6 @@ import cloudpickle
 from trident.errors import TopologyError
 from trident.storm.storm_topology import SpoutSpec, StormTopology
 
-__all__ = ["pickled_components"]
-
 
 def pickled_components(topology: StormTopology) -> Mapping[str, bytes]:
     """Return each spout and bolt pickled, by component.

@@ -15,8 +15,6 @@ from trident.state.encoding.equal_keys import canonical_key
 from trident.storm.groupings import Grouping
 from trident.storm.interfaces import TopologyContext
 
-__all__ = ["Chooser", "chooser_of"]
-
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16

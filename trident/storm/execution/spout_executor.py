@@ -15,8 +15,6 @@ from trident.storm.execution.pending import Pending, PendingMessage
 from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.interfaces import IRichSpout
 
-__all__ = ["SpoutExecutor", "SpoutTask"]
-
 _AT_ONCE = 64  # calls of next_tuple before what they emitted is sent
 _HELD_BACK_S = 0.001  # for longer than this nothing waits to be sent
 

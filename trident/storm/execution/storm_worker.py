@@ -23,8 +23,6 @@ from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.storm_topology import ACKER
 
-__all__ = ["PresentCall", "Worker", "line_of", "lines_of", "make_executor"]
-
 logger = logging.getLogger("trident.storm")
 
 _LONGEST_WAIT_S = 0.5

@@ -8,8 +8,6 @@ from functools import cached_property
 
 from trident.storm.storm_topology import ACKER, StormTopology
 
-__all__ = ["ExecutorPlace", "TaskLayout", "lay_out"]
-
 
 @dataclass(frozen=True)
 class ExecutorPlace:

@@ -24,8 +24,6 @@ from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin, Tuple, tuple_of
 
-__all__ = ["Decoder", "Encoder", "Marks", "encode_marks", "is_marks", "marks_of"]
-
 _HEAD = struct.Struct("<BI")
 _FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")
 _TUPLES, _TRACKING, _OUTCOMES, _FULL, _FREE = range(5)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-__all__ = ["Keys", "new_context"]
-
 _DOMAIN = "trident"
 _TRIED_MS = 5000  # how often an idle connection is tried
 _DEAD_MS = 15000  # a connection that is silent for so long is closed, and opened again by who opened it

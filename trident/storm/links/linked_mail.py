@@ -16,8 +16,6 @@ from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks,
 from trident.storm.links.link_keys import Keys, new_context
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["LinkedMail"]
-
 logger = logging.getLogger("trident.storm")
 
 _IDLE_MS = 50

@@ -17,8 +17,6 @@ from trident.storm.spark.worker_registry import Launch, Registry, Ticket, Worker
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Crew", "Slot"]
-
 logger = logging.getLogger("trident.storm")
 
 _LOOK_S = 0.02

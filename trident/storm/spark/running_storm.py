@@ -22,8 +22,6 @@ from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["RunningStormTopology", "start"]
-
 logger = logging.getLogger("trident.storm")
 
 _LOOK_S = 0.02

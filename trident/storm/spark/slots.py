@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["Slots", "addresses_of", "open_spark", "rebalanced", "spark_is_on"]
-
 _LOCAL = re.compile(r"local(\[[^\]]*\]|$)")
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 _taking = threading.Lock()

@@ -21,8 +21,6 @@ from trident.storm.storm_errors import DeathWatch, WorkerLostError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Supervisor"]
-
 logger = logging.getLogger("trident.storm")
 
 _LOOK_S = 0.02

@@ -19,8 +19,6 @@ from trident.storm.storm_errors import WorkerLostError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["WorkerJob"]
-
 _CRASHED = "Python worker exited unexpectedly"
 Ended = Callable[["WorkerJob", Exception | None], None]
 

@@ -21,8 +21,6 @@ from trident.storm.links.link_keys import Keys, new_context
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["Launch", "Line", "Registry", "Ticket", "WorkerOrders"]
-
 
 @dataclass(frozen=True)
 class WorkerOrders:

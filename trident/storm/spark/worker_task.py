@@ -26,8 +26,6 @@ from trident.storm.links.linked_mail import LinkedMail
 from trident.storm.spark.worker_registry import Launch, Line, Ticket, WorkerOrders
 from trident.storm.statistics import WorkerSnapshots
 
-__all__ = ["run_worker"]
-
 logger = logging.getLogger("trident.storm")
 
 _BEAT_S = 1.0

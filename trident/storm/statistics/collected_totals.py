@@ -23,8 +23,6 @@ from trident.storm.groupings import Grouping
 from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["Collected"]
-
 _MILLISECONDS = 1000
 _CAPACITY_WINDOW_S = WINDOWS_S[0]
 Sums = defaultdict[str, float]

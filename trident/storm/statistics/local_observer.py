@@ -14,8 +14,6 @@ from trident.storm.statistics.worker_snapshots import WorkerSnapshots
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["LocalObserver"]
-
 _EVERY_S = 1.0
 
 

@@ -19,8 +19,6 @@ from trident.storm.statistics.worker_snapshots import Calls, WorkerSnapshot
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
-__all__ = ["TopologyMonitor"]
-
 logger = logging.getLogger("trident.storm")
 
 _LOGGED_WINDOW_S = 600

@@ -20,8 +20,6 @@ from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.storm_worker import PresentCall
 
-__all__ = ["Calls", "CountKey", "WorkerSnapshot", "WorkerSnapshots"]
-
 _random = SystemRandom()
 
 

@@ -18,8 +18,6 @@ from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import Origin
 
-__all__ = ["Link", "SteppedCluster"]
-
 Link = Callable[[int, Body], Iterable[Body]]
 """Takes the task and what is sent to it; returns what arrives: nothing if it is lost, two of it if it is doubled."""
 

@@ -21,8 +21,6 @@ from trident.storm.storm_tuples import Origin
 from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer
 from trident.storm.testing.stepped_cluster import SteppedCluster
 
-__all__ = ["CompletedTopology", "MockedSpout", "complete_topology"]
-
 
 @dataclass(frozen=True)
 class CompletedTopology:

@@ -26,8 +26,6 @@ from trident.testing.backend.sample_values import (
 )
 from trident.testing.checks.expecting import expect, expect_error, promise
 
-__all__ = ["BackingMapContract", "MapTypes"]
-
 _KEY_OVERHEAD = 128  # a prefix, and what the store adds
 
 

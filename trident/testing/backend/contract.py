@@ -23,8 +23,6 @@ from trident.testing.backend.store_under_test import Store, Writer
 from trident.testing.backend.suite_run import SuiteRun
 from trident.testing.checks.expecting import expect
 
-__all__ = ["MapContract", "StateContract", "StoreContract", "append", "keys_of", "rows", "values_of"]
-
 
 class StoreContract:
     """Base of the contracts. Subclass one of them, name the factory, and let pytest run it.

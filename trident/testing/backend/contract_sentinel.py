@@ -10,8 +10,6 @@ from trident.testing.backend.limits import Promise
 from trident.testing.backend.store_under_test import Writer, sentinel_of
 from trident.testing.checks.expecting import broken, expect, expect_error, promise
 
-__all__ = ["SentinelContract"]
-
 _REFUSED = (FencedError, SecondRunError, StateLossDetected, BackendError)
 
 

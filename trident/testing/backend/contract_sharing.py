@@ -14,8 +14,6 @@ from trident.testing.backend.store_under_test import Store, Writer
 from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.checks.expecting import broken, expect, promise
 
-__all__ = ["MapSharing"]
-
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.
 NEIGHBOURS = (

@@ -11,8 +11,6 @@ from trident.state.interfaces import IBackingMap, Key
 from trident.state.txid import Sentinel, Txid
 from trident.state.wrappers.forwarding import MapWrapper
 
-__all__ = ["Faults", "FaultyMap", "How", "InjectedFault"]
-
 How = Literal["before", "middle", "after", "lost_reply"]
 _HOWS: tuple[How, ...] = get_args(How)
 _FARTHEST = 16

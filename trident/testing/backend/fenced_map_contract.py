@@ -19,8 +19,6 @@ from trident.testing.backend.store_under_test import Writer, sentinel_of
 from trident.testing.backend.takeover import Interruption, Point, points_inside
 from trident.testing.checks.expecting import broken, expect, expect_error, promise
 
-__all__ = ["FencedMapContract"]
-
 _POINTS = 8
 _ABSENT = rows(3, 10**6)
 

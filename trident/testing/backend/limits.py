@@ -11,8 +11,6 @@ from typing import Literal
 from trident.state.backing_map import BackingMap
 from trident.testing.checks.expecting import Promised
 
-__all__ = ["Fencing", "Limits", "Promise"]
-
 Fencing = Literal["no", "written", "all"]
 """What a writer that was replaced can still do: anything; no harm to what its successor wrote; nothing."""
 

@@ -14,8 +14,6 @@ from trident.testing.backend.simulated_log import Add, Log
 from trident.testing.backend.store_under_test import INCARNATION
 from trident.testing.checks.expecting import expect, expect_error, promise
 
-__all__ = ["MapStateContract"]
-
 
 class MapStateContract(StateContract):
     """What a map state over the store must do: opaque, transactional or not, as `kind` says."""

@@ -18,14 +18,6 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import MapStateFactory
 from trident.state.snapshottable import SnapshottableMap
 
-__all__ = [
-    "backing_of",
-    "forgiving",
-    "open_backing_map",
-    "opened_factory",
-    "supplies",
-]
-
 
 def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> BackingMap:
     """Open the backing map that a factory of any form stands for."""

@@ -10,8 +10,6 @@ from zoneinfo import ZoneInfo
 
 from trident.state.interfaces import Key
 
-__all__ = ["BINARY_KEYS", "INTS", "KEYS", "LONG_KEY_PARTS", "NUMBERS", "PLAIN_VALUES", "TYPED_VALUES", "UNSTORABLE"]
-
 INTS: tuple[int, ...] = (
     0, 1, -1, 127, 128, 255, 256, -128, -129, 2**15, 2**16, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**32 + 1,
     2**53, 2**53 + 1, -(2**53) - 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, 2**64 + 1, 10**30, -(10**30),

@@ -24,8 +24,6 @@ from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store
 from trident.testing.checks.expecting import Violation, expect
 
-__all__ = ["Schedule"]
-
 BATCHES = 8
 _MOST_TRIES = 50
 _KEYS: list[Key] = [(name,) for name in ("a", "b", "c", "", "1", "é", "A", "a ")]

@@ -12,8 +12,6 @@ from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import Winners
 from trident.testing.backend.store_under_test import INCARNATION
 
-__all__ = ["Add", "Append", "Log"]
-
 _EPOCH = 1 << 20
 
 

@@ -10,8 +10,6 @@ from trident.testing.backend.limits import Promise
 from trident.testing.backend.simulated_log import Append
 from trident.testing.checks.expecting import expect, expect_error, promise
 
-__all__ = ["SnapshottableContract"]
-
 
 class SnapshottableContract(StateContract):
     """What a state with a single value must do: `get`, `update`, `set`, by the rule of its kind."""

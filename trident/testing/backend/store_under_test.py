@@ -28,13 +28,6 @@ from trident.testing.backend.limits import Limits
 from trident.testing.backend.opened import backing_of, forgiving, open_backing_map, opened_factory, supplies
 from trident.testing.backend.suite_run import RUN_PREFIX, SuiteRun
 
-__all__ = [
-    "INCARNATION",
-    "Store",
-    "Writer",
-    "stored",
-]
-
 INCARNATION = "contract-log"
 _EPOCH = 1 << 20
 _numbers = count()

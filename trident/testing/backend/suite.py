@@ -24,8 +24,6 @@ from trident.testing.backend.suite_run import RUN_PREFIX, OutOfTime, SuiteRun
 from trident.testing.checks.expecting import Promised, Violation, promise_of
 from trident.testing.checks.findings import CheckProgress, Finding, Findings, Status
 
-__all__ = ["Report", "backend_suite"]
-
 MAP_CONTRACTS: tuple[type[StoreContract], ...] = (BackingMapContract, FencedMapContract)
 STATE_CONTRACTS: tuple[type[StoreContract], ...] = (MapStateContract, SnapshottableContract)
 _FEWEST_SCHEDULES = 6

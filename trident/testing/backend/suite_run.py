@@ -13,8 +13,6 @@ from uuid import uuid4
 from trident.state.backing_map import BackingMap
 from trident.state.interfaces import Key, StateConf
 
-__all__ = ["RUN_PREFIX", "OutOfTime", "SuiteRun"]
-
 RUN_PREFIX = f"contract-{uuid4().hex[:8]}-"
 """What the names of this process's topologies start with."""
 

@@ -13,8 +13,6 @@ from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["Interruption", "Point", "points_inside"]
-
 _RARE = 64
 _PARTS = (0.5, 0.25, 0.75)  # which of the calls of one name: the middle one first
 

@@ -15,8 +15,6 @@ import cloudpickle
 
 from trident.testing.checks.expecting import broken
 
-__all__ = ["answer_in_another_process", "answer_in_this_process"]
-
 _PROCESS_TIMEOUT_S = 60.0
 
 

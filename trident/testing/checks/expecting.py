@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Promised", "Violation", "broken", "expect", "expect_error", "promise", "promise_of"]
-
 Check = TypeVar("Check", bound=Callable[..., None])
 _SHOWN = 240
 

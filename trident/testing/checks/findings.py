@@ -13,8 +13,6 @@ from typing import ClassVar, TextIO
 
 from trident.testing.checks.expecting import Promised, Violation
 
-__all__ = ["CheckProgress", "Finding", "Findings", "Status"]
-
 _WIDTH = 110
 
 

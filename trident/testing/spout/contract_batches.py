@@ -12,8 +12,6 @@ from trident.testing.spout.source_under_test import Row, SpoutPromise
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life
 
-__all__ = ["BatchChecks"]
-
 _IDLE_CALLS = 20
 _THROTTLED_BATCHES = 3
 

@@ -11,8 +11,6 @@ from trident.testing.spout.source_under_test import SpoutPromise
 from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life, read_in_another_process
 
-__all__ = ["DefinitionChecks"]
-
 _MANY_BATCHES = 24
 _ALLOWED_BYTES = 64  # numbers become longer
 _AHEAD = 3

@@ -23,8 +23,6 @@ from trident.testing.spout.filled_source import FilledBatch
 from trident.testing.spout.source_under_test import Changeable, GoesAway, SpoutPromise
 from trident.testing.spout.spout_checks import SpoutChecks
 
-__all__ = ["SurroundingChecks"]
-
 _CYCLES = 3
 _SOON_S = 1.0
 _FACTOR = 1000  # between the size that is told and that of the rows: a compressed source is small

@@ -14,8 +14,6 @@ from trident.testing.checks.expecting import Violation, broken
 from trident.testing.spout.source_under_test import Row, SpoutSource
 from trident.testing.spout.spout_life import Life
 
-__all__ = ["Compared", "FilledBatch", "FilledSource", "Tally", "rows_of"]
-
 _EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
 _PAUSE_S = 0.01
 _DEFAULT_ROWS = 43

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from trident.testing.checks.expecting import Promised
 
-__all__ = ["Changeable", "GoesAway", "LosesPartitions", "Row", "SpoutPromise", "SpoutSource"]
-
 Row = tuple[Any, ...]
 
 

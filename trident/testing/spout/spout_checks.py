@@ -13,8 +13,6 @@ from trident.spout.interfaces import SpoutType
 from trident.testing.spout.filled_source import FilledSource
 from trident.testing.spout.source_under_test import SpoutSource
 
-__all__ = ["SpoutChecks"]
-
 
 class SpoutChecks:
     """Base of the contract.

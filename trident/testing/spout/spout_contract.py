@@ -20,8 +20,6 @@ from trident.testing.spout.spout_checks import SpoutChecks
 from trident.testing.spout.spout_life import Life
 from trident.testing.spout.spout_schedules import SpoutSchedule
 
-__all__ = ["PartitionChecks", "SpoutContract"]
-
 
 class PartitionChecks(SpoutChecks):
     """The checks of sources with partitions."""

@@ -22,8 +22,6 @@ from trident.spout.interfaces import (
 from trident.testing.checks.another_process import answer_in_another_process
 from trident.testing.spout.source_under_test import Row
 
-__all__ = ["Life", "read_in_another_process", "rows_of_table", "through_log", "through_pickle"]
-
 _ATTEMPT = 1 << 20
 
 

@@ -13,8 +13,6 @@ from trident.testing.spout.filled_source import FilledSource
 from trident.testing.spout.source_under_test import LosesPartitions, Row
 from trident.testing.spout.spout_life import Life, through_log
 
-__all__ = ["SpoutSchedule"]
-
 _EVENTS = 100
 _AHEAD = 3
 _LAST_EVENTS = 6

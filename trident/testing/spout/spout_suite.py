@@ -17,8 +17,6 @@ from trident.testing.checks.findings import CheckProgress, Finding, Findings, St
 from trident.testing.spout.source_under_test import SpoutPromise, SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 
-__all__ = ["SpoutReport", "spout_suite", "spout_table"]
-
 _FEWEST_SCHEDULES = 6
 _MOST_SCHEDULES = 200
 _ROWS = (SpoutPromise.VALUES, SpoutPromise.NO_GAP, SpoutPromise.NO_OVERLAP)

@@ -31,8 +31,6 @@ from trident.testing.topology.driver_result import BatchResult, HandClock
 from trident.testing.topology.driver_spout import FedSpout
 from trident.topology import TridentTopology
 
-__all__ = ["TopologyTestDriver"]
-
 _DEFAULTS: dict[str, Any] = {
     "engine": "in_process",
     "max_spout_pending": 1,

@@ -11,8 +11,6 @@ from trident.graph import Graph, Node, PeekNode
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = ["Captures", "Row"]
-
 Row = tuple[Any, ...]
 
 

@@ -15,8 +15,6 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.topology.driver_capture import Captures
 
-__all__ = ["FailurePoints", "WatchedLog", "WatchedRunner"]
-
 _POINTS = ("define", "process", "record")
 _STATE_POINTS = ("begin_commit", "put", "commit")
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from trident.runtime.clock import Clock
 from trident.testing.topology.driver_capture import Row
 
-__all__ = ["BatchResult", "HandClock"]
-
 
 class HandClock(Clock):
     """A clock that stands still until it is advanced."""

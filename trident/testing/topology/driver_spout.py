@@ -14,8 +14,6 @@ from trident.fields import Fields
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.topology.driver_points import FailurePoints
 
-__all__ = ["FedSpout"]
-
 
 class FedSpout:
     """A spout with the fields and the promise of another one; it emits what it is fed.
