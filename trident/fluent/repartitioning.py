@@ -79,8 +79,8 @@ class Resourceful(StreamBase):
 
         The loads of the steps that run in one task are summed, and a task takes that many whole cores of its executor.
 
-        Different from Storm: Spark gives a task no part of a core, and a local master places nothing. What is done when
-        batches are committed runs in the driver, where the load is recorded only.
+        Different from Storm: Spark gives a task no part of a core, and a local master places nothing. The load of what
+        runs in the driver, such as a state that it commits, is recorded only.
         """
         self._topology._resource(self._node.id, with_cpu(percent))
         return self
