@@ -25,5 +25,5 @@ def test_a_file_is_a_piece_and_what_shares_something_slow_is_one(nodeid: str, of
     assert piece(nodeid) == of
 
 
-def test_there_is_a_process_for_each_core_within_bounds() -> None:
+def test_there_is_a_process_more_than_cores_within_bounds() -> None:
     assert 1 <= number_of_workers() <= 4
