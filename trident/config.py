@@ -105,7 +105,7 @@ class Config(Redacted):
         on a cluster if the store can fence its writers, else in the driver, which is faster on one machine. A state's own
         `placement(...)` wins. With `engine="auto"` small batches are committed here in any case.
     master
-        Spark master URL; default `local[*]`, or that of the active session.
+        Spark master URL; default `local[*]`, or the active session's.
     spark_conf
         Further Spark settings, by key.
     parallelism
@@ -208,9 +208,9 @@ class Config(Redacted):
         return self.log_dir or str(Path("trident-log") / topology)
 
     def dead_letter_folder(self, topology: str) -> str:
-        """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in that of the log.
+        """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in the folder of the log.
 
-        They are files: those of a log in ZooKeeper are where its folder would be.
+        They are always files: if the log is in ZooKeeper, they are where its folder would be.
         """
         if self.dead_letter_dir is not None:
             return self.dead_letter_dir

@@ -44,7 +44,7 @@
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
 
-`can_heal` says of any error whether the same may go well later although nothing was changed; one that cannot heal
+`can_heal` says whether the same may go well later although nothing was changed; an error that cannot heal
 ends a topology at its first try, at the start too. `TridentError.waits_for` names what has to come back first.
 """
 
@@ -204,7 +204,7 @@ class FailedException(TridentError):
 
 
 class ReportedFailedException(FailedException):
-    """Like `FailedException`; the error is also kept in the progress reports of the topology."""
+    """Like `FailedException`; the error also appears in the progress reports of the topology."""
 
 
 class BatchFailedError(TridentError):

@@ -26,8 +26,8 @@ def redacted(text: str) -> str:
     """Return a text whose URLs show neither user and password nor the values of their query."""
     if "://" not in text:
         return text
-    shown = _USER.sub(lambda found: found[0] if _is_container(text, found) else _HIDDEN, text)
-    return _QUERY.sub(lambda found: found[1] + _VALUE.sub(f"={_HIDDEN}", found[2]), shown)
+    shown = _USER.sub(lambda match: match[0] if _is_container(text, match) else _HIDDEN, text)
+    return _QUERY.sub(lambda match: match[1] + _VALUE.sub(f"={_HIDDEN}", match[2]), shown)
 
 
 def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -40,10 +40,10 @@ def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
 def _shown_text(text: str) -> str:
     """Return a text without secrets in URLs; of one that is a JSON object, as that of `user`, also without those by name."""
     try:
-        found = json.loads(text) if text.startswith("{") else None
+        value = json.loads(text) if text.startswith("{") else None
     except ValueError:
-        found = None
-    return json.dumps(shown_configuration(found), ensure_ascii=False) if isinstance(found, dict) else redacted(text)
+        value = None
+    return json.dumps(shown_configuration(value), ensure_ascii=False) if isinstance(value, dict) else redacted(text)
 
 
 def shown_configuration(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,5 +93,5 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
-def _is_container(text: str, found: re.Match[str]) -> bool:
-    return _CONTAINERS.search(text[: found.start() - len("://")]) is not None
+def _is_container(text: str, match: re.Match[str]) -> bool:
+    return _CONTAINERS.search(text[: match.start() - len("://")]) is not None

@@ -26,8 +26,8 @@ class Role:
 
     def offers(self, method: str) -> bool:
         """Whether this object has a method of its own in place of the default."""
-        found = getattr(type(self), method)
-        return not any(vars(base).get(method) is found for base in type(self).__mro__ if Role in base.__bases__)
+        member = getattr(type(self), method)
+        return not any(vars(base).get(method) is member for base in type(self).__mro__ if Role in base.__bases__)
 
 
 def adapted(role: type, given: Any) -> Any:

@@ -16,7 +16,7 @@ __all__ = ["check_types", "close_to", "gathered", "read_settings"]
 
 
 def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as a command line has them with those of Spark, whose names begin with `spark.`, under one name."""
+    """Return settings as a command line has them, with Spark's, whose names begin with `spark.`, under one name."""
     values = {name: value for name, value in given.items() if not name.startswith("spark.")}
     if spark := {name: value for name, value in given.items() if name.startswith("spark.")}:
         values["spark_conf"] = {**_mapping("spark_conf", values.get("spark_conf", {})), **spark}

@@ -2,7 +2,7 @@
 
 Begin with `spout.py` (`DeltaSpout`), then `version_batches.py` (which files make up a batch), `change_rules.py`
 (which files of a version have rows) and `version_rows.py` (the emitter). The table's log is read here, file by file; delta-rs
-tells what the table is at a version.
+says what the table is at a version.
 """
 
 from spouts.delta.spout import DeltaSpout

@@ -39,7 +39,7 @@ class ChangeRules:
             )
 
     def check_metadata(self, version: int, metadata: Metadata, later: Sequence[str]) -> None:
-        """Refuse a table whose columns are not those of the stream; columns that it has `later` may be missing still."""
+        """Refuse a table whose columns are not the stream's; columns that it has `later` may be missing still."""
         if metadata.configuration.get(_MAPPING, "none") != "none":
             raise SpoutError(
                 f"the Delta table {self.table} maps its columns by {metadata.configuration[_MAPPING]} ({_MAPPING}), so names "
@@ -65,15 +65,15 @@ class ChangeRules:
 
     def files(self, entry: LogEntry, partition_columns: Sequence[str], has_feed: bool) -> list[LoggedFile]:
         """Return the files of a version that have rows; `has_feed` says whether the table keeps what changes."""
-        found = self._changes(entry, has_feed) if self.mode == "changes" else self._appended(entry)
-        if found and entry.with_vector is not None:
+        files = self._changes(entry, has_feed) if self.mode == "changes" else self._appended(entry)
+        if files and entry.with_vector is not None:
             raise SpoutError(
                 f"version {entry.version} of the Delta table {self.table} has deletion vectors (in {entry.with_vector}), "
                 "which say which rows of a file are deleted and are not read here. Rewrite these files with REORG TABLE … "
                 "APPLY (PURGE) and turn delta.enableDeletionVectors off, or read the table with Spark "
                 "(StructuredStreamingSpout)"
             )
-        for file in found:
+        for file in files:
             if "://" in file.path or file.path.startswith("/"):
                 raise SpoutError(
                     f"version {entry.version} of the Delta table {self.table} has a file outside of the table, {file.path}, "
@@ -87,7 +87,7 @@ class ChangeRules:
                     "Skip the version: begin with a new log_dir, "
                     f"starting_version={entry.version + 1} and empty states"
                 )
-        return found
+        return files
 
     def _appended(self, entry: LogEntry) -> list[LoggedFile]:
         if not entry.removed or self.on_removal == "added_files":

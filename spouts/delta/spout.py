@@ -25,7 +25,7 @@ class DeltaSpout:
     table
         A folder, or the URL of an object store. All workers must see it under the same name.
     fields
-        The columns to read; others are not read from the files. A type that is not declared is that of the table. None: all
+        The columns to read; others are not read from the files. A type that is not declared is the table's. None: all
         columns that the table has now.
     mode
         `"append"`: the rows of files that are added. `"changes"`: the change data feed, with `_change_type` (`insert`,

@@ -77,7 +77,7 @@ class TableLog:
 
     def __init__(self, place: TablePlace) -> None:
         self.place, self.name = place, place.name
-        self._told = -1  # the version whose unfinished entry was warned of
+        self._warned = -1  # the version whose unfinished entry was warned of
 
     def stamp(self, version: int) -> tuple[int, int] | None:
         """Return what is another one as soon as the entry of a version was replaced; None if there is none."""
@@ -116,7 +116,7 @@ class TableLog:
         return entry
 
     def is_unfinished(self, version: int) -> bool:
-        """Whether the entry of a version is there and not whole, as writers leave it that do not make it in one step.
+        """Whether the entry of a version exists but is incomplete: some writers do not create it in one step.
 
         Raises
         ------
@@ -135,9 +135,9 @@ class TableLog:
                 f"{what}, and version {version + 1} is there: a writer that is not atomic was interrupted, so what the version "
                 'has is not known. Restore the entry; if the version had no rows, put {"commitInfo":{}} into its place'
             )
-        if version != self._told:
+        if version != self._warned:
             _log.warning("%s; its writer is not atomic, and is waited for", what)
-            self._told = version
+            self._warned = version
         return True
 
     def metadata(self, version: int | None = None) -> tuple[int, Metadata, tuple[str, ...]]:
@@ -145,9 +145,11 @@ class TableLog:
         table = self.place.table(version)
         if version is None and (newest := table.version()) > 0 and self.is_unfinished(newest):
             table = self.place.table(newest - 1)  # delta-rs takes what there is of an entry for all of it
-        found, protocol = table.metadata(), table.protocol()
+        table_metadata, protocol = table.metadata(), table.protocol()
         schema = json.loads(table.schema().to_json())
-        metadata = Metadata(str(found.id), schema, tuple(found.partition_columns), dict(found.configuration))
+        metadata = Metadata(
+            str(table_metadata.id), schema, tuple(table_metadata.partition_columns), dict(table_metadata.configuration)
+        )
         return table.version(), metadata, tuple(protocol.reader_features or ())
 
     def goes_back_to(self, version: int) -> bool:

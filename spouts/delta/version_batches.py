@@ -7,8 +7,8 @@ A definition is plain data:
 ``version``, ``crc``
     How far the table was read: a version, and the checksum of its entry in the log.
 ``taken``, ``snapshot``
-    How many files of that version were read, -1 for all of them; whether they are those of the whole table at that version, and
-    not those that the version added.
+    How many files of that version were read, -1 for all of them; whether they are the whole table's at that version, and
+    not the ones that the version added.
 ``commits``
     What the batch contains: `[version, timestamp, files]` for each version, with `[change, path, size, partition values]` for
     each file. So a replay needs these files alone, and not the log.
@@ -128,7 +128,7 @@ class DeltaCoordinator(BatchCoordinator):
         self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is kept for a batch, so nothing is dropped."""
+        """Nothing is held for a batch, so nothing is dropped."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -153,10 +153,10 @@ class DeltaCoordinator(BatchCoordinator):
 
     def _look_at(self, place: _Place) -> None:
         """Learn after a start what the table is where the log of the topology says that it was read to."""
-        found, metadata, features = self._log.metadata()
+        newest, metadata, features = self._log.metadata()
         self._columns = fields_of_table(metadata.schema).names
-        if metadata.id != place.table or found < place.version:
-            raise other_table(self._log.name, place.table, place.version, found, metadata.id)
+        if metadata.id != place.table or newest < place.version:
+            raise other_table(self._log.name, place.table, place.version, newest, metadata.id)
         self._check(place.version, *self._metadata_at(place.version, metadata, features))
 
     def _metadata_at(

@@ -1,7 +1,7 @@
 """Files as sources: lines of text, and rows of CSV, JSON lines and Parquet, as the files grow.
 
 Begin with `text_spout.py`, `csv_spout.py`, `json_spout.py` or `parquet_spout.py`. `cutting.py` is the coordinator of all of
-them: which of the files' bytes make up a batch; `file_format.py` says what a kind of file has to tell it. CSV and JSON are text
+them: which of the files' bytes make up a batch; `file_format.py` says what it asks of a kind of file. CSV and JSON are text
 whose lines are rows: `row_reading.py` makes tables of lines, and finds the line that cannot be read.
 """
 

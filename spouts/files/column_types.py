@@ -50,7 +50,7 @@ def fields_of_columns(schema: pa.Schema) -> Fields:
 
 
 def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str | None], what: str) -> Fields:
-    """Return fields with their types; one that is not declared is that of the column, of which `what` has `names`."""
+    """Return fields with their types; one that is not declared is the column's, of the columns `names` that `what` has."""
     types = list(fields.types)
     for at, name in enumerate(fields.names):
         if types[at] is None:

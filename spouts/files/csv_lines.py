@@ -123,13 +123,13 @@ class CsvParser:
         except pa.ArrowException:
             return True
 
-    def told(self, error: Exception) -> str:
+    def describe(self, error: Exception) -> str:
         """Say what is wrong with a line, by the name of the column."""
         text = str(error)
-        found = _COLUMN.search(text)
-        if found is None:
+        match = _COLUMN.search(text)
+        if match is None:
             return _PARSE.sub("", text).partition("\n")[0]
-        at = int(found[1])
+        at = int(match[1])
         return f"column {self._named[at]!r}: {_COLUMN.sub('', text)}"
 
 

@@ -1,6 +1,6 @@
 """CsvFileSpout: the rows of CSV files, each exactly once, from files that are there, that come and that grow.
 
-Definitions are those of `TextFileSpout`: byte ranges that end at line ends, or whole files with `multiline`.
+Definitions are as in `TextFileSpout`: byte ranges that end at line ends, or whole files with `multiline`.
 """
 
 from __future__ import annotations

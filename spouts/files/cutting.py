@@ -39,7 +39,7 @@ class FileCoordinator(BatchCoordinator):
     """Says which byte ranges make up a batch.
 
     The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:
-    once). So a call that returns None has looked at every file, and any other call only at those of its batch.
+    once). So a call that returns None has looked at every file, and any other call only at the files of its batch.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class FileCoordinator(BatchCoordinator):
         self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is kept for a batch, so nothing is dropped."""
+        """Nothing is held for a batch, so nothing is dropped."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -192,11 +192,11 @@ class FileCoordinator(BatchCoordinator):
         room = max(1, int(self._max_batch_bytes * self._share))
         while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
             path = self._queue[0]
-            found = self._find(path, room, alone=not ranges)
-            if found is None:
+            piece = self._find(path, room, alone=not ranges)
+            if piece is None:
                 self._queue.popleft()
                 continue
-            range_, rest, weight = found
+            range_, rest, weight = piece
             if rest is Rest.NO_ROOM:
                 break
             if range_ is not None:

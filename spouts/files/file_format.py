@@ -1,4 +1,4 @@
-"""What a kind of file tells the coordinator: where a batch may end, and whether a file is still the same.
+"""What the coordinator has to know of a kind of file: where a batch may end, and whether a file is still the same.
 
 How many bytes of files are still to be read, counted along with the definitions: no file is asked for it.
 """

@@ -30,7 +30,7 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class FileSource:
-    """What the user named. Every file is listed once, under its own name before that of a symbolic link to it.
+    """What the user named. Every file is listed once, under its own name rather than a symbolic link's.
 
     Of several names of its own (hard links) it has the one that is known already, else the first by path.
 
@@ -111,21 +111,21 @@ class _Walk:
     def add(self, path: str, named: bool) -> None:
         """Take a path that the user named (it must be there) or that a glob found (it may be anything)."""
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError as error:
             if not named:
                 return
             raise SpoutError(f"cannot read files from {path}: there is no such file or directory") from error
         except OSError as error:
             raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             if named:
-                self._enter(path, found)
-        elif stat.S_ISREG(found.st_mode):
+                self._enter(path, status)
+        elif stat.S_ISREG(status.st_mode):
             if not named and os.path.islink(path):
                 self._links.append((path, False))
             else:
-                self._take(path, found)
+                self._take(path, status)
         elif named:
             raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
 
@@ -177,33 +177,33 @@ class _Walk:
 
     def _follow(self, path: str, in_directory: bool) -> None:
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return  # a dangling link, or one that leads to itself
             raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             if self._recursive and in_directory:
-                self._enter(path, found)
+                self._enter(path, status)
             return
         matches = not in_directory or self._matches(os.path.basename(path))
-        if stat.S_ISREG(found.st_mode) and matches and (found.st_dev, found.st_ino) not in self._seen_files:
-            self._take(path, found)
+        if stat.S_ISREG(status.st_mode) and matches and (status.st_dev, status.st_ino) not in self._seen_files:
+            self._take(path, status)
 
     def _matches(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self._patterns)
 
-    def _enter(self, path: str, found: os.stat_result) -> None:
-        identity = (found.st_dev, found.st_ino)
+    def _enter(self, path: str, status: os.stat_result) -> None:
+        identity = (status.st_dev, status.st_ino)
         if identity not in self._seen_dirs:
             self._seen_dirs.add(identity)
             self._dirs.append(path)
 
-    def _take(self, path: str, found: os.stat_result) -> None:
-        identity = (found.st_dev, found.st_ino)
+    def _take(self, path: str, status: os.stat_result) -> None:
+        identity = (status.st_dev, status.st_ino)
         self._seen_files.add(identity)
-        self._files[path] = Listed(found.st_size, (found.st_ino, found.st_ctime_ns))
-        if found.st_nlink > 1:
+        self._files[path] = Listed(status.st_size, (status.st_ino, status.st_ctime_ns))
+        if status.st_nlink > 1:
             self._names.setdefault(identity, set()).add(path)
 
 

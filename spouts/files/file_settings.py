@@ -20,7 +20,7 @@ class FileSettings(TypedDict, total=False):
         The greatest number of bytes of one batch, default 8 MiB. What cannot be cut (a longer line, a `.gz` file, a row
         group) makes a batch of its own.
     pattern
-        What the names of files in directories must match, or several of which they must match one. Names with a leading
+        What the names of files in directories must match, or several patterns, of which one must match. Names with a leading
         dot or underscore are skipped unless it has one (for `TextFileSpout`, with a dot only).
     recursive
         Read directories within directories too (the default). A link to what is read already is not followed.

@@ -1,6 +1,6 @@
 """JsonFileSpout: the objects of JSON-lines files, each exactly once, from files that are there, that come and that grow.
 
-Definitions are those of `TextFileSpout`: byte ranges that end at line ends.
+Definitions are as in `TextFileSpout`: byte ranges that end at line ends.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class JsonParser:
         """Return False: an object that does not end in its line is no JSON, or fewer rows than lines."""
         return False
 
-    def told(self, error: Exception) -> str:
+    def describe(self, error: Exception) -> str:
         return _WHERE.sub("", str(error))
 
 

@@ -3,7 +3,7 @@
 Parquet files for the coordinator: immutable, and cut at row groups.
 
 A range is the bytes from where one row group begins to where another does; the last one goes to the end of the file. The
-checksum is that of the footer, which says where each column of each row group is, with its size and statistics.
+checksum covers the footer, which says where each column of each row group is, with its size and statistics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUFFER = 1 << 20
 
 @dataclass(frozen=True)
 class ParquetOptions:
-    """What is read; see `ParquetFileSpout`. `all_fields` are those of the spout, with the path."""
+    """What is read; see `ParquetFileSpout`. `all_fields` are the fields of the spout, with the path."""
 
     fields: Fields
     all_fields: Fields
@@ -189,7 +189,7 @@ class Footer:
 
     def groups(self, start: int, end: int) -> list[int]:
         """Return the numbers of the row groups that begin in a range of bytes."""
-        if len(self.bounds) != self.metadata.num_row_groups + 1:  # they are not in order, and not told from each other
+        if len(self.bounds) != self.metadata.num_row_groups + 1:  # they are not in order, and cannot be distinguished
             return list(range(self.metadata.num_row_groups)) if start == 0 else []
         return [number for number, at in enumerate(self.bounds[:-1]) if start <= at < end]
 

@@ -1,6 +1,6 @@
 """ParquetFileSpout: the rows of Parquet files, each exactly once, from files that are there and that come.
 
-Definitions are those of `TextFileSpout`, with ranges that begin and end at row groups and the checksum of the footer (see
+Definitions are as in `TextFileSpout`, with ranges that begin and end at row groups and the checksum of the footer (see
 `parquet_rows.py`).
 """
 
@@ -33,7 +33,7 @@ class ParquetFileSpout:
     paths
         A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
-        The columns to read; others are not read from the disk. A type that is not declared is that of the first file by
+        The columns to read; others are not read from the disk. A type that is not declared is the first file's by
         path. None: all columns of that file.
     max_batch_rows
         The greatest number of rows of one batch, as well as `max_batch_bytes` (here 64 MiB by default, unpacked). The least

@@ -2,7 +2,7 @@
 
 A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
 no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
-bytes read and a checksum of the bytes before that position. Entries are kept in the order in which they changed. The
+bytes read and a checksum of the bytes before that position. Entries are in the order in which they changed. The
 older ones are in immutable chunks, which every definition repeats unchanged; only the last chunk is packed again, so the
 work per definition does not grow with the number of files. A later entry of a path overrides an earlier one.
 """
@@ -133,7 +133,7 @@ _CHECKED = 256
 
 
 def bytes_before(file: int, end: int) -> bytes:
-    """Return the (at most 256) bytes before a position; their checksum tells whether the file is the same."""
+    """Return the (at most 256) bytes before a position; their checksum shows whether the file is the same."""
     return os.pread(file, min(end, _CHECKED), max(0, end - _CHECKED))
 
 

@@ -15,7 +15,7 @@ _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it wou
 
 
 class FileRange(NamedTuple):
-    """The bytes `start` to `end` of a file; `crc` tells whether the file is the same (see `FileFormat`)."""
+    """The bytes `start` to `end` of a file; `crc` shows whether the file is the same (see `FileFormat`)."""
 
     path: str
     start: int

@@ -1,4 +1,4 @@
-"""Lines that are rows: `RowFileSpout`, and tables from blocks of text; a line that cannot be read is named, or kept as text."""
+"""Lines that are rows: `RowFileSpout`, and tables from blocks of text; a bad line is named, or returned as text."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class RowParser(Protocol):
     def is_open(self, line: bytes) -> bool:
         """Whether a row that begins in this line goes on after it."""
 
-    def told(self, error: Exception) -> str:
-        """Say what is wrong with a line, in the words of the user's fields."""
+    def describe(self, error: Exception) -> str:
+        """Say what is wrong with a line, by the names of the fields."""
 
 
 class RowFormat(Protocol):
@@ -55,7 +55,7 @@ class RowFormat(Protocol):
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What becomes of the rows: the declared fields, then that of lines that cannot be read, then that of the path."""
+    """What becomes of the rows: the declared fields, then the field for lines that cannot be read, then the path's."""
 
     text: TextOptions
     fields: Fields
@@ -149,7 +149,7 @@ def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
     try:
         table = parser.parse(body)
     except pa.ArrowException as error:
-        return parser.told(error)
+        return parser.describe(error)
     rows = int(np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE))  # faster than bytes.count
     if table.num_rows != rows:
         rows = sum(map(parser.is_row, _lines(body)))

@@ -149,7 +149,7 @@ def _text_of(path: str, offset: int, block: bytes, is_first: bool, options: Text
 
 
 def line_ends(text: bytes) -> npt.NDArray[np.int64]:
-    """Return the positions of the line ends; that of a last line without one is the end of the text."""
+    """Return the positions of the line ends; a last line without one ends with the text."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
     return ends if text.endswith(b"\n") else np.append(ends, len(text))
 

@@ -120,7 +120,7 @@ Measure = Callable[[Mapping[Spot, int], int, float], Mapping[Spot, float]]
 class BatchLimits:
     """Divides a batch among partitions.
 
-    The number of records is kept exactly. Kafka does not tell how many bytes a range of offsets has, so that follows from
+    The number of records is exact. Kafka does not say how many bytes a range of offsets has, so that is estimated from
     samples: some records at the beginning of each range, and at its end, every ten seconds; the larger mean counts.
 
     Parameters

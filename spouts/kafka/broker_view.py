@@ -88,11 +88,11 @@ class BrokerView:
         if choice.pattern is None:
             return []
         try:
-            found = self._asking.client.list_topics(timeout=_ASK_S).topics
+            topics = self._asking.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
             self._asking.heed(error)
             raise self._failed("listing the topics", error) from error
-        return [name for name in found if choice.hold(name)]
+        return [name for name in topics if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
         from confluent_kafka import KafkaException
@@ -273,7 +273,7 @@ def mean_sizes(consumer: Consumer, starts: Mapping[Spot, int], most: int, patien
             sizes = seen.setdefault(spot, [])
             if message.error() is None:
                 sizes.append(len(message.value() or b"") + len(message.key() or b""))
-            if message.error() is not None or len(sizes) >= most:  # its end, or an error that its reader will tell
+            if message.error() is not None or len(sizes) >= most:  # its end, or an error that its reader will report
                 consumer.incremental_unassign([TopicPartition(*spot)])
         consumer.unassign()
     except KafkaException as error:

@@ -40,7 +40,7 @@ def consumer_settings(servers: str, isolation: str, group: str | None, config: M
 
 
 def asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a consumer's settings that a client takes that only asks."""
+    """Return the settings of a consumer that also suit a client that reads no records."""
     consumers_only = {*_FETCHING, "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
     consumers_only |= {"enable.partition.eof", "isolation.level"}
     return {name: value for name, value in settings.items() if name not in consumers_only}
@@ -51,16 +51,16 @@ def is_final(error: KafkaError) -> bool:
     return error.fatal() or error.name() in (*STRANGER, *_FORBIDDEN)
 
 
-def kafka_error(doing: str, servers: str, found: KafkaError, reports: Reports) -> SpoutError:
+def kafka_error(doing: str, servers: str, error: KafkaError, reports: Reports) -> SpoutError:
     """Say what failed at which servers, and why."""
-    cause = f"{doing} at {servers}: {found.str()}"
-    if is_away(found):
+    cause = f"{doing} at {servers}: {error.str()}"
+    if is_away(error):
         secured = "SSL" in str(reports) or "SASL" in str(reports)
         check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
         return SourceAwayError(f"{cause} ({reports}). Check bootstrap_servers, and {check}")
-    if found.name() in STRANGER:
+    if error.name() in STRANGER:
         return SpoutError(f"{cause} ({reports}). Check the settings sasl.* and ssl.* in config")
-    if found.name() in _FORBIDDEN:
+    if error.name() in _FORBIDDEN:
         return SpoutError(f"{cause}. The user needs the permissions Describe and Read on the topic")
     return SpoutError(f"{cause} ({reports})")
 

@@ -49,7 +49,7 @@ class Commits:
         self._renewed = time.monotonic()
         self._due = self._renewed + self._every_s
         self.succeeded = False
-        """Whether a commit has succeeded; whoever looks at it sets it back."""
+        """Whether a commit has succeeded; the reader sets it back."""
 
     def done(self, count: int) -> None:
         """Note that so many more records are done."""
@@ -69,7 +69,7 @@ class Commits:
     def begin(self, consumer: Consumer, begun: Mapping[Spot, PartitionWork]) -> None:
         """Commit where partitions begin that are read from now on, and return once that is safe.
 
-        The answer to a commit does not tell of each partition, so it is read back.
+        The answer to a commit does not cover each partition, so it is read back.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class Commits:
         """
         from confluent_kafka import KafkaException
 
-        offsets = {spot: found for spot, each in begun.items() if (found := each.to_commit(spot)) is not None}
+        offsets = {spot: offset for spot, each in begun.items() if (offset := each.to_commit(spot)) is not None}
         if not offsets:
             return
         consumer.commit(offsets=list(offsets.values()), asynchronous=False)
@@ -98,7 +98,7 @@ class Commits:
         """Commit what was not committed yet."""
         from confluent_kafka import KafkaException
 
-        offsets = [found for spot, work in self._work.items() if (found := work.to_commit(spot)) is not None]
+        offsets = [offset for spot, work in self._work.items() if (offset := work.to_commit(spot)) is not None]
         if not offsets:
             return
         try:

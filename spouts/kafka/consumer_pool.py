@@ -46,7 +46,7 @@ class Pool:
         """Lend an object; after an error it is closed, because its state is not known."""
         lent = self._take(key) or make()
         try:
-            yield lent  # type: ignore[misc]  # what is kept under a key was made for it
+            yield lent  # type: ignore[misc]  # what is pooled under a key was made for it
         except BaseException:
             lent.close()
             raise
@@ -55,7 +55,7 @@ class Pool:
             self._watch()
 
     def close(self, key: str | None = None) -> None:
-        """Close all idle objects, or those of one key."""
+        """Close all idle objects, or one key's."""
         self._close_if(lambda of, since: key is None or of == key)
 
     @property

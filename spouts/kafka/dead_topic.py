@@ -16,7 +16,7 @@ _WAIT_S = 5.0
 
 
 class DeadTopic:
-    """Writes dead letters; a call returns once all copies of the topic have it.
+    """Writes dead letters; a call returns once all replicas of the topic have the record.
 
     Parameters
     ----------
@@ -41,21 +41,21 @@ class DeadTopic:
 
     def write(self, record: Message, why: Mapping[str, str]) -> None:
         """Write a record with more headers; `SourceAwayError` if no broker takes it in time."""
-        told: list[Any] = []
+        ended: list[Any] = []
         headers = [*(record.headers() or ()), *((name, text.encode()) for name, text in why.items())]
         self._producer.produce(
-            self._topic, record.value(), record.key(), headers=headers, on_delivery=lambda error, _: told.append(error)
+            self._topic, record.value(), record.key(), headers=headers, on_delivery=lambda error, _: ended.append(error)
         )
         self._producer.flush(_WAIT_S)
         doing = f"writing a dead letter to topic {self._topic!r}"
-        if not told:
+        if not ended:
             self._producer.purge()
             self._producer.flush(0)
             raise SourceAwayError(
                 f"{doing} at {self._servers}: no broker took it in {_WAIT_S:g} seconds ({self._reports})"
             )
-        if told[0] is not None:
-            raise kafka_error(doing, self._servers, told[0], self._reports)
+        if ended[0] is not None:
+            raise kafka_error(doing, self._servers, ended[0], self._reports)
 
     def close(self) -> None:
         """Close the connections."""

@@ -61,10 +61,10 @@ def rewritten(one: OffsetRange, offset: int, epoch: int) -> ReplayMismatchError:
 
 def cut_off(one: OffsetRange, position: int, offset: int) -> ReplayMismatchError:
     """Say that a partition was cut off before the records of a batch that was defined."""
-    kept = f"only what is before offset {offset} is still there" if offset >= 0 else "Kafka knows nothing of that epoch"
+    left = f"only what is before offset {offset} is still there" if offset >= 0 else "Kafka knows nothing of that epoch"
     return ReplayMismatchError(
         f"the batch was defined as offsets {one.start} to {one.end} of {one.spot} under leader epoch {one.epoch}; of what was "
-        f"before offset {position} then {kept}: an unclean leader election lost the records, and others have their numbers. A "
+        f"before offset {position} then {left}: an unclean leader election lost the records, and others have their numbers. A "
         f"replay cannot be the same; start with a new log. {_CHOICES}"
     )
 
@@ -144,28 +144,28 @@ def truncation_of(error: KafkaError) -> int | None:
     text = error.str()
     if error.name() != "_LOG_TRUNCATION" and "log truncation detected" not in text:
         return None
-    found = _ENDS.search(text)
-    return -1 if found is None else int(found[1])
+    match = _ENDS.search(text)
+    return -1 if match is None else int(match[1])
 
 
 def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience_s: float) -> dict[Spot, int | None]:
     """Return by partition where it was cut off before a place, None if it was not; those that do not answer are left out."""
-    found: dict[Spot, int | None] = {}
+    ends: dict[Spot, int | None] = {}
     deadline = time.monotonic() + patience_s
     consumer.assign([placed(spot, place) for spot, place in places.items()])
     try:
-        while len(found) < len(places) and time.monotonic() < deadline:
+        while len(ends) < len(places) and time.monotonic() < deadline:
             message = consumer.poll(_STEP_S)
             if message is None:
                 continue
             error, spot = message.error(), Spot(str(message.topic()), message.partition() or 0)
-            if spot in found or (error is not None and not _is_answer(error)):
+            if spot in ends or (error is not None and not _is_answer(error)):
                 continue
-            found[spot] = None if error is None else truncation_of(error)
+            ends[spot] = None if error is None else truncation_of(error)
             consumer.incremental_unassign([placed(spot, LogPosition(0, -1))])
     finally:
         consumer.unassign()
-    return found
+    return ends
 
 
 def _is_answer(error: KafkaError) -> bool:

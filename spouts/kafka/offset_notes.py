@@ -40,7 +40,7 @@ class OffsetNotes:
         return max([offset, *(end for _, end in self.done)])
 
     def before(self, offset: int) -> OffsetNotes:
-        """Return what of it is in front of an offset: from there on the numbers belong to other records."""
+        """Return the notes on records before an offset: from there on the numbers belong to other records."""
         done = [(first, min(end, offset)) for first, end in self.done if first < offset]
         failures = {at: count for at, count in self.failures.items() if at < offset}
         return replace(self, done=done, failures=failures)
@@ -84,5 +84,5 @@ class OffsetNotes:
             return cls()
 
 
-def _json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, separators=(",", ":"))
+def _json(notes: Mapping[str, Any]) -> str:
+    return json.dumps(notes, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""One partition that a task reads: what of it is done, and what was last committed."""
+"""One partition that a task reads: how much of it is done, and what was last committed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PartitionWork:
     failures
         By offset how often a record failed that is not done.
     is_paused
-        Whether the client was told to read nothing more of it for now.
+        Whether the client was asked to read nothing more of it for now.
     epoch
         The latest epoch of a leader that a record was read from, or of the one that said where reading begins.
     """

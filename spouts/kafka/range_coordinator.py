@@ -56,7 +56,7 @@ class _Seen(NamedTuple):
 class KafkaCoordinator(BatchCoordinator):
     """Says which offset ranges make up a batch.
 
-    Nothing here is kept over a restart but what the definition before says.
+    Only the definition before survives a restart; nothing else here does.
     """
 
     def __init__(self, options: KafkaOptions, spout_type: SpoutType, emitter: KafkaEmitter) -> None:
@@ -71,7 +71,7 @@ class KafkaCoordinator(BatchCoordinator):
         self._asked, self._txid = float("-inf"), 0
         self._complaint, self._complained = "", 0.0
         self._resting: set[Spot] = set()
-        self._told: dict[Spot, str] = {}
+        self._warned: dict[Spot, str] = {}
         self._checked: dict[Spot, tuple[int, int]] = {}  # position and epoch under which all before it was there
         self._is_unsure = self._is_waited_for = False
         self.skipped = 0
@@ -138,7 +138,7 @@ class KafkaCoordinator(BatchCoordinator):
         led = {**dict.fromkeys(held, False), **self._watch.led(topics)}
         bounds, cut = self._intact(self._ends(led, held), held)
         away = [spot for spot in led if spot not in bounds]
-        self._tell_away(away)
+        self._warn_away(away)
         if away and not may_leave_out:
             return None
         self._is_unsure = bool(away)
@@ -194,7 +194,7 @@ class KafkaCoordinator(BatchCoordinator):
                 )  # fmt: skip
         return held
 
-    def _tell_away(self, away: Sequence[Spot]) -> None:
+    def _warn_away(self, away: Sequence[Spot]) -> None:
         if away:
             self._complain(f"no leader answers for {_listed(away)}{'' if self._waits else '; left out until one does'}")
             self._watch.look_again()
@@ -214,8 +214,8 @@ class KafkaCoordinator(BatchCoordinator):
             if topic is not None and self._options.on_lost == "fail":
                 raise topic_replaced(spot.topic, one.topic_id, topic.id)
             now = "" if topic is None else topic.id
-            if self._told.get(spot) != now:
-                self._told[spot] = now
+            if self._warned.get(spot) != now:
+                self._warned[spot] = now
                 what = "it is gone" if topic is None else replaced_text(spot.topic, one.topic_id, now)
                 _log.warning("on_lost=skip: %s was read up to offset %d; %s", spot, one.end, what)
             if topic is not None:
@@ -318,7 +318,7 @@ class KafkaCoordinator(BatchCoordinator):
         self._limits.throttle(share)
 
     def close(self) -> None:
-        """Close the connections of the driver, those of its readers too."""
+        """Close the connections of the driver, its readers' too."""
         self._view.close()
         READERS.close(self._readers)
 

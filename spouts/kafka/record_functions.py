@@ -1,4 +1,4 @@
-"""Functions of the user's that say what becomes of records: of each one, or of the columns of many."""
+"""The user's functions that turn records into tuples: one record at a time, or the columns of many."""
 
 from __future__ import annotations
 

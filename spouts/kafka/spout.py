@@ -114,7 +114,7 @@ class TransactionalTridentKafkaSpout(_KafkaSpout):
     """Emits each record of Kafka topics; a replay of a batch holds the same records. Transactional.
 
     While a partition is away the topology waits. A topic that is compacted is refused, because it loses records between
-    two attempts. The options are those of `OpaqueTridentKafkaSpout`.
+    two attempts. The options are the same as for `OpaqueTridentKafkaSpout`.
     """
 
     spout_type = SpoutType.TRANSACTIONAL

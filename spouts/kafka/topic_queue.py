@@ -61,7 +61,7 @@ class TopicQueue:
         self._max_uncommitted = limits.max_uncommitted
         self._look_at = 0.0
         self._reports, self._values = Reports(), RecordValues(options)
-        self._is_down = self._is_told = self._is_awaited = False
+        self._is_down = self._is_reported = self._is_awaited = False
         self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
         self._ask_at = 0.0
         self._is_first, self._silent = True, set[Spot]()
@@ -95,13 +95,13 @@ class TopicQueue:
     def reconnect(self) -> None:
         """Nothing to do: the client connects by itself."""
 
-    def told(self, message: Taken) -> str:
+    def describe(self, message: Taken) -> str:
         spot, offset = _where(message.raw)
         return f"offset {offset} of {spot}"
 
     def fetch(self, room: int) -> Sequence[Taken]:
-        if self._is_down and not self._is_told:
-            self._is_told = True
+        if self._is_down and not self._is_reported:
+            self._is_reported = True
             raise SourceAwayError(
                 f"reading at {self._options.bootstrap_servers}: no broker answers ({self._reports}). Check that they run"
             )
@@ -119,7 +119,7 @@ class TopicQueue:
             if self._work[spot].arrive(offset, each.leader_epoch()):
                 records.append(each)
         if taken or self._commits.succeeded:
-            self._is_down = self._is_told = self._commits.succeeded = False
+            self._is_down = self._is_reported = self._commits.succeeded = False
         return self._messages(records)
 
     def look_now(self) -> None:
@@ -140,7 +140,7 @@ class TopicQueue:
         self._commits.done(len(done))
 
     def note_failures(self, failed: Sequence[Taken]) -> None:
-        """Have the next commit tell how often each has failed."""
+        """Have the next commit record how often each has failed."""
         for message in failed:
             spot, offset = _where(message.raw)
             self._work[spot].failures[offset] = message.failures
@@ -186,7 +186,7 @@ class TopicQueue:
     def _look(self) -> None:
         """Look for partitions that are this task's and not read yet."""
         self._look_at = time.monotonic() + _LOOK_AWAY_S
-        self._is_down = self._is_told = True  # by the error of a question that gets no answer
+        self._is_down = self._is_reported = True  # by the error of a question that gets no answer
         more = () if self._dead_letters is None else (self._dead_letters,)
         topics = self._own.topics(more)
         own = self._own.of(topics, self._dead_letters)
@@ -194,9 +194,9 @@ class TopicQueue:
         starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
         if starts:
             self._begin({spot: PartitionWork(start) for spot, start in starts.items()})
-        self._tell([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
+        self._warn([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
         self._is_first = False
-        self._is_down = self._is_told = False
+        self._is_down = self._is_reported = False
         self._look_at = time.monotonic() + self._options.refresh_s
 
     def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
@@ -211,7 +211,7 @@ class TopicQueue:
         self._work.update(work)
         self._assign()
 
-    def _tell(self, silent: Sequence[Spot], is_empty: bool) -> None:
+    def _warn(self, silent: Sequence[Spot], is_empty: bool) -> None:
         """Say once which partitions are not read, and that a pattern matches none."""
         if self._is_first and is_empty and self._options.topics.pattern is not None:
             _log.warning(
@@ -287,16 +287,16 @@ class TopicQueue:
     # ---- records -------------------------------------------------------------------------------------------------------
 
     def _messages(self, records: list[Message]) -> list[Taken]:
-        found = []
+        messages = []
         for record, row in zip(records, decoded(records, self._values), strict=True):
             spot, offset = _where(record)
             work = self._work[spot]
             values, trouble = ((), row) if isinstance(row, str) else (row, None)
             if values or trouble is not None:
-                found.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
+                messages.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
             else:
                 work.finish(offset)  # the user's function leaves it out
-        return found
+        return messages
 
 
 def _where(record: Any) -> tuple[Spot, int]:

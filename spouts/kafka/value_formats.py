@@ -167,11 +167,11 @@ class Json(Format):
     def _why(self, error: Exception) -> str:
         """Leave out what is of the text that `read` makes, and not of the value."""
         why = re.sub(r"\.? in row \d+$", "", super()._why(error)).removeprefix("JSON parse error: ")
-        return re.sub(r"^Column\(/v/?(.*)\) changed from (\w+) to (\w+)$", _told_type, why)
+        return re.sub(r"^Column\(/v/?(.*)\) changed from (\w+) to (\w+)$", _type_change, why)
 
 
-def _told_type(found: re.Match[str]) -> str:
-    where, declared, given = found.groups()
+def _type_change(match: re.Match[str]) -> str:
+    where, declared, given = match.groups()
     return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
 
 

@@ -1,7 +1,7 @@
 """What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up.
 
 A message is in one place at a time: *ready* to be emitted, *out* in the topology, *waiting* for its retry or its burial, or
-*done*, which is told to the queue with others. Until then it is pending at the queue, so a crash at any moment loses nothing.
+*done*, of which the queue is notified in groups. Until then it is pending at the queue, so a crash at any moment loses nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trident.spout import Away
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
 _SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing
-_WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # what is told to the queue is told together
+_WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # the queue is notified of many at once
 _CHUNK = 500
 
 
@@ -34,7 +34,7 @@ class Deliveries:
     Parameters
     ----------
     queue, policy
-        Where they come from, and what becomes of those that fail.
+        Where they come from, and what becomes of messages that fail.
     max_pending
         The most that are taken from the queue and not acknowledged there.
     emits, report
@@ -184,7 +184,7 @@ class Deliveries:
     def _failed_once_more(self, message: Message) -> None:
         message.failures += 1
         if message.trouble is not None:
-            self._report(SpoutError(f"{self._queue.told(message)} cannot be read: {message.trouble}"))
+            self._report(SpoutError(f"{self._queue.describe(message)} cannot be read: {message.trouble}"))
         self._failed.append(message)
         pause_s = 0.0 if self._is_dead(message) else self._policy.pause_s(message.failures)
         self._waiting.add(message, self._clock() + pause_s)
@@ -209,7 +209,7 @@ class Deliveries:
 
     def _bury(self, message: Message) -> None:
         times = "once" if message.failures == 1 else f"{message.failures} times"
-        reason, name = message.trouble or f"it failed {times}", self._queue.told(message)
+        reason, name = message.trouble or f"it failed {times}", self._queue.describe(message)
         if self._policy.dead_letters is None:
             _log.error("%s is given up: %s. It was %.1000r", name, reason, message.values or message.raw)
             self._done.append(message)

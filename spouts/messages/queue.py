@@ -57,7 +57,7 @@ class MessageQueue(Protocol):
     def reconnect(self) -> None:
         """Connect again."""
 
-    def told(self, message: Message) -> str:
+    def describe(self, message: Message) -> str:
         """Name a message in an error: its number and its place."""
 
     def fetch(self, room: int) -> Sequence[Message]:

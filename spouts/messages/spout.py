@@ -23,7 +23,7 @@ _START_S = 5.0  # how long a server may be away when the spout starts: it may ju
 
 @runtime_checkable
 class ReportsErrors(Protocol):
-    """A collector that shows errors; that of a Trident topology does not."""
+    """A collector that shows errors; a Trident topology's does not."""
 
     def report_error(self, error: BaseException) -> None:
         """Show an error."""

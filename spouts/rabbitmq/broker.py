@@ -126,11 +126,11 @@ class Broker:
         Parameters
         ----------
         headers, without
-            Headers that are added, and the names of those that are left out.
+            Headers that are added, and the names of headers that are left out.
         """
         properties = driver().BasicProperties(**vars(delivery.properties))
-        kept = {name: value for name, value in delivery.headers.items() if name not in without}
-        properties.headers = {**kept, **headers}
+        others = {name: value for name, value in delivery.headers.items() if name not in without}
+        properties.headers = {**others, **headers}
         properties.user_id = None  # the broker refuses another user's
         with self._errors(f"publishing to the queue {queue!r}"):
             self._confirming.basic_publish("", queue, delivery.body, properties, mandatory=True)

@@ -72,18 +72,18 @@ class RabbitMQOptions(ServerAccount):
 
     def parameters(self) -> Any:
         """Return pika's parameters of a connection."""
-        found = self._parameters()
+        parameters = self._parameters()
         context = self.tls_context(self.tls_verify)
         if context is not None:
             if not self.tls_verify:
                 context.verify_mode = ssl.CERT_NONE
-            found.ssl_options = driver().SSLOptions(context, found.host)
-        return found
+            parameters.ssl_options = driver().SSLOptions(context, parameters.host)
+        return parameters
 
     def _parameters(self) -> Any:
         pika, scheme = driver(), "amqps" if self.encrypts else "amqp"
         try:
-            found = pika.URLParameters(scheme + self.url[self.url.index("://") :])
+            parameters = pika.URLParameters(scheme + self.url[self.url.index("://") :])
         except (TypeError, ValueError) as error:
             # Its text may have a part of the URL; the query's names are no secret.
             known = f": {error}" if "URL parameter" in str(error) else ""
@@ -91,14 +91,14 @@ class RabbitMQOptions(ServerAccount):
                 f"the URL of a RabbitMQ cannot be read{known}; write amqp://user:password@host:5672/%2F"
             ) from None
         if self.user is not None or self.password is not None:
-            own = found.credentials
-            found.credentials = pika.PlainCredentials(self.user or own.username, self.password or own.password)
-        found.socket_timeout = self.connect_timeout_s
-        found.stack_timeout = 2 * self.connect_timeout_s
-        found.blocked_connection_timeout = self.timeout_s
+            own = parameters.credentials
+            parameters.credentials = pika.PlainCredentials(self.user or own.username, self.password or own.password)
+        parameters.socket_timeout = self.connect_timeout_s
+        parameters.stack_timeout = 2 * self.connect_timeout_s
+        parameters.blocked_connection_timeout = self.timeout_s
         if "heartbeat=" not in urlsplit(self.url).query:
-            found.heartbeat = self.heartbeat_s
-        return found
+            parameters.heartbeat = self.heartbeat_s
+        return parameters
 
 
 def driver() -> Any:

@@ -1,6 +1,6 @@
 """A RabbitMQ queue as a queue of messages: unacknowledged at the broker until they are done.
 
-A message that failed goes back to the queue when its pause is over. How often it failed is told by the broker: a quorum
+A message that failed goes back to the queue when its pause is over. The broker says how often it failed: a quorum
 queue counts returns in the header `x-delivery-count`. A classic queue only says that it delivered a message before. So one
 that fails for the second time there is published again with a header that has the count, and then acknowledged.
 """
@@ -60,7 +60,7 @@ class QueueConsumer:
         self._open.clear()
         self._broker.open()
 
-    def told(self, message: Message) -> str:
+    def describe(self, message: Message) -> str:
         """Name a message by what its publisher called it, if he did."""
         name = message.raw.properties.message_id
         return f"{'a message' if name is None else f'the message {name!r}'} of the queue {self._broker.queue!r}"
@@ -70,11 +70,11 @@ class QueueConsumer:
         arrived = self._broker.arrived() or self._asked()
         self._back -= sum(each.method.redelivered for each in arrived)
         self._open.update(dict.fromkeys(each.tag for each in arrived))
-        found = []
+        messages = []
         for each, row in zip(arrived, decoded(arrived, self._decode), strict=True):
             values, trouble = ((), row) if isinstance(row, str) else (row, None)
-            found.append(Message((each.connection, each.tag), values, each, failures_of(each), trouble))
-        return found
+            messages.append(Message((each.connection, each.tag), values, each, failures_of(each), trouble))
+        return messages
 
     def _asked(self) -> list[BrokerDelivery]:
         """Ask what there is, where that is not known or nothing came for long: a broker that is silent may have messages."""

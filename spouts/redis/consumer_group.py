@@ -170,11 +170,11 @@ class ConsumerGroup:
                     raise answer
             return answers
 
-        told, groups = self.server.call(f"looking at the stream {stream!r}", check)
-        if isinstance(told, Exception):
+        info, groups = self.server.call(f"looking at the stream {stream!r}", check)
+        if isinstance(info, Exception):
             return None, None
         own = next((each for each in groups if id_of(each["name"]) == self._group), None)
-        return stream_info(told), own
+        return stream_info(info), own
 
     def _gone(self, stream: str, is_stream_there: bool, last: str | None) -> SpoutError:
         what = (
@@ -188,12 +188,12 @@ class ConsumerGroup:
         )
 
 
-def stream_info(told: Mapping[str, Any]) -> StreamInfo:
+def stream_info(info: Mapping[str, Any]) -> StreamInfo:
     """Read the answer to XINFO STREAM."""
-    if "entries-added" not in told:
+    if "entries-added" not in info:
         raise SpoutError("the server is older than Redis 7, which brought the numbers that losses are found by")
-    first = told["first-entry"]
-    last, deleted = id_of(told["last-generated-id"]), id_of(told["max-deleted-entry-id"])
+    first = info["first-entry"]
+    last, deleted = id_of(info["last-generated-id"]), id_of(info["max-deleted-entry-id"])
     return StreamInfo(
-        int(told["length"]), id_of(first[0]) if first else None, last, int(told["entries-added"]), deleted
+        int(info["length"]), id_of(first[0]) if first else None, last, int(info["entries-added"]), deleted
     )

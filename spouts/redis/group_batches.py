@@ -1,4 +1,4 @@
-"""Batches of a consumer group: what was delivered and is not acknowledged is kept here until its batch is committed.
+"""Batches of a consumer group: what was delivered and is not acknowledged is held here until its batch is committed.
 
 Redis remembers each entry that it delivered until it is acknowledged: it is *pending*. So a driver that starts first gets
 what the one before left pending under the same name of a consumer, later also what other consumers left, then new entries.
@@ -95,7 +95,7 @@ class GroupCoordinator(BatchCoordinator):
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many entries are behind a batch: those that the group has not delivered, and those of later batches."""
+        """Say how many entries are behind a batch: entries that the group has not delivered, and entries of later batches."""
         if self._unread is None:
             return None
         this = next((txid for txid, made in self._made.items() if made == definition), 0)

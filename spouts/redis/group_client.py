@@ -53,7 +53,9 @@ class GroupClient:
             f"reading {what} for {self.whose} from {', '.join(map(repr, positions))}",
             lambda client: client.xreadgroup(self.member.group, self.member.consumer, positions, count),
         )
-        return [Entry(stream.decode(), id_.decode(), fields or {}) for stream, found in answer for id_, fields in found]
+        return [
+            Entry(stream.decode(), id_.decode(), fields or {}) for stream, entries in answer for id_, fields in entries
+        ]
 
     def claim(self, stream: str, idle_s: float, count: int) -> list[Entry]:
         """Take over entries that have been pending for `idle_s` seconds for another consumer; those deleted have no fields."""
@@ -91,7 +93,7 @@ class GroupClient:
             )
 
     def set_deliveries(self, counts: Mapping[tuple[str, str], int]) -> None:
-        """Write down how often entries count as delivered, also for whoever takes them over."""
+        """Write down how often entries count as delivered, also for the consumer that takes them over."""
         group, consumer, _ = self.member
 
         def write(client: Any) -> None:

@@ -69,11 +69,11 @@ class GroupQueue:
         """Ask for a sign of life; the client connects by itself."""
         self._client.server.call("asking for a sign of life", lambda client: client.ping())
 
-    def told(self, message: Message) -> str:
+    def describe(self, message: Message) -> str:
         return f"entry {message.raw.id} of the stream {message.raw.stream!r}"
 
     def fetch(self, room: int) -> Sequence[Message]:
-        """Take this consumer's own pending entries first, then those of consumers that are gone, then new ones."""
+        """Take this consumer's own pending entries first, then entries of consumers that are gone, then new ones."""
         while self._own:
             if own := self._own_pending(room):
                 return own
@@ -140,14 +140,14 @@ class GroupQueue:
         return self._delivered_again(entries)
 
     def _claimed(self, room: int) -> list[Message]:
-        found: list[Message] = []
+        messages: list[Message] = []
         for stream in self._reading.streams:
-            if len(found) < room:
+            if len(messages) < room:
                 # Its own that it holds are never among them: `tend` came before.
-                found += self._delivered_again(
-                    self._client.claim(stream, self._reading.claim_idle_s, room - len(found))
+                messages += self._delivered_again(
+                    self._client.claim(stream, self._reading.claim_idle_s, room - len(messages))
                 )
-        return found
+        return messages
 
     def _new(self, room: int) -> list[Message]:
         chosen = [self._turns[at] for at in range(min(room, len(self._turns)))]
@@ -182,11 +182,11 @@ class GroupQueue:
     def _messages(self, entries: Sequence[Entry], failures: Mapping[str, int]) -> list[Message]:
         for entry in entries:
             self._held[entry.stream][entry.id] = None
-        found = []
+        messages = []
         for entry, row in zip(entries, decoded(entries, self._rows), strict=True):
             values, trouble = ((), row) if isinstance(row, str) else (row, None)
-            found.append(Message(entry.key, values, entry, failures.get(entry.id, 0), trouble))
-        return found
+            messages.append(Message(entry.key, values, entry, failures.get(entry.id, 0), trouble))
+        return messages
 
     def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
         return list(zip(*map(plain, self._tables.table(entries).columns), strict=True))

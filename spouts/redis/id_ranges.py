@@ -30,9 +30,9 @@ from spouts.redis.stream_server import (
     ServerAway,
     StreamInfo,
     StreamServer,
+    error_message,
     id_of,
     order_of,
-    told,
 )
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.servers.redis_server import driver, is_transient
@@ -157,7 +157,7 @@ class RangeCoordinator(BatchCoordinator):
         return list(_joined(pieces, size))
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is kept for a batch, so nothing is dropped."""
+        """Nothing is held for a batch, so nothing is dropped."""
 
     def size(self, definition: Definition) -> int:
         """Say about how many bytes the entries of a batch have."""
@@ -203,14 +203,14 @@ class RangeCoordinator(BatchCoordinator):
                 "or start with another log_dir to read what comes as a new stream"
             )
 
-    def _read_before(self, stream: str, found: _Look, at: list[Any] | None) -> int | None:
+    def _read_before(self, stream: str, look: _Look, at: list[Any] | None) -> int | None:
         """Check that what the batches before read is still the beginning of the stream; return how many entries that were."""
-        info = found.info
+        info = look.info
         if at is None:
-            if found.after == info.last:
+            if look.after == info.last:
                 return info.added
-            return info.added - info.length if found.after == NOTHING else None
-        if not found.is_of(*at):
+            return info.added - info.length if look.after == NOTHING else None
+        if not look.is_of(*at):
             raise SpoutError(
                 f"the stream {stream!r} on Redis {self._server.place} was read up to entry {at[0]}, and is another one now "
                 f"(its last entry is {info.last}): it was deleted and made again, or the server lost its last writes. Restore "
@@ -235,12 +235,12 @@ class RangeCoordinator(BatchCoordinator):
         _log.warning("%s; they are skipped", what)
 
 
-def _position(found: _Look, read: int | None) -> list[Any]:
+def _position(look: _Look, read: int | None) -> list[Any]:
     """Return up to where a stream is read with this batch, and how many entries that are."""
-    up_to, digest = (found.cuts[-1], found.of_last) if found.cuts else (found.after, found.of_after)
-    if up_to == found.info.last:
-        return [up_to, found.info.added, digest]  # all that was ever added: what was deleted one by one is no loss
-    return [up_to, None if read is None else read + found.entries, digest]
+    up_to, digest = (look.cuts[-1], look.of_last) if look.cuts else (look.after, look.of_after)
+    if up_to == look.info.last:
+        return [up_to, look.info.added, digest]  # all that was ever added: what was deleted one by one is no loss
+    return [up_to, None if read is None else read + look.entries, digest]
 
 
 def _pieces(stream: str, after: str, cuts: Sequence[str], entries: int) -> Iterator[IdRange]:
@@ -291,8 +291,8 @@ class RangeEmitter:
     def _entries(self, client: Any, part: IdRange, after: str) -> list[Entry]:
         read: Callable[..., Any] = client.xrange
         try:
-            found = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
+            entries = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
         except driver().RedisError as error:
             kind = ServerAway if is_transient(error) else SpoutError
-            raise kind(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
-        return [Entry(part.stream, id_.decode(), fields) for id_, fields in found]
+            raise kind(error_message(f"reading the stream {part.stream!r}", self._options.place, error)) from error
+        return [Entry(part.stream, id_.decode(), fields) for id_, fields in entries]

@@ -22,8 +22,8 @@ _ID = re.compile(r"\d+(-\d+)?$")
 class RedisStreamRichSpout(MessageSpout):
     """Emits the entries of Redis Streams one by one; each is pending in a consumer group until its tree is acknowledged.
 
-    Every task is a consumer of the group. A task that comes back takes its own pending entries up again at once; those of
-    one that does not come back are taken over by the others after `claim_idle_s`. The order is not promised.
+    Every task is a consumer of the group. A task that comes back takes its own pending entries up again at once; the entries
+    of one that does not come back are taken over by the others after `claim_idle_s`. The order is not promised.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from all other entries."""
+        """What identifies it among all entries."""
         return self.stream, self.id
 
     @property
@@ -103,11 +103,11 @@ class StreamInfo(NamedTuple):
         return self.first is None or order_of(self.first) > order_of(id_) or order_of(self.deleted) >= order_of(id_)
 
     def missing(self, after: str, read: int | None) -> int:
-        """Say how many entries behind `after` are gone without having been read, as far as that can be told.
+        """Say how many entries behind `after` are gone without having been read, as far as that can be known.
 
         Streams are trimmed from their beginning. So as long as the first entry is not behind `after`, nothing is missing;
-        otherwise all that are there are unread, and what was ever added tells how many there should be. A negative number:
-        more were read than were ever added to this stream, so it is another one.
+        otherwise all that are there are unread, and the number of entries ever added says how many there should be. A negative
+        number: more were read than were ever added to this stream, so it is another one.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class StreamCalls:
         try:
             return function(self._client)
         except driver().RedisError as error:
-            text = told(doing, self.place, error)
+            text = error_message(doing, self.place, error)
             if not is_transient(error):
                 raise SpoutError(text) from error
             self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
@@ -196,7 +196,7 @@ class StreamServer(StreamCalls):
         return result
 
 
-def told(doing: str, place: str, error: Exception) -> str:
+def error_message(doing: str, place: str, error: Exception) -> str:
     """Return an error of redis-py as text: what was tried where, what was found, what to do."""
     is_old = "unknown command" in str(error)
     return error_text(doing, place, error, _ADVICE, "the server is older than Redis 7" if is_old else "")

@@ -67,7 +67,7 @@ def cut_table(table: pa.Table, parallelism: int) -> list[ArrowPart]:
 
 
 def typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
-    """Return the fields; a type that is not declared is that of the rows' Python values."""
+    """Return the fields; a type that is not declared follows from the rows' Python values."""
     types = [
         type_ if type_ is not None else _inferred(name, (row[at] for row in rows))
         for at, (name, type_) in enumerate(zip(fields.names, fields.types, strict=True))

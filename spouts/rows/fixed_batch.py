@@ -115,7 +115,7 @@ class _FixedBatchCoordinator(BatchCoordinator):
         self._bytes = [int(table.nbytes) for table in tables]
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Return the rows after those of the batch before; None if there are no more and the rows do not repeat."""
+        """Return the rows after the batch before; None if there are no more and the rows do not repeat."""
         start = 0 if previous is None else int(previous["end"])
         if start >= self._rows and self._cycle:
             start = 0
@@ -142,11 +142,11 @@ class _FixedBatchCoordinator(BatchCoordinator):
         return self._bytes[at] * (end - start) // max(1, int(self._tables[at].num_rows))
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many rows come after those of a batch; None if they begin again after the last."""
+        """Say how many rows come after a batch; None if they begin again after the last."""
         return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is kept for a batch, so nothing is dropped."""
+        """Nothing is held for a batch, so nothing is dropped."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -144,7 +144,7 @@ class RateSpout:
         return _FIELDS
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] = time.time) -> _RateCoordinator:
-        """Open the driver's side. `now` tells the time in seconds since 1970."""
+        """Open the driver's side. `now` gives the time in seconds since 1970."""
         return _RateCoordinator(self._rate, self._ramp_up_s, self._limits, now)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _RateEmitter:
@@ -189,11 +189,11 @@ class _RateCoordinator(BatchCoordinator):
         return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")
 
     def throttle(self, share: float) -> None:
-        """Make the batches smaller; what is due then waits, and lag tells how much that is."""
+        """Make the batches smaller; what is due then waits, and the lag says how much that is."""
         self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is kept for a batch, so nothing is dropped."""
+        """Nothing is held for a batch, so nothing is dropped."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _CHOICES = (
     "Restore the checkpoint that belongs to the log; or begin again with a new checkpoint, a new log_dir and empty states; or, "
     "if you know what the states have, start once with adopt_checkpoint=True: then the query continues where this checkpoint "
-    "is, and nothing tells which rows count twice or are missing"
+    "is, and nothing shows which rows count twice or are missing"
 )
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says of itself.
+    """What a checkpoint says about itself.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, diges
     ]
 
 
-def check_checkpoint(found: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
+def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
     """Raise `CheckpointMismatchError` if the query would not continue behind the last batch of the log.
 
     Parameters
@@ -74,36 +74,40 @@ def check_checkpoint(found: Checkpoint, last: Mapping[str, Any] | None, sources:
         The sources of the query, as definitions name them.
     """
     if last is None:
-        if found.done is not None:
+        if checkpoint.done is not None:
             raise CheckpointMismatchError(
-                f"the checkpoint {found.path} has given the batches up to {found.done} of query {found.query} already, and "
-                "this log has none of them: it is the checkpoint of another topology or program, or the log was lost. Give "
-                f"each topology a checkpoint of its own. {_CHOICES}"
+                f"the checkpoint {checkpoint.path} has given the batches up to {checkpoint.done} of query {checkpoint.query} "
+                "already, and this log has none of them: it is the checkpoint of another topology or program, or the log was "
+                f"lost. Give each topology a checkpoint of its own. {_CHOICES}"
             )
         return
-    problem = _problem(found, last, sources)
+    problem = _problem(checkpoint, last, sources)
     if problem is not None:
         log = f"the log continues behind batch {last['batch']} of query {last['query']}"
         raise CheckpointMismatchError(f"{log}, but {problem}. {_CHOICES}")
 
 
-def _problem(found: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> str | None:
-    batch, path = last["batch"], f"the checkpoint {found.path}"
-    if found.query is None:
+def _problem(checkpoint: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> str | None:
+    batch, path = last["batch"], f"the checkpoint {checkpoint.path}"
+    if checkpoint.query is None:
         return f"{path} is empty: it was deleted, or another folder is named. Spark would read from the beginning"
-    if found.query != last["query"]:
-        return f"{path} is of query {found.query}: it was deleted and begun again, or it is of another query"
+    if checkpoint.query != last["query"]:
+        return f"{path} is of query {checkpoint.query}: it was deleted and begun again, or it is of another query"
     if sources != last["sources"]:
         return f"the query reads {_listed(sources)} where it read {_listed(last['sources'])}: the offsets mean nothing there"
-    if found.planned is None or found.planned < batch:
-        return f"{path} ends with batch {found.planned}: it was restored from an older copy"
-    if found.digest(batch) != last["offsets"]:
+    if checkpoint.planned is None or checkpoint.planned < batch:
+        return f"{path} ends with batch {checkpoint.planned}: it was restored from an older copy"
+    if checkpoint.digest(batch) != last["offsets"]:
         return (
             f"batch {batch} of {path} is another one: it was restored from an older copy and has gone on since, "
             "or two topologies share it"
         )
-    if found.done is not None and found.done > batch:
-        given = f"batch {found.done}" if found.done == batch + 1 else f"the batches {batch + 1} to {found.done}"
+    if checkpoint.done is not None and checkpoint.done > batch:
+        given = (
+            f"batch {checkpoint.done}"
+            if checkpoint.done == batch + 1
+            else f"the batches {batch + 1} to {checkpoint.done}"
+        )
         return f"{path} has given {given} to someone else: two topologies share it, or the log is an older copy"
     return None
 
@@ -130,7 +134,7 @@ _NAMING = ("path", "table", "subscribe", "subscribepattern", "assign", "topic", 
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint:
-    """Return what a checkpoint says of itself. Errors are those of Spark."""
+    """Return what a checkpoint says about itself. Spark's errors pass through."""
     files = _Files(spark, path)
     metadata = files.text("metadata")
     if metadata is None:

@@ -1,7 +1,7 @@
 """Chunks: rows of a DataFrame as files that Spark's tasks write, and that the tasks of a topology read.
 
 The driver gets one line for each chunk and never the rows. A task that Spark runs twice writes its files twice, under
-different names, and only those of the run that counts are named in its result.
+different names, and only the files of the run that counts are named in its result.
 
 What Spark says when something fails, in one line.
 """
@@ -114,22 +114,22 @@ def write_chunks(
 
 def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: ChunkLimits) -> Iterator[pa.Table]:
     """Cut batches of any size into tables within the limits, each as large as they allow."""
-    kept: list[pa.Table] = []
+    pieces: list[pa.Table] = []
     rows = size = 0
     for batch in batches:
         table = pa.Table.from_batches([batch])
         rest = table if table.schema.equals(schema) else table.cast(schema)
         while rest.num_rows:
             per_row = max(1, rest.nbytes // rest.num_rows)
-            taken = rest.slice(0, max(0 if kept else 1, min(limits.rows - rows, (limits.bytes - size) // per_row)))
+            taken = rest.slice(0, max(0 if pieces else 1, min(limits.rows - rows, (limits.bytes - size) // per_row)))
             if taken.num_rows:
-                kept.append(taken)
+                pieces.append(taken)
                 rows, size, rest = rows + taken.num_rows, size + taken.nbytes, rest.slice(taken.num_rows)
             if rest.num_rows:  # the piece is full
-                yield pa.concat_tables(kept)
-                kept, rows, size = [], 0, 0
-    if kept:
-        yield pa.concat_tables(kept)
+                yield pa.concat_tables(pieces)
+                pieces, rows, size = [], 0, 0
+    if pieces:
+        yield pa.concat_tables(pieces)
 
 
 def _write(path: Path, table: pa.Table) -> tuple[int, int]:

@@ -142,20 +142,20 @@ class DataFrameCoordinator(BatchCoordinator):
     def _loaded(self) -> Manifest | None:
         """Return the manifest, None if the rows are not written yet."""
         if self._manifest is None:
-            found = read_manifest(self._folder)
-            if found is not None and found.fields != fields_as_text(self._fields):
+            manifest = read_manifest(self._folder)
+            if manifest is not None and manifest.fields != fields_as_text(self._fields):
                 raise ReplayMismatchError(
-                    f"the rows in {self._folder} have the fields ({', '.join(found.fields)}), the DataFrame has "
+                    f"the rows in {self._folder} have the fields ({', '.join(manifest.fields)}), the DataFrame has "
                     f"({', '.join(fields_as_text(self._fields))}). Make the DataFrame as it was, or {_BEGIN_AGAIN}"
                 )
-            self._manifest = found
+            self._manifest = manifest
         return self._manifest
 
     def _of(self, definition: Definition) -> Manifest:
         """Return the manifest that a definition is of."""
         manifest = self._loaded()
         if manifest is None or manifest.id != definition["snapshot"]:
-            found = "no rows of a DataFrame" if manifest is None else f"those of snapshot {manifest.id}"
+            found = "no rows of a DataFrame" if manifest is None else f"the rows of snapshot {manifest.id}"
             raise ReplayMismatchError(
                 f"the log continues with the rows of snapshot {definition['snapshot']}, of which {definition['left']} are "
                 f"behind the last batch, but {self._folder} has {found}. Bring the folder back, or {_BEGIN_AGAIN}"

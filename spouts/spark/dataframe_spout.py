@@ -136,8 +136,8 @@ def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFram
     if source is None:
         raise SpoutError("the DataFrame of this spout is in the process that made it; give a function that makes it")
     if is_dataframe(source):
-        found: DataFrame = source
-        return found
+        df: DataFrame = source
+        return df
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
     if session is None:
         raise SpoutError(

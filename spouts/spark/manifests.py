@@ -73,7 +73,7 @@ def check_owner(folder: str, manifest: Manifest, owner: str) -> None:
     """Raise `CheckpointMismatchError` for rows of another stream."""
     if manifest.owner and owner and manifest.owner != owner:
         raise CheckpointMismatchError(
-            f"the rows in {folder} are those of {manifest.owner}, and this is {owner}: it would read them in place of its own. "
+            f"the rows in {folder} belong to {manifest.owner}, and this is {owner}: it would read them in place of its own. "
             "Give each stream a folder of its own; or remove this one, if its rows are no longer needed"
         )
 
@@ -82,13 +82,13 @@ def read_manifest(folder: str) -> Manifest | None:
     """Return the manifest of a folder, None if it has none."""
     path = Path(folder, _NAME)
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if found["version"] != _VERSION:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if values["version"] != _VERSION:
             raise ValueError(
-                f"it is of version {found['version']}; this version of the software reads version {_VERSION}"
+                f"it is of version {values['version']}; this version of the software reads version {_VERSION}"
             )
-        chunks = tuple(Chunk(*chunk) for chunk in found["chunks"])
-        return Manifest(found["id"], tuple(found["fields"]), chunks, found["consumed"], found["owner"])
+        chunks = tuple(Chunk(*chunk) for chunk in values["chunks"])
+        return Manifest(values["id"], tuple(values["fields"]), chunks, values["consumed"], values["owner"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -107,10 +107,10 @@ def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk
     with suppress(FileExistsError):
         _put(folder, made)
     sync_folder(folder)
-    found = read_manifest(folder) or made
-    if found.id != id_:
+    manifest = read_manifest(folder) or made
+    if manifest.id != id_:
         shutil.rmtree(made.rows_folder(folder), ignore_errors=True)
-    return found
+    return manifest
 
 
 def _put(folder: str, manifest: Manifest) -> None:

@@ -163,18 +163,18 @@ class QueryCoordinator(BatchCoordinator):
         """Write the rows of a batch that Spark gives, in the query's thread; None if the log has committed it."""
         settings, last, open_ = self._settings, self._last, self._open
         query, digest = read_batch(df.sparkSession, settings.checkpoint, batch)
-        if not query or digest is None:  # without them no batch can be told from another one
+        if not query or digest is None:  # without them no batch can be distinguished from another
             raise SpoutError(
                 f"Spark gives batch {batch}, but {settings.checkpoint} does not show "
                 f"{f'offsets/{batch}' if query else 'metadata'}, which Spark writes before: its file system does not answer "
                 "for all that is in it. It is tried again"
             )
         if last is not None and is_batch(last, query, batch, digest):
-            if open_ is None:  # committed, but a crash kept Spark from completing it
+            if open_ is None:  # committed, but a crash prevented Spark from completing it
                 self._remove(last)
             return open_  # else it is being tried since the restart, from the rows that were written before
         check_handed(settings.checkpoint, query, batch, last, settings.adopts)
-        # Of these rows nothing is removed here: a driver that was replaced would remove those of its successor.
+        # Of these rows nothing is removed here: a driver that was replaced would remove its successor's.
         fields = zlib.crc32("\n".join(fields_as_text(self._fields)).encode())
         made = {"query": query, "batch": batch, "offsets": digest, "sources": self._sources}
         made["folder"] = f"{batch}-{digest}-{fields:08x}"

@@ -173,11 +173,11 @@ _registry_lock = threading.Lock()
 def borrow(options: CassandraOptions) -> CassandraConnection:
     """Return the connection of this process for the options; give it back as often as it was borrowed."""
     with _registry_lock:
-        found = _registry.get(options.connection)
-        if found is None:
-            found = _registry[options.connection] = CassandraConnection(options)
-        _users[found.key] = _users.get(found.key, 0) + 1
-        return found
+        session = _registry.get(options.connection)
+        if session is None:
+            session = _registry[options.connection] = CassandraConnection(options)
+        _users[session.key] = _users.get(session.key, 0) + 1
+        return session
 
 
 def give_back(connection: CassandraConnection) -> None:

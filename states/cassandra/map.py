@@ -64,7 +64,7 @@ class CassandraBackingMap(BackingMap):
         Raises
         ------
         FencedError
-            Another writer has moved the sentinel. Earlier writes lose against those of the other writer.
+            Another writer has moved the sentinel. Earlier writes lose against the other writer's.
         StateLossDetected
             The sentinel is gone.
         BackendError
@@ -207,8 +207,8 @@ class CassandraFence:
 
     def read(self) -> Sentinel | None:
         """Return the sentinel in the store."""
-        found = self._record.read()
-        return None if found is None else found.sentinel
+        record = self._record.read()
+        return None if record is None else record.sentinel
 
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
         """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
@@ -243,11 +243,11 @@ class CassandraFence:
             data = self._register.swap(data, None)
         raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
 
-    def _floor(self, found: SentinelRecord[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
-        if force or (found is not None and found.sentinel == sentinel):
+    def _floor(self, record: SentinelRecord[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
+        if force or (record is not None and record.sentinel == sentinel):
             # The version does not rise with this move, so the floor must.
             return self.stamps.raise_floor(sentinel.incarnation, sentinel.version)
-        return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if found is None else found.notes[0])
+        return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if record is None else record.notes[0])
 
 
 class _SentinelRegister(Register):

@@ -20,7 +20,7 @@ _WRITE_LEVELS = (*_READ_LEVELS, "EACH_QUORUM")
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CassandraOptions(Account, Expiring):
-    """The options of a Cassandra state; the others are those of `Account`, `Expiring` and `MapOptions`.
+    """The options of a Cassandra state; the other options are in `Account`, `Expiring` and `MapOptions`.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class CassandraOptions(Account, Expiring):
     allow_weak_consistency
         Accept levels that may read old values; the state is then not exact after the loss of a node.
     local_dc
-        The data centre to use; None: that of the contact points.
+        The data centre to use; None: the contact points'.
     tls_check_hostname
         False accepts a certificate of another host.
     connect_timeout_s, timeout_s

@@ -6,7 +6,7 @@ Of two writes of one value Cassandra keeps the one with the higher timestamp. A 
 
 `version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a
 commit, because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for
-the whole state, kept in a register. It rises above everything handed out before when the state is emptied or adopted,
+the whole state, stored in a register. It rises above everything handed out before when the state is emptied or adopted,
 when another log writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version
 handed out so far has reached, so the floor can be raised without knowing which writer wrote what.
 """
@@ -23,7 +23,7 @@ from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
 from trident.state.encoding.codec import decode, encode
 
 FLOOR_BUCKET = -1
-"""The bucket of the register with the floor; those of the sentinels are below it, those of keys above."""
+"""The bucket of the register with the floor; sentinels have buckets below it, keys above."""
 
 _NUMBER_BITS = 18
 PUTS_PER_COMMIT = 1 << _NUMBER_BITS

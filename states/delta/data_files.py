@@ -83,7 +83,7 @@ def write_file(
     new_rows
         False for rows that were in the table before.
     name
-        Of the file, where no version shows it yet; None: that of a data file.
+        Of the file, where no version shows it yet; None: as of a data file.
     """
     if not rows.num_rows:
         return None

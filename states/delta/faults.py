@@ -95,8 +95,8 @@ def _refused(path: str, doing: str, error: Exception) -> BackendError:
 def _os_error(error: Exception) -> int | None:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    found = _OS_ERROR.search(str(error))
-    return None if found is None else int(found[1] or found[2])
+    match = _OS_ERROR.search(str(error))
+    return None if match is None else int(match[1] or match[2])
 
 
 def _type_name(type_: Any) -> str:

@@ -113,8 +113,8 @@ class BatchPlace(NamedTuple):
 
 def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: int) -> bool:
     """Return whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
-    kept = {entry["version"] for entry in entries if _changes_nothing(entry)}
-    return kept.issuperset(range(after + 1, until + 1))
+    unchanged = {entry["version"] for entry in entries if _changes_nothing(entry)}
+    return unchanged.issuperset(range(after + 1, until + 1))
 
 
 def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:

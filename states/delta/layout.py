@@ -81,7 +81,7 @@ class DeltaLayout(RawForms):
         return sentinel, table[SEQ_COLUMN][-1].as_py() if table.num_rows else 0
 
     def latest(self, table: pa.Table, with_deleted: bool = False) -> dict[RawKey, RawValue]:
-        """Reduce a scan in order to the latest raw value of each key, those of deleted keys left out or not."""
+        """Reduce a scan in order to the latest raw value of each key, with or without deleted keys."""
         is_mark = pc.is_valid(table[SENTINEL_COLUMN])
         data = table.filter(pc.invert(is_mark)) if pc.any(is_mark).as_py() else table
         keys = self.raw_keys([data[name] for name in self.key_columns])

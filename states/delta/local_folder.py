@@ -56,19 +56,19 @@ class TableFolder:
     def entry_id(self, version: int) -> int:
         """Return the identity of the file with the log entry of a version; 0 if there is none."""
         try:
-            found = self._entry(version).stat()
+            status = self._entry(version).stat()
         except FileNotFoundError:
             return 0
-        return hash((found.st_ino, found.st_mtime_ns))
+        return hash((status.st_ino, status.st_mtime_ns))
 
     def refuse_other_content(self) -> None:
         """Raise `StateError` if there is something here that is not a Delta table."""
         try:
-            names = sorted({found.name for found in self.path.iterdir()} - {_INSIDE})
+            names = sorted({path.name for path in self.path.iterdir()} - {_INSIDE})
         except FileNotFoundError:
             return
         # A log without an entry is not other content: a crash during the creation leaves it.
-        started = names == [_LOG] and not (set(self._names(_LOG_FILE)) - {found.name for found in self._damaged_end()})
+        started = names == [_LOG] and not (set(self._names(_LOG_FILE)) - {path.name for path in self._damaged_end()})
         if names and not started:
             raise StateError(
                 f"open Delta table {self.path}: the directory holds {names[:5]} and is not a Delta table. Nothing was "
@@ -149,7 +149,7 @@ class TableFolder:
 
     def _names(self, pattern: re.Pattern[str]) -> list[str]:
         try:
-            return [found.name for found in self._log.iterdir() if pattern.match(found.name)]
+            return [path.name for path in self._log.iterdir() if pattern.match(path.name)]
         except (FileNotFoundError, NotADirectoryError):
             return []
 

@@ -19,7 +19,7 @@ from trident.state.txid import Sentinel
 
 
 def table_of(layout: DeltaLayout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
-    """Build the rows of one commit, and that of its sentinel.
+    """Build the rows of one commit, and its sentinel's row.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """What only old versions of a table need: their log entries, the checkpoints before them, and the files that they replaced.
 
 A version can be read as long as a checkpoint at or before it, the log entries since, and its data files are there. So old
-versions go from the oldest on, up to a checkpoint, which is kept. First the data files that their entries removed: no
+versions go from the oldest on, up to a checkpoint, which stays. First the data files that their entries removed: no
 later version has them, unless another program has brought them back. Then the entries, oldest first. After a kill in
 between, the entries that are still there name what is left, and the next run deletes that.
 
@@ -73,8 +73,8 @@ def delete_files(system: FileSystem, names: Sequence[str]) -> None:
 
 def _log_files(system: FileSystem) -> list[_LogFile]:
     """Return the files of the log, oldest version first."""
-    found = system.get_file_info(FileSelector(_LOG, allow_not_found=True))
-    names = ((_LOG_FILE.fullmatch(info.base_name), info.path) for info in found)
+    files = system.get_file_info(FileSelector(_LOG, allow_not_found=True))
+    names = ((_LOG_FILE.fullmatch(info.base_name), info.path) for info in files)
     return sorted(_LogFile(int(name[1]), name[2], path) for name, path in names if name is not None)
 
 

@@ -42,7 +42,7 @@ class DeltaOptions(StoreOptions):
         How long single commits stay in `_delta_log` after a checkpoint holds their content, and so how long batches of
         the past can be found. Set when the table is created.
     retained_versions
-        At most so many versions of the changes are kept (a few of them are compactions), in
+        At most so many versions of the changes stay (a few of them are compactions), in
         whole checkpoints, however young: so the files of a state that commits often stay few. Batches of the past can be read
         (`at`) as long as their versions are there, and a Spark query of `to_dataframe` may take as long as so many
         commits. None: only the hours count.
@@ -51,7 +51,7 @@ class DeltaOptions(StoreOptions):
         table use the number that was set when it was created.
     max_keys_in_memory, max_mb_in_memory
         A writer keeps the newest values in memory up to so many keys, and about so many megabytes. A state that has
-        grown beyond either is kept in files from then on: memory then holds what changed since they were written.
+        grown beyond either is held in files from then on: memory then holds what changed since they were written.
     publish_every_s
         The table at the path shows a committed batch after at most so many seconds, and when the state is closed. Writing it
         takes at most a fortieth of the time, so it comes later if the state is large.

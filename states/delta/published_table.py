@@ -85,8 +85,8 @@ class PublishedTable:
     def version_of(self, shown: Shown) -> int | None:
         """Return the last version that shows a state that is not later than this; None if the log does not go back so far."""
         for entry in self._table.notes():
-            found = Shown.of(entry[_SHOWN]) if _SHOWN in entry else None
-            if found is not None and found.txid <= shown.txid and found.version <= shown.version:
+            entry_shown = Shown.of(entry[_SHOWN]) if _SHOWN in entry else None
+            if entry_shown is not None and entry_shown.txid <= shown.txid and entry_shown.version <= shown.version:
                 return int(entry["version"])
         return None
 
@@ -96,7 +96,7 @@ class PublishedTable:
 
 
 def is_newest(changes: StateTable, shown: Shown) -> bool:
-    """Whether the changes are still those of this writer, or of one after it that goes on from there."""
+    """Whether the changes are still this writer's, or a later writer's that goes on from there."""
     if shown.sentinel is None:
         return True
     changes = changes.another(read_only=True)

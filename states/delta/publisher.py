@@ -4,7 +4,7 @@ It shows committed batches only. A state learns which these are when its next co
 (`recorded`). The rows come from the version of the change table of that moment.
 
 Two writers may publish at once, if one of them was paused and replaced. So a version is based on the one that was read before
-the sentinel of the changes was compared: whoever is late is refused, and a state of the past replaces no later one.
+the sentinel of the changes was compared: the slower of two is refused, and a state of the past replaces no later one.
 """
 
 from __future__ import annotations

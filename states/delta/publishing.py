@@ -44,7 +44,7 @@ class Publishing:
     def before(self, txid: Txid, newest: Sentinel | None) -> bool:
         """Publish what a commit is based on, the state after the batch before.
 
-        A state that is too large for memory is kept in files from then on: at this moment all rows are of committed batches.
+        A state that is too large for memory is held in files from then on: at this moment all rows are of committed batches.
 
         Returns
         -------
@@ -140,7 +140,7 @@ class Publishing:
         return self._base.holds is not None if self._is_unread else self._large is not None
 
     def _publish(self, snapshot: Snapshot, shown: Sentinel | None, found: Sentinel | None) -> None:
-        # Of an opaque state, what a batch wrote that is not recorded can be told apart; of the others it cannot.
+        # In an opaque state, what an unrecorded batch wrote can be distinguished; in the others it cannot.
         is_committed = found is None or found.txid <= snapshot.txid
         if not (is_committed or self._is_opaque):
             return

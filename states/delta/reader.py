@@ -71,9 +71,9 @@ class Reader:
     def _follow(self) -> None:
         """Move to the newest version; forget what was read of another version, or of another table in its place."""
         self._table.refresh()
-        found = self._table.identity()
-        if found != self._at:
-            if self._at is not None and found[0] == self._at[0]:
+        identity = self._table.identity()
+        if identity != self._at:
+            if self._at is not None and identity[0] == self._at[0]:
                 self._table.forget()
                 self._table.refresh()
             self.forget()

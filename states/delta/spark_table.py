@@ -118,11 +118,11 @@ def delta_dataframe(
             rows = rows.select(*(f"`{key}`" for key in keys), "_latest.value")
             # After the changes, because a change leaves their table once a base holds it.
             return _over_base(spark, os.fspath(path), rows, keys, base_version).where("value IS NOT NULL")
-    raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")
+    raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not a state's")
 
 
 def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[str], version: int | None) -> DataFrame:
-    """Return rows, and those of the base behind them that have other keys; the rows alone if there is no base."""
+    """Return rows, and rows with other keys of the base behind them; the rows alone if there is no base."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as sf
 

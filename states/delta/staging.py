@@ -135,8 +135,8 @@ class Staging:
 
     def _names(self) -> Iterator[StagedName]:
         with self._table.or_forgotten("list what is staged for"):
-            found = self._table.filesystem().get_file_info(FileSelector(STAGED, allow_not_found=True))
-        yield from (name for info in found if (name := StagedName.of_file(info.base_name)) is not None)
+            files = self._table.filesystem().get_file_info(FileSelector(STAGED, allow_not_found=True))
+        yield from (name for info in files if (name := StagedName.of_file(info.base_name)) is not None)
 
     def _moved(self, staged: Staged) -> AddAction:
         """Move a file to the others, durably, and return the action that adds it."""
@@ -172,9 +172,9 @@ class StagedName(NamedTuple):
 
     @classmethod
     def of_file(cls, name: str) -> Self | None:
-        """Return the name of a file; None if it is not one of ours."""
-        found = _NAME.fullmatch(name)
-        return found and cls(found[1], int(found[2]), int(found[3]), int(found[4]), found[5])
+        """Return the name of a file; None if it is none of ours."""
+        match = _NAME.fullmatch(name)
+        return match and cls(match[1], int(match[2]), int(match[3]), int(match[4]), match[5])
 
     def is_other_run_of(self, own: StagedName) -> bool:
         """Whether another run of the same task wrote it."""

@@ -118,7 +118,7 @@ class StateTable:
     ) -> pa.Table:
         """Read the rows of the version last seen, or of a newer one if its files were deleted meanwhile.
 
-        With `files`, only those of these files of the version.
+        With `files`, only the rows of these files of the version.
         """
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
@@ -185,8 +185,8 @@ class StateTable:
             return False
         with reading(self.name, "list the files of"):
             dataset = self._dataset(self._opened())
-            found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
-        return all(info.is_file for info in found)
+            files = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
+        return all(info.is_file for info in files)
 
     def notes(self, count: int | None = None) -> list[dict[str, Any]]:
         """Return the notes of the last `count` versions up to the one last seen (None: all in the log), newest first."""

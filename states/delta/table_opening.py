@@ -82,7 +82,7 @@ class TableOpening:
         self._is_alone = self.role.read_only or self.role.inside == AT_PATH
 
     def open(self) -> DeltaTable | None:
-        """Open the newest version, or that of the role; None if there is no table.
+        """Open the newest version, or the role's; None if there is no table.
 
         Raises
         ------
@@ -256,7 +256,7 @@ def refuse_nesting(name: str, uri: str, local: Path | None, is_table: Callable[[
 
 
 def only_data_files(names: Sequence[str]) -> list[str]:
-    """Return those of the files that a table does not use which are named like its own, so that they may be deleted."""
+    """Select, from files that a table does not use, the ones named like its own, which may be deleted."""
     return [name for name in names if _DATA_FILE.fullmatch(name)]
 
 

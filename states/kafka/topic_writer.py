@@ -1,8 +1,8 @@
 """The transactions that a sink writes, records and sentinel together or not at all; and the errors of Kafka's client.
 
 The sentinel is the metadata of an offset: the one that a consumer group of the sink's own has in partition 0 of the topic.
-Kafka deletes that offset together with the topic, and the sentinel says of which topic it is. So a topic that was deleted or
-made again has none.
+Kafka deletes that offset together with the topic, and the sentinel says which topic it belongs to. So a topic that was deleted
+or made again has none.
 
 One producer at a time has the transactional id. Kafka refuses a producer whose id another one has taken since, and ends its
 transaction first. So what was read after taking the id holds until this producer's own commit.
@@ -228,7 +228,7 @@ class TopicWriter(Register):
     def _error(self, doing: str, error: KafkaException) -> BackendError:
         reason = error.args[0] if self._refused is None else self._refused
         if self._admin is not None:
-            self._admin.poll(0)  # it tells what it has seen only when asked
+            self._admin.poll(0)  # it reports what it has seen only when asked
         return backend_error(doing, self._what, reason, self._reports)
 
 

@@ -45,7 +45,7 @@ class CommitGuard:
         self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
         self._fence = RecordFence(self._register, BaselineCodec(), self.place)
         self._known: SentinelRecord[Baseline] | None = None  # the watch's baseline is this record's, or a later look
-        self._loss_told = False
+        self._loss_reported = False
         self._inspected = conf.read_only
 
     def begin(self, txid: Txid) -> None:
@@ -67,13 +67,13 @@ class CommitGuard:
         record, own = self._fence.read(), self._fence.own
         self._learn(record)
         if record is None:
-            if own is not None and not self._loss_told:
+            if own is not None and not self._loss_reported:
                 raise self._lost(self._watch.loss() or "its sentinel is gone")
             return None
         lost, sentinel = self._watch.loss(), record.sentinel
         if lost is None:
             return sentinel
-        if own is not None and sentinel == own.sentinel and not self._loss_told:
+        if own is not None and sentinel == own.sentinel and not self._loss_reported:
             raise self._lost(lost)
         return sentinel._replace(incarnation=f"{sentinel.incarnation} (lost data: {lost})")
 
@@ -95,7 +95,7 @@ class CommitGuard:
         record = SentinelRecord(sentinel, self._watch.baseline)
         with self._naming_the_loss():
             self._fence.lay(record)
-        self._known, self._loss_told = record, False
+        self._known, self._loss_reported = record, False
 
     def reset(self) -> None:
         """Forget what this instance knew."""
@@ -106,7 +106,7 @@ class CommitGuard:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
         self._watch.lay_epochs()
-        self._register.delete()  # last: until then the old baseline tells that the epochs changed
+        self._register.delete()  # last: until then the old baseline shows that the epochs changed
 
     def flags_on(self, connection: MemcachedConnection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
@@ -138,7 +138,7 @@ class CommitGuard:
 
     @contextmanager
     def _naming_the_loss(self) -> Iterator[None]:
-        """Say what the servers tell of the loss where the sentinel is gone."""
+        """Add what the servers show of the loss where the sentinel is gone."""
         try:
             yield
         except StateLossDetected as error:
@@ -150,7 +150,7 @@ class CommitGuard:
             self._watch.inspect(warn=self._partition == 0)
 
     def _lost(self, found: str) -> StateLossDetected:
-        self._loss_told = True  # from now on `read_sentinel` shows the store as it is
+        self._loss_reported = True  # from now on `read_sentinel` shows the store as it is
         return StateLossDetected(self.place, found)
 
 

@@ -1,6 +1,6 @@
 """Has a server forgotten anything? What is compared, and the record that keeps it with the sentinel.
 
-Memcached forgets when it restarts, when it is told to (`flush_all`), when memory runs out (evictions), and when an
+Memcached forgets when it restarts, on the command `flush_all`, when memory runs out (evictions), and when an
 item expires. Expiry happens only where the user asked for it; the rest leaves traces:
 
 - the *epoch*, a record of the state on each server, is gone or another one after a start or a flush;
@@ -74,7 +74,7 @@ def _loss(server: str, before: Health, now: Health, evictions: bool) -> str | No
         return f"server {server} was restarted (process {before.pid}, now {now.pid})"
     reset = now.sent < before.sent
     if before.flushes != now.flushes and not reset:
-        return f"server {server} was told to flush_all"
+        return f"server {server} ran flush_all"
     if before.epoch != now.epoch:
         how = "is gone" if not now.epoch else "was replaced"
         return f"the record of the state on server {server} {how}"
@@ -90,13 +90,13 @@ class BaselineCodec:
     """The record of the sentinel of a partition, with the baseline beside it: JSON."""
 
     def encode(self, record: SentinelRecord[Baseline]) -> bytes:
-        found = {"sentinel": record.sentinel.fields, "servers": record.notes}
-        return json.dumps(found, separators=(",", ":")).encode()
+        record_values = {"sentinel": record.sentinel.fields, "servers": record.notes}
+        return json.dumps(record_values, separators=(",", ":")).encode()
 
     def decode(self, data: bytes, what: str) -> SentinelRecord[Baseline]:
         try:
-            found = json.loads(data)
-            fields, servers = found["sentinel"], found["servers"]
+            values = json.loads(data)
+            fields, servers = values["sentinel"], values["servers"]
             baseline = {str(name): Health(*map(int, health)) for name, health in servers.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise no_sentinel(data, what) from error

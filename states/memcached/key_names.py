@@ -6,7 +6,7 @@
 `prefix:#` and 64 hexadecimal digits   a key that would be too long: its BLAKE2b hash
 =====================================  =========================================================
 
-Text that starts with `=` or `#` is not plain. A hash does not tell the key, so the value of such a name starts with the
+Text that starts with `=` or `#` is not plain. A hash does not give the key back, so the value of such a name starts with the
 encoded key, which is compared when it is read.
 """
 

@@ -1,4 +1,4 @@
-"""The backing map of bytes over Memcached: reads in chunks, and writes that cannot undo those of another writer.
+"""The backing map of bytes over Memcached: reads in chunks, and writes that cannot undo another writer's.
 
 Why a writer that was replaced does no harm
     Every write carries the token that the item had when this writer read it (`cas`; `add` where there was no item), and
@@ -9,7 +9,7 @@ Why a writer that was replaced does no harm
     that its successor has not written. Those values carry an attempt that lost, so an opaque state uses the value
     before them; in a transactional state they are what the successor's own replay writes.
 
-What tells a loss is in `fence.py`.
+`fence.py` detects losses.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from trident.storekit import Expiring, ServerCalls, seconds, whole
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class MemcachedOptions(ServerCalls, Expiring):
-    """How a Memcached state is kept; the others are those of `ServerCalls`, `Expiring` and `MapOptions`.
+    """How a Memcached state is stored; the other options are in `ServerCalls`, `Expiring` and `MapOptions`.
 
     Attributes
     ----------

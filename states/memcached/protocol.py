@@ -56,7 +56,7 @@ class Replies:
 
     def items(self) -> dict[bytes, Item]:
         """Read the reply to one `gets`: the items that are there, by name."""
-        found: dict[bytes, Item] = {}
+        items: dict[bytes, Item] = {}
         buffer, at = self._buffer, 0
         while True:
             end = buffer.find(_CRLF, at)
@@ -68,7 +68,7 @@ class Replies:
                 if head != [b"END"]:
                     raise Refusal(_shown(buffer[at:end]))
                 self._buffer = buffer[end + 2 :]
-                return found
+                return items
             start = end + 2
             stop = start + int(head[3])
             if len(buffer) < stop + 2:
@@ -76,7 +76,7 @@ class Replies:
                 continue
             if buffer[stop : stop + 2] != _CRLF:
                 raise Refusal(f"a value of {head[3].decode()} bytes that does not end there")
-            found[head[1]] = _item((head[2], buffer[start:stop], head[4]))
+            items[head[1]] = _item((head[2], buffer[start:stop], head[4]))
             at = stop + 2
 
     def lines(self, count: int) -> list[bytes]:

@@ -107,7 +107,7 @@ class ServerWatch:
             if time.monotonic() > give_up:
                 raise BackendError(
                     f"{self._place}: memcached server {connection.name} has been moving one page of its memory for "
-                    f"{self._patience_s} s, and tells only afterwards what it dropped; some client does not take its "
+                    f"{self._patience_s} s, and reports only afterwards what it dropped; some client does not take its "
                     "answer. The batch may be replayed"
                 )
             time.sleep(_LOOK_AGAIN_S)

@@ -100,7 +100,7 @@ class _CachedMapFactory:
 
 # Entries of a read-through cache in Memcached: what is lost is read from the durable map again.
 #
-# An entry is a byte that tells a value (1) from "known to be absent" (0), then the value.
+# An entry is a byte, 1 for a value and 0 for "known to be absent", then the value.
 
 _ABSENT, _VALUE = b"\x00", b"\x01"
 _FLAGS = b"0"
@@ -112,7 +112,7 @@ class MemcachedCache(SpacedCache[Any]):
     Parameters
     ----------
     options
-        See `MemcachedOptions`; those of states (sentinel, evictions) do not matter here.
+        See `MemcachedOptions`; the options for states (sentinel, evictions) do not matter here.
     conf
         The names of topology and state, which the entries' names start with unless the options have a `prefix`.
     kind

@@ -1,6 +1,6 @@
 """State in the memory of the process.
 
-Begin with `state.py`; `map.py` is the writer, `data.py` what is kept.
+Begin with `state.py`; `map.py` is the writer, `data.py` the stored values.
 """
 
 from states.memory.data import MemoryData

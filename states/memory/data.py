@@ -36,12 +36,12 @@ class MemoryData:
 
     @property
     def entries(self) -> dict[Key, Any]:
-        """What is kept as a dict."""
+        """The values, while they are a dict."""
         return self.values.entries
 
     @property
     def columns(self) -> NumberTable | None:
-        """What is kept as arrays instead; None while it is a dict."""
+        """The values as arrays; None while they are a dict."""
         return self.values.columns
 
     def keep(self, partitions: int) -> None:

@@ -91,7 +91,7 @@ class MemoryBackingMap(BackingMap, Generic[V]):
 
 
 class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
-    """Commits columns besides: from the first commit of many keys by columns on, opaque numbers are kept as columns.
+    """Commits columns besides: from the first commit of many keys by columns on, opaque numbers are stored as columns.
 
     A class of its own, because a subclass of `MemoryBackingMap` expects every read and write in the methods that it knows.
     """
@@ -104,7 +104,7 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
             return self.data.values.find(parts)
 
     def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys; None if they are kept in a dict."""
+        """Read keys; None if the values are a dict."""
         with self.data.lock:
             return self.data.values.find_keys(keys)
 

@@ -2,7 +2,7 @@
 
 The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (made when the
 factory is made, kept by pickling) and state, so a state that is built again in the same process finds them. Partitions share
-the keys; each has a sentinel. Values are kept by reference. Every `MemoryBackingMap` is one *writer* over its partition's
+the keys; each has a sentinel. Values are stored by reference. Every `MemoryBackingMap` is one *writer* over its partition's
 data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
 `Count`, `Sum`, `Min` or `Max` is kept in arrays, anything else in a dict (`trident/state/columns/kept_values.py`).
 """
@@ -138,7 +138,7 @@ class MemoryMapState(_MemoryFactory):
     id
         Factories with the same id share their data within a process. A new one if none is given.
     kind
-        The rule that values are kept by.
+        The rule by which values are stored.
     home
         The process that has the data. The state cannot be opened in another one.
     """
@@ -175,7 +175,7 @@ class LRUMemoryMapState(_MemoryFactory):
     home: str = field(default_factory=this_process, repr=False)
 
     facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, forgets=True)
-    """What must be whole (a window) is not kept here."""
+    """Not for what must be whole (a window)."""
 
     Factory: ClassVar[type[LRUMemoryMapState]]
     """Trident's name of the factory; the class itself."""

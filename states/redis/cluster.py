@@ -97,10 +97,10 @@ class Cluster(Server):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _link_at(self, host: str, port: int) -> Link:
-        found = self._links.get((host, port))
-        if found is None:
-            found = self._links[host, port] = self._new_link(host, port, self._greet)
-        return found
+        link = self._links.get((host, port))
+        if link is None:
+            link = self._links[host, port] = self._new_link(host, port, self._greet)
+        return link
 
     def _new_link(self, host: str, port: int, greet: Callable[[Link], None]) -> Link:
         return Link.to({**self._seeds[0], "host": host, "port": port}, greet)

@@ -26,8 +26,8 @@ class _Counters(NamedTuple):
     @classmethod
     def of(cls, info: Any) -> _Counters | None:
         """Read them from the answer to INFO; None if the server does not say."""
-        found = dict(_COUNTED.findall(info)) if isinstance(info, bytes) else {}
-        return cls(int(found[b"evicted_keys"]), int(found[b"total_commands_processed"])) if len(found) == 2 else None
+        counts = dict(_COUNTED.findall(info)) if isinstance(info, bytes) else {}
+        return cls(int(counts[b"evicted_keys"]), int(counts[b"total_commands_processed"])) if len(counts) == 2 else None
 
     def differ(self, before: _Counters) -> bool:
         """Whether keys were evicted since, or may have been."""

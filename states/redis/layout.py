@@ -17,7 +17,7 @@ has control characters, so no state's keys start like another's.
 
 The names of a state's keys in a cluster: each bucket of keys has a hash tag, and so a slot, of its own.
 
-For each bucket b the names are those of `states/redis/layout.py` with the hash tag `{P:b}` (`{H:b}`) in place of P (H). The
+For each bucket b the names are the same as in `RedisLayout` with the hash tag `{P:b}` (`{H:b}`) in place of P (H). The
 sentinels are copied to each bucket, because a write is fenced in the slot where it happens; the hash of sentinels also has
 the field "buckets", the number of buckets.
 """
@@ -122,8 +122,8 @@ def default_prefix(topology: str, state: str) -> str:
     return f"{_ODD.sub(_percent, topology).replace('/', '%2F')}/{_ODD.sub(_percent, state)}"
 
 
-def _percent(found: re.Match[str]) -> str:
-    return f"%{ord(found[0]):02X}"
+def _percent(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
 
 
 def escaped(name: bytes) -> bytes:

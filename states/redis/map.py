@@ -29,7 +29,7 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_size, refuse_read_only
 
-_REMEMBERED = 50_000  # keys of one read whose names are kept for the write that follows
+_REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
 PUT = fenced(
@@ -130,7 +130,7 @@ class RedisBackingMap(BackingMap):
         self._write(f"delete {len(keys)} keys", ((group.bucket, partial(self._delete, group)) for group in groups))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of all partitions, about 1,000 at a time; their names are kept to tell duplicates."""
+        """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
         return key_pages(self._wire, self._layout, self._what)
 
     def begin(self, txid: Txid) -> None:

@@ -110,7 +110,7 @@ class Link:
             self._connection.send_packed_command([b"".join(map(self._pack, commands))], False)
             return [self.read() for _ in commands]
         except BaseException:
-            self.drop()  # outstanding answers would be taken as those of later calls
+            self.drop()  # outstanding answers would be taken for answers to later calls
             raise
 
     def drop(self) -> list[Call]:
@@ -238,7 +238,7 @@ class Wire:
                 for link in busy:
                     self._receive(link)
         except BaseException:
-            # Outstanding answers would be taken as those of later calls.
+            # Outstanding answers would be taken for answers to later calls.
             for each in self.servers.links():
                 if each.waiting or each is link:
                     lost.extend(each.drop())

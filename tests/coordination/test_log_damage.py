@@ -236,7 +236,7 @@ def test_a_damaged_header_is_an_error(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "not one of a transaction log"),
+        ({"format": "other"}, "not a transaction log's"),
         ({"seq": 7}, "the header is of segment 7 of epoch 1"),
         ({"state": {}}, "not a folded log"),
         ({"version": 3}, "format version 3; this version of the software reads version 1"),

@@ -158,7 +158,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "its driver is silent": (
         page(heardSecondsAgo=45.0),
         "warn",
-        ["Its driver has not been heard of for 45 s: what is told of it is as old."],
+        ["Its driver has not been heard of for 45 s: the figures here are as old."],
     ),
     "one attempt failed long ago": (
         page(health={"failures": 1, "lastFailure": "x"}, topologyStats=[{"window": "600", "retries": 0}]),

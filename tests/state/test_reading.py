@@ -61,8 +61,13 @@ WRONG: dict[str, tuple[Sentinel | None, Txid, Txid, str]] = {
     "a store that says so itself": (Sentinel("log (lost data: 3 evictions)", 4, A), QUIET, QUIET, "it lost data since"),
     "a claim of another log where values were": (Sentinel("other", 0, A), QUIET, QUIET, "it belongs to another log"),
     "an end that was lost": (UNSEALED, QUIET, QUIET, "whose last writes are missing: the end of that batch was lost"),
-    "an older log": (sentinel(6, A), QUIET, QUIET, "it is ahead of the log, of which the end was lost"),
-    "a driver that an older log does not know": (sentinel(5, C), QUIET, QUIET, "a driver has written it that this log"),
+    "an older log": (sentinel(6, A), QUIET, QUIET, "it is ahead of the log, whose end was lost"),
+    "a driver that an older log does not know": (
+        sentinel(5, C),
+        QUIET,
+        QUIET,
+        "it was written by a driver that this log",
+    ),
     "a batch that did not change it": (sentinel(3, A), log(4, (2, A)), log(4, (2, A)), "the log does not know that"),
 }
 

@@ -514,7 +514,7 @@ def test_a_process_that_is_gone_or_silent_is_unreachable() -> None:
     noted: Any = Noted()
     with UIServer(OneTopology("a", noted), port=0) as server:
         url = server.url
-    with HttpTopologyPages(url, None, "a") as pages, pytest.raises(ClusterUnreachable, match="cannot be had"):
+    with HttpTopologyPages(url, None, "a") as pages, pytest.raises(ClusterUnreachable, match="cannot be read"):
         pages.topology()
     never = threading.Event()
 

@@ -108,7 +108,7 @@ def test_an_address_for_all_is_warned_of(tmp_path: Path) -> None:
         assert httpx.get(f"http://127.0.0.1:{port}/api/v1/topology/words").status_code == 200
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert "warning: whoever reaches" in err
+    assert "warning: anyone who reaches" in err
 
 
 def test_the_page_of_a_cluster_says_that_no_nimbus_leads(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def get_command(
     """Read keys of a state, or list them, whether its topology runs or not, without Spark; nothing is written.
 
     All keys are read at the same committed batch (a long listing of a server page by page). Values of states that
-    are not opaque are those of the latest write. A store that does not belong to the log (moved away, an older copy,
+    are not opaque come from the latest write. A store that does not belong to the log (moved away, an older copy,
     another topology's, without its last writes) is an error that says so.
     """
     from trident.cli.get import KeyListing, get
@@ -212,7 +212,7 @@ def demo_command(
         typer.Option(
             metavar="DIR",
             callback=local_folder,
-            help="Where the counts and the log are kept. Default: trident-demo, with --crash trident-demo-crash.",
+            help="Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.",
             show_default=False,
         ),
     ] = None,

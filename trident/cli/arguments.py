@@ -140,7 +140,7 @@ UiPort = Annotated[
     int, typer.Option(metavar="PORT", min=0, max=65535, help="The port of the page; 0 takes a free one.")
 ]
 UiHost = Annotated[
-    str, typer.Option(metavar="HOST", help="The address to serve the page at; whoever reaches it may read.")
+    str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
 ]
 UiToken = Annotated[
     str | None,
@@ -210,13 +210,13 @@ def conf_of(given: Sequence[str]) -> dict[str, str]:
 
 def executors_of(given: Sequence[str]) -> dict[str, int]:
     """Return the numbers of `-e component=n`."""
-    found = {}
+    executors = {}
     for each in given:
         name, text = _pair(each, "-e", "COMPONENT=N, as in count=4")
         if not (text.isascii() and text.isdigit() and int(text) >= 1):
             raise typer.BadParameter(f"-e {each!r}: expected COMPONENT=N with N at least 1, as in count=4")
-        found[name] = int(text)
-    return found
+        executors[name] = int(text)
+    return executors
 
 
 def _pair(text: str, option: str, expected: str) -> tuple[str, str]:

@@ -133,11 +133,11 @@ def _list(cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug 
     with _client(cluster, None, debug) as client:
         from trident.cli.cluster_output import print_json, print_list
 
-        found = client.topologies()
+        overviews = client.topologies()
         if as_json:
-            print_json([each.as_json() for each in found])
+            print_json([each.as_json() for each in overviews])
         else:
-            print_list(found)
+            print_list(overviews)
 
 
 def _show(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
@@ -145,11 +145,11 @@ def _show(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = 
     with _client(cluster, None, debug) as client:
         from trident.cli.cluster_output import print_json, print_topology
 
-        found = client.show(topology)
+        overview = client.show(topology)
         if as_json:
-            print_json(found.as_json())
+            print_json(overview.as_json())
         else:
-            print_topology(found)
+            print_topology(overview)
 
 
 def _activate(
@@ -159,7 +159,7 @@ def _activate(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Let a topology go on: one that was deactivated, or one that was marked as failed because its driver kept failing."""
+    """Resume a topology that was deactivated, or that was marked as failed because its driver kept failing."""
     with _client(cluster, token, debug) as client:
         client.activate(topology)
         _say_done(client.show(topology), "is active", as_json)
@@ -226,11 +226,11 @@ def _errors(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson 
     with _client(cluster, None, debug) as client:
         from trident.cli.cluster_output import print_errors, print_json
 
-        found = client.errors(topology)
+        errors = client.errors(topology)
         if as_json:
-            print_json(found)
+            print_json(errors)
         else:
-            print_errors(found)
+            print_errors(errors)
 
 
 def _logs(
@@ -260,10 +260,10 @@ def _waiting() -> Iterator[None]:
         raise typer.Exit(4) from None
 
 
-def _say_done(found: TopologyOverview, done: str, as_json: bool) -> None:
+def _say_done(overview: TopologyOverview, done: str, as_json: bool) -> None:
     from trident.cli.cluster_output import print_json
 
     if as_json:
-        print_json(found.as_json())
+        print_json(overview.as_json())
     else:
-        say(f"{found.base.storm_name} {done}")
+        say(f"{overview.base.storm_name} {done}")

@@ -34,7 +34,7 @@ def run_nimbus(
 ) -> int:
     """Run a Nimbus until a signal; returns the exit code."""
     cluster = _cluster(address, token, host)
-    _tell_what_is_left(cluster, as_json)
+    _report_remains(cluster, as_json)
     code_dir = code or (cluster.folder / "code" if cluster.folder else Path("trident-code"))
     settings = NimbusSettings(driver_timeout_s=driver_timeout_s, max_deaths=max_deaths)
     with (
@@ -78,7 +78,7 @@ def run_supervisor(
 def run_up(address: str | None, token: str | None, port: int, slots: int, as_json: bool) -> int:
     """Run a cluster of one machine until a signal; returns the exit code."""
     cluster = _cluster(address, token)
-    _tell_what_is_left(cluster, as_json)
+    _report_remains(cluster, as_json)
     place = cluster.folder or Path("trident-supervisor")
     with (
         ending_signals(
@@ -101,7 +101,7 @@ def run_up(address: str | None, token: str | None, port: int, slots: int, as_jso
 
 
 class _Cluster(NamedTuple):
-    """Where it is kept, in which folder if it is embedded, and its token."""
+    """Where its state is, in which folder if it is embedded, and its token."""
 
     address: str
     folder: Path | None
@@ -109,7 +109,7 @@ class _Cluster(NamedTuple):
 
 
 def _cluster(address: str | None, token: str | None, host: str = _LOCAL) -> _Cluster:
-    _tell_what_daemons_do()
+    _log_daemons()
     _check_host(host)
     address = address or default_address()
     folder = folder_of(address) if is_embedded(address) else None
@@ -120,16 +120,16 @@ def _check_host(host: str) -> None:
     if host in ("0.0.0.0", "::", ""):
         raise ClusterError(
             f"--host {host!r} is no name under which other machines reach this one; give its name or its address. The daemon "
-            "listens there, and tells it to the others"
+            "listens there, and gives it to the others"
         )
 
 
-def _tell_what_daemons_do() -> None:
+def _log_daemons() -> None:
     logging.getLogger("trident.cluster").setLevel(logging.INFO)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
-def _tell_what_is_left(cluster: _Cluster, as_json: bool) -> None:
+def _report_remains(cluster: _Cluster, as_json: bool) -> None:
     if cluster.folder is not None and (left := left_of(cluster.folder)):
         _say(f"warning: an empty cluster begins: {left}", as_json)
 

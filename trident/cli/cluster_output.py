@@ -22,40 +22,40 @@ _MOST_NAMES = 5
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
-def print_json(found: Any) -> None:
+def print_json(value: Any) -> None:
     """Print plain data as one line of JSON."""
-    typer.echo(json.dumps(found, ensure_ascii=False))
+    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
-def print_list(found: Sequence[TopologyOverview]) -> None:
+def print_list(overviews: Sequence[TopologyOverview]) -> None:
     """Print a row for each topology."""
     console = results()
-    if not found:
+    if not overviews:
         say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")
         return
     more = ("submitted (UTC)", "id") if is_wide(console) else ()
     rows = table(console, "name", "status", "driver", "where", "workers", *more)
     rows.columns[4].justify = "right"
-    for each in found:
+    for each in overviews:
         base = each.base
         details = (_utc(base.launch_time_secs), each.storm_id)[: len(more)]
         rows.add_row(base.storm_name, base.status.kind, _driver(each), _where(each), str(base.num_workers), *details)
     console.print(rows, markup=False)
-    told: dict[str, list[str]] = {}
-    for each in found:
+    reasons: dict[str, list[str]] = {}
+    for each in overviews:
         if reason := each.base.status.reason or each.why_waiting:
-            told.setdefault(reason, []).append(each.base.storm_name)
+            reasons.setdefault(reason, []).append(each.base.storm_name)
         elif each.last_error is not None:
             reason = f"its driver does not run; the last error: {first_line(each.last_error.error)}"
-            told.setdefault(reason, []).append(each.base.storm_name)
-    for reason, names in told.items():  # of many that wait for the same it is said once
+            reasons.setdefault(reason, []).append(each.base.storm_name)
+    for reason, names in reasons.items():  # topologies that wait for the same reason share one line
         others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         say(f"{', '.join(names[:_MOST_NAMES])}{others}: {reason}")
 
 
-def print_topology(found: TopologyOverview) -> None:
+def print_topology(overview: TopologyOverview) -> None:
     """Print what is known of one topology."""
-    base = found.base
+    base = overview.base
     facts = Table.grid(padding=(0, 2))
     since = duration(time.time() - base.status.since_secs)
     status = f"{base.status.kind} for {since}" + (f": {base.status.reason}" if base.status.reason else "")
@@ -66,18 +66,18 @@ def print_topology(found: TopologyOverview) -> None:
     )
     lines = {
         "topology": f"{base.storm_name} ({'Trident' if base.kind == 'trident' else 'spouts and bolts'})",
-        "id": found.storm_id,
+        "id": overview.storm_id,
         "status": status,
-        "driver": _driver(found) + (f": {found.why_waiting}" if found.why_waiting else ""),
-        "verdict": "\n".join(each["text"] for each in found.verdict["lines"]),
-        "where": _where(found),
+        "driver": _driver(overview) + (f": {overview.why_waiting}" if overview.why_waiting else ""),
+        "verdict": "\n".join(each["text"] for each in overview.verdict["lines"]),
+        "where": _where(overview),
         "workers": str(base.num_workers),
         "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),
         "target": base.target,
         "code": f"{code}, generation {base.generation}",
         "settings": ", ".join(f"{key}={value}" for key, value in shown_settings(base.conf).items()),
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
-        "pages": found.heartbeat.pages if found.heartbeat else "",
+        "pages": overview.heartbeat.pages if overview.heartbeat else "",
     }
     for name, value in lines.items():
         if value:
@@ -85,11 +85,11 @@ def print_topology(found: TopologyOverview) -> None:
     results().print(facts, markup=False)
 
 
-def print_errors(found: Sequence[Mapping[str, Any]]) -> None:
+def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:
     """Print errors, newest first, each with its place and its text."""
-    if not found:
+    if not errors:
         say("no errors")
-    for each in found:
+    for each in errors:
         say(f"{_utc(each['time'])} UTC  {each['component']}  on {each['host']}:{each['port']}", "bold")
         say("\n".join(f"  {line}" for line in str(each["error"]).rstrip().splitlines()))
 
@@ -111,20 +111,20 @@ def duration(seconds: float) -> str:
     return f"{seconds} s"
 
 
-def _driver(found: TopologyOverview) -> str:
-    beat = found.heartbeat
-    if found.driver in ("active", "inactive") and beat is not None:
-        return f"{found.driver} for {duration(beat.uptime_secs)}"
-    if found.driver == "silent" and beat is not None:
+def _driver(overview: TopologyOverview) -> str:
+    beat = overview.heartbeat
+    if overview.driver in ("active", "inactive") and beat is not None:
+        return f"{overview.driver} for {duration(beat.uptime_secs)}"
+    if overview.driver == "silent" and beat is not None:
         return f"silent for {duration(time.time() - beat.time_secs)}"
-    return found.driver
+    return overview.driver
 
 
-def _where(found: TopologyOverview) -> str:
-    if found.assignment is None:
+def _where(overview: TopologyOverview) -> str:
+    if overview.assignment is None:
         return ""
-    slot = found.assignment.slot
-    return f"{found.assignment.node_host.get(slot.node, slot.node)}:{slot.port}"
+    slot = overview.assignment.slot
+    return f"{overview.assignment.node_host.get(slot.node, slot.node)}:{slot.port}"
 
 
 def _utc(seconds: float) -> str:
@@ -139,13 +139,13 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
 
     When the topology gets another driver, its log follows from the beginning.
     """
-    found = client.log(topology)
-    _print(found["text"])
+    log = client.log(topology)
+    _print(log["text"])
     while follow:
-        if not found["text"]:
+        if not log["text"]:
             time.sleep(_LOOK_S)
         try:
-            found = client.log(topology, found["next"])
+            log = client.log(topology, log["next"])
         except NoSuchTopology:
             say(f"topology {topology!r} has ended", console=problems())
             return
@@ -153,7 +153,7 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
             say(f"{error}; trying again", console=problems())
             time.sleep(_LOOK_S)
             continue
-        _print(found["text"])
+        _print(log["text"])
 
 
 def _print(text: str) -> None:

@@ -135,7 +135,7 @@ def _quiet() -> None:
 
 
 class _JsonLines(logging.StreamHandler[TextIO]):
-    """Writes lines of JSON; knows the error that ended a topology, which is raised as well, to tell it once."""
+    """Writes lines of JSON; knows the error that ended a topology, which is raised as well, to report it once."""
 
     last_error: str | None = None
 

@@ -52,7 +52,7 @@ def nimbus_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the code of topologies is kept; several Nimbuses of a cluster share it.",
+            help="Where the code of topologies is stored; several Nimbuses of a cluster share it.",
             show_default="code in the cluster's folder",
         ),
     ] = None,

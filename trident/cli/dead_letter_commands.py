@@ -133,14 +133,14 @@ class _Box:
 
     def waiting(self) -> list[DeadLetter]:
         """Return the letters that are not back; print how many others the log counts whose files are not here."""
-        found = [letter for letter in self.letters.all(self.log) if not self.is_back(letter)]
-        if (away := waiting(self.log) - len(found)) > 0:
+        letters = [letter for letter in self.letters.all(self.log) if not self.is_back(letter)]
+        if (away := waiting(self.log) - len(letters)) > 0:
             say(
                 f"{away:,} more wait, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
                 "yellow",
                 problems(),
             )
-        return found
+        return letters
 
     def find(self, id_: str) -> DeadLetter:
         """Return a letter by its id.
@@ -161,15 +161,15 @@ class _Box:
 
     def chosen(self, ids: Sequence[str]) -> list[DeadLetter]:
         """Return the letters of batches and ids, without those that are back; `BadParameter` if one is named alone."""
-        found = []
+        letters = []
         for id_ in ids:
             if id_.isdecimal() and (batch := self.letters.of_batch(self.log, int(id_))):
-                found += [letter for letter in batch if not self.is_back(letter)]
+                letters += [letter for letter in batch if not self.is_back(letter)]
             else:
-                found.append(self.find(id_))
-                if self.is_back(found[-1]):
+                letters.append(self.find(id_))
+                if self.is_back(letters[-1]):
                     raise typer.BadParameter(f"dead letter {id_} was put back already")
-        return found
+        return letters
 
 
 def list_letters(log_dir: str, folder: Path | None, every: bool, as_json: bool) -> None:

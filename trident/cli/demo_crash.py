@@ -88,7 +88,7 @@ class DemoJob:
 
     @property
     def pid(self) -> int:
-        """The process id, which is that of the session as well."""
+        """The process id, which is the session's as well."""
         return self._process.pid
 
     def ended(self) -> bool:

@@ -118,8 +118,8 @@ class DemoFolder:
 
     def _known(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads((self.path / "demo.json").read_bytes())
-            return found
+            values: dict[str, Any] = json.loads((self.path / "demo.json").read_bytes())
+            return values
         except FileNotFoundError:
             return {}
 

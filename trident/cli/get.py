@@ -76,7 +76,7 @@ def get(
     listing: KeyListing | None = None,
     as_json: bool = False,
 ) -> None:
-    """Print the values of some keys of a state, of those that are listed, or its single value."""
+    """Print the values of some keys of a state, of the keys that are listed, or its single value."""
     answer = read(topology, config, name, texts, listing)
     if as_json:
         typer.echo(answer.to_json())
@@ -110,8 +110,8 @@ def read(
     with open_state(topology, name, config) as state:
         if listing is not None:
             rows, more = _listed(state, node, listing)
-            found = [row[:-1] for row in rows], [row[-1] for row in rows]
-            return LookupAnswer(topology.name, node, state.txid, *found, more)
+            pairs = [row[:-1] for row in rows], [row[-1] for row in rows]
+            return LookupAnswer(topology.name, node, state.txid, *pairs, more)
         values = state.multi_get(keys) if keys else [state.get()]
         return LookupAnswer(topology.name, node, state.txid, keys or None, values)
 

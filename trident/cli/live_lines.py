@@ -74,7 +74,7 @@ class LineDisplay:
             self._status.update(Text("\n".join([lines[0], *_aligned(lines[1:])])))
         elif now - self._line_at >= self._every_s and status["txid"] != self._line_of:
             for number, line in enumerate(self._lines(running, now, status)):
-                # Each line by itself says of which topology it is: they stand between those of a log.
+                # Each line by itself says of which topology it is: they stand between the lines of a log.
                 say(f"{self._name}/{line}" if number else line, console=self._console)
             self._line_at, self._line_of = now, status["txid"]
 
@@ -93,7 +93,7 @@ class LineDisplay:
         return lines
 
     def _look(self, now: float, status: dict[str, Any]) -> _Seen:
-        """Note the tuples of this moment; return those of some seconds ago."""
+        """Note the tuples of this moment; return the ones noted some seconds ago."""
         rows = {source["description"]: source["numInputRows"] for source in status["sources"]}
         self._seen.append(_Seen(now, status["tuples"], rows))
         while len(self._seen) > 2 and now - self._seen[1].at > _RATE_OVER_S:
@@ -112,7 +112,7 @@ def _speed(running: RunningTopology, now: float, status: dict[str, Any], since: 
 
 
 def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:
-    """Return the tuples per second of the last seconds, at first those of the whole run."""
+    """Return the tuples per second of the last seconds, at first of the whole run."""
     count, seconds = (tuples - before, in_s) if in_s >= 1 else (tuples, run_s)
     return count / max(seconds, 1e-3)
 
@@ -129,16 +129,16 @@ def _behind(source: dict[str, Any]) -> list[str]:
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:
-    found = []
+    troubles = []
     if status["share"] < 1:
-        found.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
+        troubles.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
     if status["failures"]:
-        found.append(f"{status['failures']} failures (the last: {status['lastFailure']})")
+        troubles.append(f"{status['failures']} failures (the last: {status['lastFailure']})")
     if status["waiting"]:
-        found.append(status["waiting"])
+        troubles.append(status["waiting"])
     if status["deadLetters"]:
-        found.append(f"{status['deadLetters']:,} dead letters")
-    return found
+        troubles.append(f"{status['deadLetters']:,} dead letters")
+    return troubles
 
 
 def _aligned(lines: list[str]) -> list[str]:
@@ -147,5 +147,5 @@ def _aligned(lines: list[str]) -> list[str]:
     rates = [each.partition(", ")[0] for each in figures]
     rest = [each.partition(", ")[2] for each in figures]
     wide, wide_rate = max(map(len, names), default=0), max(map(len, rates), default=0)
-    told = zip(names, rates, rest, strict=True)
-    return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in told]
+    columns = zip(names, rates, rest, strict=True)
+    return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in columns]

@@ -33,14 +33,14 @@ _SHORT_TEXT = 24
 
 def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = False) -> None:
     """Print what a log says, with its `last` commits; `wide`: nothing is shortened, and lines are as long as they are."""
-    found = report(log_dir, last)
+    contents = report(log_dir, last)
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        typer.echo(json.dumps(contents, ensure_ascii=False))
     else:
         console = results()
         if wide:
             console.width = PIPE_WIDTH
-        _print(found, console, wide)
+        _print(contents, console, wide)
 
 
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _short(value: Any) -> str:
             return "[" + ", ".join(map(_short, value)) + "]"
         return f"[{_short(value[0])} … {_short(value[-1])}] ({len(value)})"
     text = str(value)
-    return text if len(text) <= _SHORT_TEXT else f"…{text[1 - _SHORT_TEXT :]}"  # of a path the end tells most
+    return text if len(text) <= _SHORT_TEXT else f"…{text[1 - _SHORT_TEXT :]}"  # the end of a path says most
 
 
 def _no_log(log_dir: str) -> str:
@@ -137,10 +137,10 @@ def _attempt(attempt: int) -> str:
     return f"{attempt >> RETRY_BITS}.{attempt & (1 << RETRY_BITS) - 1}"
 
 
-def _told(attempt: str) -> str:
+def _in_words(attempt: str) -> str:
     """An attempt in words."""
     start, retry = map(int, attempt.split("."))
-    return TransactionAttempt(0, start << RETRY_BITS | retry).told
+    return TransactionAttempt(0, start << RETRY_BITS | retry).in_words
 
 
 def _states(state: LogState) -> dict[str, Any]:
@@ -169,29 +169,29 @@ def _commit(record: CommitRecord) -> dict[str, Any]:
     }
 
 
-def _print(found: Mapping[str, Any], console: Console, wide: bool) -> None:
+def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
     facts = Table.grid(padding=(0, 2))
-    winners = "; ".join(f"{_told(each['attempt'])} from batch {each['from']}" for each in found["winners"])
-    totals = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in sorted(found["totals"].items()))
-    adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in found["adopted"].items())
+    winners = "; ".join(f"{_in_words(each['attempt'])} from batch {each['from']}" for each in contents["winners"])
+    totals = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in sorted(contents["totals"].items()))
+    adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in contents["adopted"].items())
     for name, value in {
-        "topology": found["topology"],
-        "log": f"{_near(found['path'])}, incarnation {found['incarnation']}, epoch {found['epoch']}",
-        "written by": found["writer"] or "no driver at the moment",
-        "last batch": f"{found['txid']:,}",
+        "topology": contents["topology"],
+        "log": f"{_near(contents['path'])}, incarnation {contents['incarnation']}, epoch {contents['epoch']}",
+        "written by": contents["writer"] or "no driver at the moment",
+        "last batch": f"{contents['txid']:,}",
         "total": totals or "nothing",
         "winning attempts": (winners or "none") + adopted,
     }.items():
         facts.add_row(name, value)
     console.print(facts, markup=False)
-    _print_states(found["states"], console, wide)
-    _print_declared(found["declared"], console)
-    _print_commits(found["commits"], console, wide)
-    for each in found["pending"]:
+    _print_states(contents["states"], console, wide)
+    _print_declared(contents["declared"], console)
+    _print_commits(contents["commits"], console, wide)
+    for each in contents["pending"]:
         definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
         console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
-    if found["tornBytes"]:
-        console.print(f"{found['tornBytes']} bytes of a record that is unfinished follow", markup=False)
+    if contents["tornBytes"]:
+        console.print(f"{contents['tornBytes']} bytes of a record that is unfinished follow", markup=False)
 
 
 def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:
@@ -200,7 +200,7 @@ def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> No
     )
     for name, state in states.items():
         marks = [
-            f"{number}: batch {one['txid']} ({_told(one['attempt'])})" for number, one in state["sentinels"].items()
+            f"{number}: batch {one['txid']} ({_in_words(one['attempt'])})" for number, one in state["sentinels"].items()
         ]
         most = len(marks) if wide else 8
         shown = ", ".join(marks[:most]) + (f" … ({len(marks)})" if len(marks) > most else "")
@@ -235,7 +235,7 @@ def _print_commits(commits: list[dict[str, Any]], console: Console, wide: bool) 
             f"{state}: {partitions if wide else _short(partitions)}" for state, partitions in each["touched"].items()
         )
         at = each["at"].partition("+")[0].replace("T", " ")
-        attempt, tuples = _told(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
+        attempt, tuples = _in_words(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
         rows.add_row(str(each["txid"]), attempt, at, tuples, *(touched, offsets)[: len(details)])
     if commits:
         console.print(rows, markup=False)

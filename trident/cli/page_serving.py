@@ -1,4 +1,4 @@
-"""The page of `trident run` and `trident ui`: that of one topology, or of a cluster."""
+"""The page of `trident run` and `trident ui`: one topology, or a cluster."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PageServing:
             say(f"{name}: page at {server.url}")
             if not is_loopback(self.host):
                 say(
-                    f"warning: whoever reaches {server.url} may read the page, values of states included; only actions need "
+                    f"warning: anyone who reaches {server.url} may read the page, values of states included; only actions need "
                     "the token",
                     "yellow",
                     problems(),
@@ -123,7 +123,7 @@ def _listening_log() -> Iterator[RecentLog]:
     finally:
         ours.setLevel(level)
         for handler, _ in before:
-            for each in [found for found in handler.filters if isinstance(found, _Only)]:
+            for each in [filter_ for filter_ in handler.filters if isinstance(filter_, _Only)]:
                 handler.removeFilter(each)
 
 

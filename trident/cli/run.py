@@ -1,4 +1,4 @@
-"""`trident run`: one topology in this process, until it is done or told to stop."""
+"""`trident run`: one topology in this process, until it is done or asked to stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunOutcome:
     batches, tuples, seconds, failures
         Of this run; seconds from the first definition to the last commit.
     txid
-        The last committed batch; None if a store that is away kept it from starting.
+        The last committed batch; None if a store that is away prevented the start.
     left_out
         How many tuples it has left out, as dead letters.
     """
@@ -59,7 +59,7 @@ class RunOutcome:
 
 
 class Display(Protocol):
-    """Shows how a run goes; a context manager that is told several times a second."""
+    """Shows how a run goes; a context manager that is updated several times a second."""
 
     def __enter__(self) -> Self: ...
 

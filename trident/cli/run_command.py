@@ -124,7 +124,7 @@ def run_command(
         "log_dir": log_dir,
     }
     with reporting(debug, as_json):
-        settings([], given)  # what is wrong here is told before the module is imported
+        settings([], given)  # what is wrong here is reported before the module is imported
         page = _page_of(ui_host, ui_port, ui_token) if ui else None
         topology = load_runnable(target)
         if isinstance(topology, StormTopology):

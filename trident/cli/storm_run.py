@@ -92,13 +92,13 @@ class _Lines:
 
     def _line(self, seconds: float) -> str:
         status = self._running.status
-        found, recent = status.statistics.over().figures, status.statistics.over(_LATENCY_OF_S).figures
-        rate, self._acked = max(0, found.acked - self._acked) / seconds, found.acked
-        parts = [f"{found.acked:,} messages acknowledged", f"{rate:,.0f}/s", f"{status.pending:,} pending"]
+        figures, recent = status.statistics.over().figures, status.statistics.over(_LATENCY_OF_S).figures
+        rate, self._acked = max(0, figures.acked - self._acked) / seconds, figures.acked
+        parts = [f"{figures.acked:,} messages acknowledged", f"{rate:,.0f}/s", f"{status.pending:,} pending"]
         if recent.complete_latency_ms is not None:
             parts.append(f"{recent.complete_latency_ms:,.1f} ms on average")
-        if found.failed:
-            parts.append(f"{found.failed:,} failed")
+        if figures.failed:
+            parts.append(f"{figures.failed:,} failed")
         if self._running.deaths:
             parts.append(f"workers have died {self._running.deaths} times")
         return f"{self._running.name}: {', '.join(parts)}"

@@ -139,24 +139,24 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
     """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
     until, said = time.monotonic() + wait_s, {""}
     try:
-        while not _runs(found := client.show(storm_id)) or found.base.code_hash != sha256:
-            if found.base.code_hash != sha256:
+        while not _runs(overview := client.show(storm_id)) or overview.base.code_hash != sha256:
+            if overview.base.code_hash != sha256:
                 last = next(iter(client.errors(storm_id)), {"error": "see `trident errors`"})
                 raise ClusterError(
-                    f"topology {found.base.storm_name!r} runs the code before again, because the new code cannot run: "
+                    f"topology {overview.base.storm_name!r} runs the code before again, because the new code cannot run: "
                     f"{first_line(last['error'])}"
                 )
-            if found.base.status.kind in ("failed", "killed"):
-                reason = found.base.status.reason or "see `trident errors`"
-                raise ClusterError(f"topology {found.base.storm_name!r} is {found.base.status.kind}: {reason}")
-            for line in _told(found):
+            if overview.base.status.kind in ("failed", "killed"):
+                reason = overview.base.status.reason or "see `trident errors`"
+                raise ClusterError(f"topology {overview.base.storm_name!r} is {overview.base.status.kind}: {reason}")
+            for line in _progress_lines(overview):
                 if line not in said:
                     said.add(line)
-                    say(f"{found.base.storm_name}: {line}", console=problems())
+                    say(f"{overview.base.storm_name}: {line}", console=problems())
             if time.monotonic() > until:
-                now = next(iter(_told(found)))
+                now = next(iter(_progress_lines(overview)))
                 raise WaitedTooLong(
-                    f"topology {found.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
+                    f"topology {overview.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
                 )
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
@@ -164,14 +164,14 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _runs(found: TopologyOverview) -> bool:
-    return found.driver == ("inactive" if found.base.status.kind == "inactive" else "active")
+def _runs(overview: TopologyOverview) -> bool:
+    return overview.driver == ("inactive" if overview.base.status.kind == "inactive" else "active")
 
 
-def _told(found: TopologyOverview) -> Iterator[str]:
-    if found.assignment is None:
-        yield f"waiting for a slot: {found.why_waiting}"
+def _progress_lines(overview: TopologyOverview) -> Iterator[str]:
+    if overview.assignment is None:
+        yield f"waiting for a slot: {overview.why_waiting}"
         return
-    yield f"its driver is {found.driver} on {found.assignment.slot}"
-    if found.last_error is not None and found.last_error.time_secs >= found.assignment.start_time_secs:
-        yield f"its driver ended, and is started again: {first_line(found.last_error.error)}"
+    yield f"its driver is {overview.driver} on {overview.assignment.slot}"
+    if overview.last_error is not None and overview.last_error.time_secs >= overview.assignment.start_time_secs:
+        yield f"its driver ended, and is started again: {first_line(overview.last_error.error)}"

@@ -29,23 +29,23 @@ def load_topology(target: str, name: str | None = None) -> TridentTopology:
 
 def load_runnable(target: str) -> TridentTopology | StormTopology:
     """Import `MODULE:TOPOLOGY` as `load_topology`; also a topology of spouts and bolts, or the builder of one."""
-    found: TridentTopology | TopologyBuilder | StormTopology = _load(
+    topology: TridentTopology | TopologyBuilder | StormTopology = _load(
         target, (TridentTopology, TopologyBuilder, StormTopology)
     )
-    return found.create_topology() if isinstance(found, TopologyBuilder) else found
+    return topology.create_topology() if isinstance(topology, TopologyBuilder) else topology
 
 
 def _load(target: str, kinds: tuple[type, ...]) -> Any:
     try:
-        found = targets.load_one_of(target, kinds)
+        topology = targets.load_one_of(target, kinds)
     except targets.NoSuchTarget as error:
         raise typer.BadParameter(str(error)) from None
     ship_modules_of(targets.folder_of(target))
-    return found
+    return topology
 
 
 def storm_settings(target: str, conf: Sequence[str], given: Mapping[str, Any]) -> StormConfig:
-    """Build the settings of a topology of spouts and bolts, as `settings`. Its name is that of its module by default."""
+    """Build the settings of a topology of spouts and bolts, as `settings`. By default it is named after its module."""
     module = target.rpartition(":")[0]
     name = Path(module).stem if module.endswith(".py") else module.rpartition(".")[2]
     values = {"name": name, **_values(conf, given)}

@@ -9,7 +9,7 @@ from trident.cluster.state.cluster_address import STATE_FILE
 from trident.cluster_errors import ClusterError
 from trident.coordination.log_reader import exists
 
-_MOST_TOLD = 10
+_MOST_NAMES = 10
 
 
 def left_of(folder: Path) -> str:
@@ -19,11 +19,11 @@ def left_of(folder: Path) -> str:
     names = sorted({*_names_of_packages(folder / "code"), *_names_of_logs(folder / "transactional")})
     if not names:
         return ""
-    more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
-    told = ", ".join(names[:_MOST_TOLD])
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    topologies = ", ".join(names[:_MOST_NAMES])
     return (
-        f"the state of the cluster, {folder / STATE_FILE}, is gone, but not the code and the logs of {told}{more}. Bring the "
-        "file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
+        f"the state of the cluster, {folder / STATE_FILE}, is gone, but not the code and the logs of {topologies}{more}. Bring "
+        "the file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
         "after its last recorded batch"
     )
 
@@ -31,13 +31,13 @@ def left_of(folder: Path) -> str:
 def _names_of_packages(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
-    found, store = [], CodeStore(folder)
+    names, store = [], CodeStore(folder)
     for sha256 in store.hashes():
         try:
-            found.append(store.manifest(sha256).name)
+            names.append(store.manifest(sha256).name)
         except ClusterError:  # damaged
             continue
-    return found
+    return names
 
 
 def _names_of_logs(folder: Path) -> list[str]:

@@ -29,7 +29,7 @@ class ClusterOverview:
     Parameters
     ----------
     token
-        What drivers and supervisors want to be told.
+        The token that drivers and supervisors ask for.
     act
         Does what is asked; None: the pages can only be read.
     """
@@ -73,7 +73,7 @@ class ClusterOverview:
         }
 
     def supervisor_summary(self) -> Page:
-        found, taken = sorted(self._cluster.all_supervisor_info().items()), self._taken_slots()
+        supervisors, taken = sorted(self._cluster.all_supervisor_info().items()), self._taken_slots()
         return {
             "supervisors": [
                 {
@@ -86,7 +86,7 @@ class ClusterOverview:
                     "slotsFree": len(info.meta) - len(taken.get(name, ())),
                     "usedPorts": taken.get(name, []),
                 }
-                for name, info in found
+                for name, info in supervisors
             ]
         }
 
@@ -126,17 +126,17 @@ class ClusterOverview:
     def _driver(self, url: str, storm_id: str) -> HttpTopologyPages:
         key = f"{url} {storm_id}"
         if key not in self._drivers:
-            if len(self._drivers) > 1000:  # those of drivers that are long gone
+            if len(self._drivers) > 1000:  # most of them of drivers that are long gone
                 self._drivers.clear()
             self._drivers[key] = HttpTopologyPages(url, self._token, storm_id)
         return self._drivers[key]
 
     def _taken_slots(self) -> dict[str, list[int]]:
         """Return the ports by supervisor that topologies are assigned to, whether or not their drivers run already."""
-        found: dict[str, list[int]] = {}
+        slots: dict[str, list[int]] = {}
         for node, port in sorted(each.slot for each in self._cluster.all_assignments().values()):
-            found.setdefault(node, []).append(port)
-        return found
+            slots.setdefault(node, []).append(port)
+        return slots
 
     def _rows(self) -> list[Page]:
         bases, assignments = self._cluster.all_bases(), self._cluster.all_assignments()
@@ -160,7 +160,7 @@ def open_cluster_pages(address: str, token: str | None, session_timeout_s: float
     Parameters
     ----------
     token
-        Of the cluster. Without it nothing can be changed, and drivers tell nothing beyond their heartbeats.
+        Of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
     cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
     try:

@@ -1,4 +1,4 @@
-"""The pages of one topology of a cluster: what its driver says, and what the cluster's state says of it.
+"""The pages of one topology of a cluster: what its driver says, and what the cluster's state says about it.
 
 Why a topology of a cluster waits.
 """
@@ -46,7 +46,7 @@ class ClusterTopologyPages:
         self._cluster, self._id, self._driver_of, self._act = cluster, storm_id, driver_of, act
 
     def topology(self, window_s: int = 0) -> Page:
-        """Return what the driver says, else what its last heartbeat said; `note` tells when it is the latter."""
+        """Return what the driver says, else what its last heartbeat said; `note` says so when it is the latter."""
         base, slot, beat = self._known()
         page: Page = {} if beat is None else dict(beat.stats)
         driver = None if beat is None else self._driver_of(beat)
@@ -57,12 +57,12 @@ class ClusterTopologyPages:
                 page, served = driver.topology(window_s), True
         except (TridentError, KeyError) as error:
             note = f"the driver does not answer, so this is what it said last: {error}"
-        told = [
+        recent = [
             {"component": component, **_error(each)}
             for component, errors in self._cluster.all_errors(self._id).items()
             for each in errors
         ]
-        errors = sorted(told, key=lambda each: -each["errorTime"]) or page.get("errors", [])
+        errors = sorted(recent, key=lambda each: -each["errorTime"]) or page.get("errors", [])
         known = {"topologyErrors": errors, "note": note, "actions": _ACTIONS[base.status.kind], "isServed": served}
         page = {"configuration": shown_configuration(base.conf), **page, **facts(self._id, base, slot, beat), **known}
         return {**page, "verdict": verdict(page)}
@@ -70,8 +70,8 @@ class ClusterTopologyPages:
     def component(self, component: str, window_s: int = 0) -> Page:
         """Return one component, with the errors that the cluster keeps of it."""
         page = self._driver().component(component, window_s)
-        told = [_error(each) for each in self._cluster.errors(self._id, component)]
-        return {**page, "componentErrors": told or page.get("componentErrors", [])}
+        recent = [_error(each) for each in self._cluster.errors(self._id, component)]
+        return {**page, "componentErrors": recent or page.get("componentErrors", [])}
 
     def visualization(self, window_s: int = 0) -> Page:
         """Return the picture; an empty one while there is no driver."""
@@ -124,7 +124,7 @@ class ClusterTopologyPages:
 
 
 def facts(storm_id: str, base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None) -> Page:
-    """Return what the cluster's state says of a topology, for its row and its page."""
+    """Return what the cluster's state says about a topology, for its row and its page."""
     now = time.time()
     return {
         "id": storm_id,

@@ -99,7 +99,7 @@ class MasterBatchCoordinator:
         return attempt
 
     def failures(self, txid: int) -> int:
-        """How often batch `txid` itself has failed since this driver runs; those of earlier ones are not its own."""
+        """How often batch `txid` itself has failed in this driver, without attempts that an earlier batch's failure ended."""
         return self._failures.get(txid, 0)
 
     # ---- progress ---------------------------------------------------------------------------------------------------

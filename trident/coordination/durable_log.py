@@ -87,9 +87,9 @@ def check_topology(place: object, topology: str, state: LogState | None) -> None
         raise ForeignLogError(str(place), f"topology {state.topology!r}", f"topology {topology!r}")
 
 
-def state_to_continue(found: LogState | None, topology: str, epoch: int) -> LogState:
-    """Return the state with which a writer begins: what was found, or that of a new log; of its epoch."""
-    state = found or LogState(incarnation=secrets.token_hex(8), topology=topology)
+def state_to_continue(stored: LogState | None, topology: str, epoch: int) -> LogState:
+    """Return the state with which a writer begins: what the log holds, or a new log's, with the writer's epoch."""
+    state = stored or LogState(incarnation=secrets.token_hex(8), topology=topology)
     state.epoch = epoch
     return state
 

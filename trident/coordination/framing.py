@@ -86,12 +86,12 @@ def read_frames(data: bytes, base: int, path: Path) -> tuple[list[Frame], int]:
     frames: list[Frame] = []
     at = 0
     while at < len(data):
-        found = _frame_at(data, at, base)
-        if found is None:
+        next_frame = _frame_at(data, at, base)
+        if next_frame is None:
             _check_unfinished(data, at, base, path)
             break
-        frames.append(found)
-        at = found.end - base
+        frames.append(next_frame)
+        at = next_frame.end - base
     return frames, len(data[at:].rstrip(b"\0"))
 
 

@@ -3,7 +3,7 @@
 A driver becomes the writer by claiming the next epoch: a file `epoch-{n:08d}` that appears at once with its contents
 (the holder, as JSON) and with a lock on it that the operating system drops when the driver ends, however it ends. The
 holder of the highest claim is the writer. The lock is on the claim itself and not on one shared file, because
-after a takeover the lock of the replaced driver must have no effect, and that of the new one must.
+after a takeover the lock of the replaced driver must have no effect, and the new driver's must.
 
 Claims are removed lowest first and never the highest. So a process is still the writer exactly if the next claim does not
 exist and, checked after that, its own does: the very file that it holds open, not one of the same name, which a restored
@@ -70,12 +70,12 @@ def list_log(directory: Path) -> Listing:
     """List a log's directory; files of other names are ignored."""
     listing = Listing([], [], [])
     for name in (path.name for path in directory.iterdir()):
-        if found := _SEGMENT.fullmatch(name):
-            listing.segments.append(SegmentName(int(found[1]), int(found[2])))
-        elif found := _CLAIM.fullmatch(name):
-            listing.claims.append(int(found[1]))
-        elif found := _TEMPORARY.fullmatch(name):
-            listing.temporaries.append((int(found[1]), name))
+        if match := _SEGMENT.fullmatch(name):
+            listing.segments.append(SegmentName(int(match[1]), int(match[2])))
+        elif match := _CLAIM.fullmatch(name):
+            listing.claims.append(int(match[1]))
+        elif match := _TEMPORARY.fullmatch(name):
+            listing.temporaries.append((int(match[1]), name))
     listing.segments.sort()
     listing.claims.sort()
     return listing

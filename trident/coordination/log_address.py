@@ -1,4 +1,4 @@
-"""Where a log is: a folder, or an address in ZooKeeper. The one place that tells them apart.
+"""Where a log is: a folder, or an address in ZooKeeper. The one place that distinguishes them.
 
 ::
 

@@ -83,7 +83,7 @@ class LogReader:
         return self._read(trust_last=False)
 
     def read_all(self) -> LogState:
-        """As `refresh`, for the process that has claimed the log: the last record counts, whoever else wrote it."""
+        """As `refresh`, for the process that has claimed the log: the last record counts, no matter who wrote it."""
         return self._read(trust_last=True)
 
     def _read(self, trust_last: bool) -> LogState:
@@ -194,7 +194,7 @@ def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
 def state_of(header: Any, segment: SegmentName, where: str) -> LogState:
     """Return the state that the header of a segment holds; ValueError or KeyError if it is something else."""
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError("the header is not one of a transaction log")
+        raise ValueError("the header is not a transaction log's")
     if header["version"] != VERSION:
         raise LogError(
             f"{where} is of format version {header['version']}; this version of the software reads version {VERSION}. "

@@ -125,7 +125,7 @@ class LogState:
         return Snapshot(txid, self.winners_of(state))
 
     def winners_of(self, state: str) -> Winners:
-        """Return the winners as a state must see them: values adopted with it are valid, whoever wrote them."""
+        """Return the winners as a state must see them: values adopted with it are valid, no matter who wrote them."""
         return self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
 
     def expected(self, state: str, partition: int) -> Sentinel | None:

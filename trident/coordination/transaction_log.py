@@ -169,10 +169,10 @@ class FileLog(DurableLog):
         claim = Claim.take(directory, takeover, clock)
         try:
             # After the claim, because no later append of another driver is valid, so this is all of the log.
-            found = reader.read_all() if exists(directory) else None
-            check_topology(directory, topology, found)
-            state = state_to_continue(found, topology, claim.epoch)
-            if found is not None and reader.torn:
+            stored = reader.read_all() if exists(directory) else None
+            check_topology(directory, topology, stored)
+            state = state_to_continue(stored, topology, claim.epoch)
+            if stored is not None and reader.torn:
                 logger.warning(
                     "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
                     "crash left unfinished; continuing after batch %d without it",

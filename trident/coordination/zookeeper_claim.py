@@ -4,8 +4,8 @@ A driver becomes the writer by one transaction that removes the claim of the one
 of a claim has its epoch and an id of its own. Every append is a transaction that checks that the claim is there, so
 an append of a driver that was replaced does nothing, whatever that driver knows.
 
-The claim outlasts the session; an ephemeral node beside it tells whether the writer is alive. That of a process which was
-killed stays until its session ends, so a process of the same machine is looked for as well.
+The claim outlasts the session; an ephemeral node beside it shows whether the writer is alive. After a process was
+killed, that node stays until the session ends, so a process of the same machine is looked for as well.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class ZooKeeperClaim:
         newest = segment_of(_data(connection, nodes.segments).decode())
         epoch = 1 + max([each.epoch for each in before] + ([] if newest is None else [newest.epoch]), default=0)
         name = ClaimName(epoch, secrets.token_hex(8))
-        told = json.dumps(_about(epoch, clock)).encode()
+        about = json.dumps(_about(epoch, clock)).encode()
 
         def fill(transaction: Any) -> None:
-            transaction.set_data(nodes.claim, told, version)
+            transaction.set_data(nodes.claim, about, version)
             for each in before:
                 transaction.delete(f"{nodes.claim}/{each.node}")
-            transaction.create(f"{nodes.claim}/{name.node}", told)
+            transaction.create(f"{nodes.claim}/{name.node}", about)
             transaction.create(f"{nodes.alive}/{name.node}", ephemeral=True)
 
         answer = connection.transaction(fill)
@@ -87,7 +87,7 @@ class ZooKeeperClaim:
             raise self.fenced()
 
     def fenced(self) -> FencedError:
-        """Return the error that tells who has taken over."""
+        """Return the error that names the driver that has taken over."""
         now, _ = _claims(self._connection, self._nodes)
         if now and now[-1].epoch > self.epoch:
             successor = _describe(self._connection, self._nodes, now[-1])
@@ -108,7 +108,7 @@ class ZooKeeperClaim:
     def _is_there(self) -> bool:
         from kazoo.exceptions import NoNodeError
 
-        # A server may be behind the others, unless it is told to catch up first.
+        # A server may be behind the others, unless it is asked to catch up first.
         _, found = self._connection.call_each(
             lambda client: (client.sync_async(self.path), client.exists_async(self.path)), NoNodeError
         )
@@ -147,8 +147,7 @@ def _holder(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName, 
     found = connection.call(lambda client: client.exists_async(alive, watch=lambda event: gone.set())).value
     if found is None:
         return None
-    told = _told(connection, nodes, claim)
-    running = claim.id in _held_here or _is_running(told)
+    running = claim.id in _held_here or _is_running(_read(connection, nodes, claim))
     if running is None and wait:
         holder = _describe(connection, nodes, claim)
         logger.warning(
@@ -180,36 +179,37 @@ def _data(connection: ZooKeeperConnection, path: str) -> bytes:
         return b""
 
 
-def _told(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> dict[str, Any]:
+def _read(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> dict[str, Any]:
     try:
-        told = json.loads(_data(connection, f"{nodes.claim}/{claim.node}"))
+        about = json.loads(_data(connection, f"{nodes.claim}/{claim.node}"))
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return about if isinstance(about, dict) else {}
 
 
 def _describe(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> str:
     """Return a phrase that names the holder of a claim, as far as it is known."""
-    told = _told(connection, nodes, claim)
+    about = _read(connection, nodes, claim)
     try:
-        return f"process {told['pid']} on {told['host']} (epoch {claim.epoch}, since {told['since']})"
+        return f"process {about['pid']} on {about['host']} (epoch {claim.epoch}, since {about['since']})"
     except KeyError:
         return f"an unknown process (epoch {claim.epoch})"
 
 
 def _about(epoch: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Return what a claim says of its holder."""
+    """Return what a claim says about its holder."""
     since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
     about = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
     return {**about, "machine": local_processes.machine(), "started": _started(os.getpid())}
 
 
-def _is_running(told: dict[str, Any]) -> bool | None:
-    """Whether the process that a claim tells of is running; None if it is one of another machine."""
-    if told.get("machine") is None or told.get("machine") != local_processes.machine():
+def _is_running(about: dict[str, Any]) -> bool | None:
+    """Whether the process that a claim names is running; None if it is one of another machine."""
+    if about.get("machine") is None or about.get("machine") != local_processes.machine():
         return None
-    started = _started(told["pid"])
-    return started is not None and started == told["started"] and told["pid"] != os.getpid()  # ours would be known here
+    started = _started(about["pid"])
+    # A claim of this process would be known here.
+    return started is not None and started == about["started"] and about["pid"] != os.getpid()
 
 
 def _started(pid: int) -> str | None:

@@ -1,8 +1,8 @@
 """The transaction log in ZooKeeper: any machine can take a topology over, without a disk that both see.
 
-The rules are those of the log in files (`transaction_log.py`): a segment begins with the whole folded state, so opening a log
-compacts it, and the newest segment is all that a reader needs. See `zookeeper_nodes.py` for the nodes and for
-requests that get no answer, `zookeeper_claim.py` for what makes one driver the writer.
+The rules are the same as in the log in files (`transaction_log.py`): a segment begins with the whole folded state, so opening
+a log compacts it, and the newest segment is all that a reader needs. See `zookeeper_nodes.py` for the nodes and for requests
+that get no answer, `zookeeper_claim.py` for what makes one driver the writer.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class ZooKeeperLog(DurableLog):
         claim = ZooKeeperClaim.take(connection, nodes, takeover, clock)
         try:
             # After the claim, because no later append of another driver is valid, so this is all of the log.
-            found = reader.read_all() if reader.is_there() else None
-            check_topology(address, topology, found)
-            state = state_to_continue(found, topology, claim.epoch)
+            stored = reader.read_all() if reader.is_there() else None
+            check_topology(address, topology, stored)
+            state = state_to_continue(stored, topology, claim.epoch)
             log = cls(address, connection, claim, state, segment_bytes)
             log._segments.begin(state, reader.segment)
         except BaseException:

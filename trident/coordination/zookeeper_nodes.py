@@ -91,14 +91,14 @@ def segment_node(segment: SegmentName) -> str:
 
 def segment_of(node: str) -> SegmentName | None:
     """Return the segment of a node's name, None if it is of something else."""
-    found = _SEGMENT.fullmatch(node)
-    return None if found is None else SegmentName(int(found[1]), int(found[2]))
+    match = _SEGMENT.fullmatch(node)
+    return None if match is None else SegmentName(int(match[1]), int(match[2]))
 
 
 def claim_of(node: str) -> ClaimName | None:
     """Return the claim of a node's name, None if it is of something else."""
-    found = _CLAIM.fullmatch(node)
-    return None if found is None else ClaimName(int(found[1]), found[2])
+    match = _CLAIM.fullmatch(node)
+    return None if match is None else ClaimName(int(match[1]), match[2])
 
 
 def parts_of(payload: bytes, first: int, part_bytes: int = PART_BYTES) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ _AT_ONCE = 100
 class ZooKeeperReader:
     """Follows the log at an address; never writes. For one thread.
 
-    An append is valid or does not happen, so every whole record counts, whoever claims the log meanwhile.
+    An append is valid or does not happen, so every whole record counts, even if the log is claimed meanwhile.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class ZooKeeperReader:
 
         nodes, known = self._nodes, self._segment
         path = nodes.segments if known is None else nodes.segment(known)
-        # A server may be behind the others, unless it is told to catch up first.
+        # A server may be behind the others, unless it is asked to catch up first.
         _, named, stat = self._connection.call_each(
             lambda client: (
                 client.sync_async(nodes.segments),
@@ -119,12 +119,12 @@ class ZooKeeperReader:
         """Fold the nodes up to `count`; False if the segment is no longer the newest and was removed."""
         while self._number < count:
             numbers = range(self._number, min(count, self._number + _AT_ONCE))
-            for number, found in zip(numbers, self._get(segment, numbers), strict=True):
-                if isinstance(found, Exception):
+            for number, record in zip(numbers, self._get(segment, numbers), strict=True):
+                if isinstance(record, Exception):
                     if self._look()[0] != segment:
                         return False
                     raise self._damaged(segment, number, "the record is missing")
-                self._fold(segment, number, found[0])
+                self._fold(segment, number, record[0])
                 self._number = number + 1
         self.torn = sum(len(part) for part in self._parts)
         if self._state is None:

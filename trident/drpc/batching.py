@@ -46,7 +46,7 @@ class RequestExecutor:
                 operation.prepare(config.as_mapping(), context)
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
-        """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
+        """Answer all requests at one committed snapshot; raises `StepFailed`, which says nothing about single requests."""
         run = StepRun(TransactionAttempt(next(self._numbers), 0), TupleErrors(bounds=self._bounds), self._states)
 
         def read() -> list[Answer]:
@@ -166,7 +166,7 @@ class RequestQueue:
             return
         try:
             answers = executor.answers([one.args for one in requests])
-        except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything; the clients are told
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything; the clients get the error
             self._fail(executor, requests, error)
             return
         for request, answer in zip(requests, answers, strict=True):

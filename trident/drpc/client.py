@@ -25,7 +25,7 @@ class DRPCClient:
     url
         Where the server is, as in `http://localhost:3774`.
     token
-        What the server wants to be told, if it wants anything.
+        The server's token, if it asks for one.
     timeout
         Seconds after which a request is given up; the server has a limit of its own.
     """
@@ -91,24 +91,24 @@ class DRPCClient:
 
     def _read(self, function: str, status: int, data: bytes) -> Any:
         try:
-            found = json.loads(data)
+            answer = json.loads(data)
             if status == 200:
-                return found
-            problem = found["error"]
+                return answer
+            problem = answer["error"]
             raise DRPCExecutionException(function, problem["cause"], problem.get("step"), problem["reason"])
         except (ValueError, KeyError, TypeError) as error:
             cause = f"{self._shown} answered {status} with what is no answer of a DRPC server: {data[:200]!r}"
             raise DRPCExecutionException(function, cause, reason="unreachable") from error
 
     def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        """Send on the kept connection, and once more on a new one if the server had closed that meanwhile."""
+        """Send on the open connection; if the server has closed it meanwhile, once more on a new one."""
         connection = self._connection()
-        kept = connection.sock is not None
+        was_open = connection.sock is not None
         try:
             return self._exchange(connection, method, path, body)
         except (http.client.RemoteDisconnected, ConnectionError):
             connection.close()
-            if not kept:
+            if not was_open:
                 raise
         return self._exchange(connection, method, path, body)
 

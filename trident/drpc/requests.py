@@ -73,12 +73,12 @@ class RequestSteps:
 
 
 def _by_request(table: pa.Table, fields: Fields, requests: int) -> list[list[list[Any]]]:
-    found: list[list[list[Any]]] = [[] for _ in range(requests)]
+    rows_of: list[list[list[Any]]] = [[] for _ in range(requests)]
     columns = [table.column(name).to_pylist() for name in fields.names]
     rows = zip(*columns, strict=True) if columns else itertools.repeat((), table.num_rows)
     for number, row in zip(table.column(_REQUEST).to_pylist(), rows, strict=True):
-        found[number].append(list(row))
-    return found
+        rows_of[number].append(list(row))
+    return rows_of
 
 
 def _carrying(node: Node) -> Step:
@@ -152,7 +152,7 @@ def _numbered(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.
 
 
 def _routed(node: RepartitionNode, table: pa.Table, run: StepRun) -> pa.Table:
-    """Return the rows of the only partition; a function of the user's may send a row there several times, or nowhere."""
+    """Return the rows of the only partition; a user's function may send a row there several times, or nowhere."""
     sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
     frames = route(sink, Exchange(node, (node.fields,), 1), [table], (node.id, 0, 0), run)
     return pa.concat_tables([table.slice(0, 0), *(frame.data for frame in frames)])

@@ -40,10 +40,9 @@ class DRPCServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token
         Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: every client may ask, but no
-        page of another site (see `trident.http.strangers`). Use one on any host but this one. What answers without it:
-        `GET /health`, which tells the topology's name, its last committed batch and, where that cannot be read, the error; and
-        what says that something is no request (400, 404 and 405 of other pages, 408, 431) or that there are too many
-        connections (503).
+        page of another site (see `trident.http.strangers`). Use one on any host but this one. Answered without it are
+        `GET /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; and
+        what is refused in any case: bad requests (400, 404 and 405 of other pages, 408, 431) and too many connections (503).
     timeout_s
         Seconds within which a request is answered, from its first byte on. A client that has not sent it by then (its head
         within five seconds), or does not take its answer, is cut off.
@@ -110,7 +109,7 @@ _HEADERS = {
 def make_app(
     drpc: LocalDRPC, token: str | None, loopback: bool, timeout_s: float, max_request_bytes: int, max_concurrency: int
 ) -> Starlette:
-    """Return the application; `loopback` is that of `stranger`, the other arguments are those of `DRPCServer`."""
+    """Return the application; `loopback` is as in `stranger`, the other arguments as in `DRPCServer`."""
     service = _Service(drpc, timeout_s, max_request_bytes, max_concurrency)
     asking = [
         Route("/drpc/{function}", service.execute, methods=["POST"]),

@@ -19,10 +19,10 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
     """Return one mapping for each state, in order of declaration; see `TridentTopology.describe`."""
     plan = make_plan(graph)
     writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
-    found = []
+    lines = []
     for state in graph.states:
         kind, writer = state.spec.kind, writers.get(state.name)
-        found.append(
+        lines.append(
             {
                 "state": state.name,
                 "kind": None if kind is None else kind.value,
@@ -35,7 +35,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
                 **_window(writer),
             }
         )
-    return found
+    return lines
 
 
 def store_of(spec: StateSpec) -> str:

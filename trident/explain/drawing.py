@@ -74,4 +74,4 @@ def _mermaid(text: str) -> str:
 
 def _name(id_: str) -> str:
     """Return a node name that Mermaid accepts, different for each id."""
-    return "n_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found[0]):x}_", id_)
+    return "n_" + re.sub(r"[^A-Za-z0-9]", lambda match: f"_{ord(match[0]):x}_", id_)

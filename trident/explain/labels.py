@@ -139,7 +139,7 @@ def _by(group: Fields) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """Fragments that run at the same time; those of the commits run one after the other.
+    """Fragments that run at the same time; only commits run one after the other.
 
     Attributes
     ----------

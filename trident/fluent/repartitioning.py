@@ -50,7 +50,7 @@ class Repartitioning(StreamBase):
         return self._repartition("batch_global", Routing("global"))
 
     def identity_partition(self) -> Self:
-        """Keep every tuple in its partition. The steps behind may have a hint only if it is that of the steps before."""
+        """Keep every tuple in its partition. The steps behind may have a hint only if it equals that of the steps before."""
         return self._repartition("identity_partition", Routing("identity"))
 
     def partition(self, function: Callable[[Any, int], Any]) -> Self:

@@ -42,8 +42,8 @@ class Windowing(TridentNames, Generic[S]):
     ) -> S:
         """Aggregate each window: `(config, [state,] [in,] aggregator, out)`; gives the grouping fields and the result.
 
-        What windows hold is kept in the state, which must be opaque, so it is exact under replays and restarts; without
-        one it is kept in memory. A window fires in the batch that completes it, once for each key that has tuples in it.
+        What windows hold is stored in the state, which must be opaque, so it is exact under replays and restarts; without
+        one it stays in memory. A window fires in the batch that completes it, once for each key that has tuples in it.
         Of a grouped stream a count window counts the tuples of each key by themselves, and `parallelism_hint` on the
         result is the number of partitions of the state; without a group there is one.
 
@@ -52,7 +52,7 @@ class Windowing(TridentNames, Generic[S]):
         config
             `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow` or `SlidingDurationWindow`, by their `of`.
         bounds
-            Names of two fields that stand before those of the aggregator: where the window begins and where it ends (the
+            Names of two fields that stand before the aggregator's: where the window begins and where it ends (the
             end is not in it). Timestamps; of a count window positions, from 0.
         state_name
             The stream's label (`name`), or the first field of `out` and `-window`, unless given.
@@ -154,7 +154,7 @@ def keeping(
     Parameters
     ----------
     kept_ms
-        How long rows are kept, in milliseconds; None: that has no limit.
+        How long rows are kept, in milliseconds; None: without limit.
     """
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:
@@ -189,13 +189,13 @@ def _check_expiry(stream: StreamBase, what: str, name: str, ttl_s: float | None,
         return
     cure = "leave ttl_s out, because what is no longer needed is overwritten or removed"
     if least_s is None:
-        kept = "until there are enough of them, however long that takes: " + cure
+        needed = "until there are enough of them, however long that takes: " + cure
     else:
         also = ", a day of which is for a standstill" if standstill_s else ""
-        kept = f"for {timedelta(milliseconds=kept_ms or 0)}: {cure}, or give at least {least_s}{also}"
+        needed = f"for {timedelta(milliseconds=kept_ms or 0)}: {cure}, or give at least {least_s}{also}"
     raise TopologyError(
         f"stream {stream.get_name()!r}: the {what} keeps tuples in state {name!r}, whose values expire {ttl_s:.12g} seconds "
-        f"after they were written (ttl_s), and it needs them {kept}"
+        f"after they were written (ttl_s), and it needs them {needed}"
     )
 
 

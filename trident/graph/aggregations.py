@@ -1,4 +1,4 @@
-"""The nodes of aggregates and of states: what is kept of many tuples."""
+"""The nodes of aggregates and of states: results over many tuples."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class WindowNode(PersistNode):
     group, grouped, member
         What is aggregated in each window, and how.
     bounds
-        The fields behind the grouping fields that tell which window a tuple is of; none or two.
+        The fields behind the grouping fields that say which window a tuple belongs to; none or two.
     """
 
     window: WindowConfig | None = None
@@ -109,7 +109,7 @@ class WindowNode(PersistNode):
 
     @property
     def combines(self) -> bool:
-        """Whether partial aggregates are kept in place of tuples."""
+        """Whether partial aggregates are stored in place of tuples."""
         return self.member.combines
 
 
@@ -146,7 +146,7 @@ class StateNode:
     key_fields, value
         Fields of the key and of the value (empty where a user's updater decides).
     free_keys
-        Whether a user's updater chooses the keys (`partition_persist`), so that a key does not tell its partition.
+        Whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the key.
     """
 
     name: str
@@ -164,7 +164,7 @@ class JoinSide:
     Attributes
     ----------
     fields, key, time
-        All of its fields, those of the key, and the one with the time of the event.
+        All of its fields, the key fields, and the field with the time of the event.
     delay_us
         How far its watermark is behind its latest time, in microseconds.
     outer
@@ -192,7 +192,7 @@ class JoinWithinNode(PersistNode):
     sides
         Left and right.
     earliest_us, latest_us
-        How much later than that of the left row the time of a right row may be, in microseconds; both are included.
+        How much later than the left row's time the right row's may be, in microseconds; both are included.
     """
 
     sides: tuple[JoinSide, ...] = ()

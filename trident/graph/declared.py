@@ -68,12 +68,12 @@ class Graph:
     def behind(self, node_id: str) -> list[Node]:
         """Return the nodes that a node's tuples reach, itself first, in order of declaration."""
         reached = {node_id}
-        found = []
+        nodes = []
         for node in self.nodes:
             if node.id == node_id or any(parent in reached for parent in node.parents):
                 reached.add(node.id)
-                found.append(node)
-        return found
+                nodes.append(node)
+        return nodes
 
     def of_batches(self) -> Graph:
         """Return the graph without what DRPC requests run through: no stream has tuples of both."""
@@ -82,11 +82,11 @@ class Graph:
 
     def above(self, node_id: str) -> set[str]:
         """Return the ids of all nodes whose tuples reach a node, without itself."""
-        found: set[str] = set()
+        nodes: set[str] = set()
         waiting = list(self.node(node_id).parents)
         while waiting:
             parent = waiting.pop()
-            if parent not in found:
-                found.add(parent)
+            if parent not in nodes:
+                nodes.add(parent)
                 waiting.extend(self.node(parent).parents)
-        return found
+        return nodes

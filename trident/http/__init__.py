@@ -1,4 +1,4 @@
-"""What the HTTP servers share: those of DRPC, of the page, of Nimbus and of metrics.
+"""What the HTTP servers of DRPC, the page, Nimbus and metrics share.
 
 Begin with `server_thread.py`; `connections.py` bounds what clients may hold, `guard.py` and `strangers.py` say whose requests
 are refused.

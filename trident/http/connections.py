@@ -234,7 +234,7 @@ class _Connection(HttpToolsProtocol):
         return self._in_flight() and not self._awaits
 
     def give_way(self, refusal: bytes) -> None:
-        """Close the connection for one of another client; a client whose request has begun is told."""
+        """Close the connection to make room for another client; a client whose request has begun gets `refusal`."""
         if self._awaits and not self._in_flight():
             self.transport.write(refusal)
             self._set_due(_GRACE_S, self.transport.abort)

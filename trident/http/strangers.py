@@ -1,7 +1,7 @@
 """`stranger`: whether a request comes from a page of another site, which a user's browser was made to send.
 
 Every HTTP server of this package asks it, whether or not it wants a token: a browser on this machine reaches what listens on
-this machine, whoever wrote the page that it shows.
+this machine, no matter who wrote the page that it shows.
 """
 
 from __future__ import annotations

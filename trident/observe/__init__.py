@@ -1,4 +1,4 @@
-"""What a topology says of itself: events, listeners, log records, statistics, pages and metrics, as functions of values.
+"""What a topology says about itself: events, listeners, log records, statistics, pages and metrics, as functions of values.
 
 Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log, to the metrics
 (`open_metrics.py`, served by `metrics_server.py`), to each listener through a queue. What

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 Tone = Literal["good", "quiet", "warn", "bad"]
 
-_TOLD_S = 10.0
-"""What takes longer than this is told of."""
+_NOTED_S = 10.0
+"""What takes longer than this is mentioned."""
 _LONG_S = 30.0
 """What takes longer than this, and than `_TIMES` as long as is usual for it, is a warning."""
 _TIMES = 3
@@ -105,18 +105,18 @@ class AtWork:
         return asdict(self)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any] | None) -> Self:
-        """Return what plain data tells, whichever version wrote it."""
-        if not told:
+    def of(cls, data: Mapping[str, Any] | None) -> Self:
+        """Read plain data; keys that this version does not know are ignored."""
+        if not data:
             return cls()
-        batch = told.get("batch")
+        batch = data.get("batch")
         return cls(
-            **_known(cls, {**told, "batch": None, "calls": ()})
+            **_known(cls, {**data, "batch": None, "calls": ()})
             | {
                 "batch": RunningBatch(**_known(RunningBatch, batch)) if batch else None,
                 "calls": tuple(
                     RunningCall(**_known(RunningCall, {**each, "tasks": tuple(each.get("tasks", ()))}))
-                    for each in told.get("calls", ())
+                    for each in data.get("calls", ())
                 ),
             }
         )
@@ -154,15 +154,15 @@ class StallLog:
 
     def __init__(self, topology: str, logger: logging.Logger) -> None:
         self._topology, self._logger = topology, logger
-        self._told: set[tuple[Any, ...]] = set()
+        self._warned: set[tuple[Any, ...]] = set()
 
     def look(self, at_work: AtWork) -> None:
         """Log what stalls now and did not when this was called before."""
-        found = {each.about: each.text for each in stalls(at_work) if each.tone == "warn"}
-        for about, text in found.items():
-            if about not in self._told:
+        warnings = {each.about: each.text for each in stalls(at_work) if each.tone == "warn"}
+        for about, text in warnings.items():
+            if about not in self._warned:
                 self._logger.warning("topology %s: %s", self._topology, text)
-        self._told = set(found)
+        self._warned = set(warnings)
 
 
 def duration(seconds: float) -> str:
@@ -177,7 +177,7 @@ def duration(seconds: float) -> str:
 
 def visible(text: str) -> str:
     """Return a user's text with the characters spelt out that turn the direction of the words around it."""
-    return _DIRECTIONS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _DIRECTIONS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def place_of(frame: FrameType) -> str:
@@ -255,7 +255,7 @@ def _tone(at_work: AtWork, seconds: float, usual_s: float) -> Tone | None:
     limit_s = min(_LONG_S, at_work.limit_s)
     if seconds >= max(limit_s, _TIMES * usual_s):
         return "warn"
-    return "quiet" if seconds >= min(_TOLD_S, limit_s) else None
+    return "quiet" if seconds >= min(_NOTED_S, limit_s) else None
 
 
 def _usual(seconds: float, what: str) -> str:
@@ -271,6 +271,6 @@ def _nth(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
-    return {name: value for name, value in told.items() if name in names}
+    return {name: value for name, value in data.items() if name in names}

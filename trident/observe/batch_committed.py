@@ -183,8 +183,8 @@ class BatchCommitted(NamedTuple):
 
 def _source(batch: BatchCommitted, name: str, rows: int, lag: Lag | None) -> dict[str, Any]:
     """Return the figures of a source, with the names of PySpark's `SourceProgress`."""
-    told_lag = None if lag is None else lag._asdict()
-    return {"description": name, "numInputRows": rows, **batch.rates(rows), "lag": told_lag}
+    lag_as_dict = None if lag is None else lag._asdict()
+    return {"description": name, "numInputRows": rows, **batch.rates(rows), "lag": lag_as_dict}
 
 
 def event_head(event: str, topology: str, run_id: str, at_ms: int, txid: int) -> dict[str, Any]:

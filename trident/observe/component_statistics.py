@@ -49,7 +49,7 @@ class ComponentDescription:
 class Edge:
     """A stream from one component to another; `grouping` says to which task. `reads`: a query reads a state instead.
 
-    An output stream of a bolt, whoever reads it, has no target.
+    An output stream of a bolt has no target, no matter which components read it.
     """
 
     source: str
@@ -83,9 +83,9 @@ class Figures:
         The mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch to its record.
     capacity
         The share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it cannot do more.
-        Of a component it is that of its busiest executor.
+        A component has the capacity of its busiest executor.
     busy_s
-        Seconds that an operation worked, those of all tasks together.
+        Seconds that an operation worked, summed over all tasks.
     dead_letters
         Tuples that an operation raised on and that were left out.
     keys, commits, commit_latency_ms
@@ -156,7 +156,7 @@ class ExecutorStatistics:
 class ComponentStatistics:
     """The figures of a component, of the edges that lead to it, of what it sends, and of its executors.
 
-    `outputs` are the edges of an operation, the output streams of a spout or bolt. Executors are those of spouts and bolts.
+    `outputs` are the edges of an operation, the output streams of a spout or bolt. Only spouts and bolts have executors.
     """
 
     described: ComponentDescription
@@ -209,5 +209,5 @@ class TopologyStatistics:
     windows: tuple[WindowStatistics, ...]
 
     def over(self, window_s: int = ALL_TIME) -> WindowStatistics:
-        """Return those of one window: 600, 10,800 or 86,400 seconds, or 0 for all time; `KeyError` if there is no such one."""
+        """Return the figures of one window: 600, 10,800 or 86,400 seconds, or 0 for all time; `KeyError` for any other."""
         return window_over(self.windows, window_s)

@@ -5,8 +5,8 @@ for, because a batch of one row takes hardly longer than the words about it.
 
 Events as log records, and log records as lines of JSON.
 
-The message of a record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and a
-handler of the user's finds the typed value as `record.msg`.
+The message of a record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures, and your
+own handler finds the typed value as `record.msg`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TopologyStarted(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data."""
-        told = event_head("topologyStarted", self.topology, self.run_id, self.timestamp_ms, self.txid)
-        return {**told, "placements": dict(self.placements)}
+        head = event_head("topologyStarted", self.topology, self.run_id, self.timestamp_ms, self.txid)
+        return {**head, "placements": dict(self.placements)}
 
     def __str__(self) -> str:
         return f"topology {self.topology}: started after batch {self.txid}"
@@ -133,8 +133,8 @@ class TopologyTerminated(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data."""
-        told = event_head("topologyTerminated", self.topology, self.run_id, self.timestamp_ms, self.txid)
-        return {**told, "exception": self.exception, "errorClass": self.error_class}
+        head = event_head("topologyTerminated", self.topology, self.run_id, self.timestamp_ms, self.txid)
+        return {**head, "exception": self.exception, "errorClass": self.error_class}
 
     def __str__(self) -> str:
         if self.error_class is None:
@@ -146,7 +146,7 @@ TopologyEvent = TopologyStarted | BatchCommitted | AttemptFailed | TopologyTermi
 
 
 class TopologyListener:
-    """Is told what happens to a topology. Override what you need; each method does nothing by default.
+    """Receives the events of a topology. Override what you need; each method does nothing by default.
 
     Each listener has a thread of its own, which calls it with one event after the other, in order. So it may take its time,
     and whatever it does, the topology goes on: an exception is logged (the first of each listener) and counted, and while
@@ -175,7 +175,7 @@ class TopologyListener:
     """
 
     def on_topology_started(self, event: TopologyStarted) -> None:
-        """The topology runs; told only to listeners that were given to `start`."""
+        """The topology runs; only listeners that were given to `start` receive this."""
 
     def on_batch_committed(self, event: BatchCommitted) -> None:
         """A batch is committed: what it counted is durable, and readers see it."""
@@ -203,7 +203,7 @@ def log_event(event: TopologyEvent) -> None:
 
 
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
-    """Return the event that a log record tells of, None if it is any other record."""
+    """Return the event that a log record carries, None if it carries none."""
     message = record.msg
     if isinstance(message, TopologyStarted | BatchCommitted | AttemptFailed | TopologyTerminated):
         return message
@@ -228,9 +228,9 @@ class JsonFormatter(logging.Formatter):
         """Return the line."""
         event = event_of(record)
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told = {"timestamp": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        entry = {"timestamp": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
         if event is not None:
-            told |= event.as_dict()
+            entry |= event.as_dict()
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)

@@ -22,15 +22,15 @@ _LONGEST_TEXT = 200
 
 
 def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the heartbeat that tells of a topology's page, of either kind.
+    """Return the heartbeat that carries a topology's page, of either kind.
 
-    Components are told as long as there is room: first spouts, in half of it at most, then the busiest bolts. `omitted` says
-    how many are not told.
+    Components are included as long as there is room: first spouts, in half of it at most, then the busiest bolts. `omitted`
+    says how many were left out.
     """
-    told: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
-    told["topologyStats"] = [_numbers(each) for each in page.get("topologyStats", ())]
-    told.update(spouts=[], bolts=[], omitted=0)
-    room = HEARTBEAT_BYTES - _size(told)
+    beat: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
+    beat["topologyStats"] = [_numbers(each) for each in page.get("topologyStats", ())]
+    beat.update(spouts=[], bolts=[], omitted=0)
+    room = HEARTBEAT_BYTES - _size(beat)
     busiest = sorted(page.get("bolts", ()), key=lambda each: -float(each.get("capacity") or 0.0))
     left = room / 2
     for kind, components in (("spouts", page.get("spouts", ())), ("bolts", busiest)):
@@ -38,12 +38,12 @@ def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
             entry = {key: _short(each[key]) for key in _OF_COMPONENT if each.get(key) is not None}
             size = _size(entry) + 1
             if size > left:
-                told["omitted"] += 1
+                beat["omitted"] += 1
             else:
-                told[kind].append(entry)
+                beat[kind].append(entry)
                 left, room = left - size, room - size
         left = room
-    return told
+    return beat
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:

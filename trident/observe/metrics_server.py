@@ -24,7 +24,7 @@ class Collects(Protocol):
 
 
 class MetricsServer:
-    """Serves the metrics of one topology, and those of this process (memory, time of the processor, open files).
+    """Serves the metrics of one topology, and of this process (memory, processor time, open files).
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class MetricsServer:
         self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
         for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
             collector(registry=registry)
-        registry.register(metrics)  # after the guard: nothing is told before that is there
+        registry.register(metrics)  # after the guard, so that nothing is served without it
         self.host, self.port = host, int(self._server.server_address[1])
 
     @property

@@ -105,15 +105,15 @@ class Monitoring:
 
     def listeners(self) -> list[dict[str, Any]]:
         """Return the figures of each listener."""
-        return [delivery.told() for delivery in self._deliveries]
+        return [delivery.as_dict() for delivery in self._deliveries]
 
     @property
     def is_in_listener(self) -> bool:
-        """Whether the calling thread is that of a listener."""
+        """Whether the calling thread is a listener's."""
         return any(delivery.is_here for delivery in self._deliveries)
 
     def end(self, last: TopologyEvent) -> None:
-        """Tell of the end, unless it has been told, and close."""
+        """Deliver the last event, unless it was delivered already, and close."""
         with self._lock:
             if self._closed:
                 return
@@ -153,7 +153,7 @@ class Delivery:
     name
         The listener's class.
     delivered, dropped, errors
-        Events that the listener has handled, events that it was not told, and exceptions that it raised.
+        Events that the listener has handled, events that it missed, and exceptions that it raised.
     """
 
     def __init__(self, topology: str, listener: TopologyListener) -> None:
@@ -211,14 +211,14 @@ class Delivery:
         """Whether the calling thread is the listener's."""
         return threading.current_thread() is self._thread
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the figures of `status`."""
         return {"name": self.name, "delivered": self.delivered, "dropped": self.dropped, "errors": self.errors}
 
     def _run(self) -> None:
         while (event := self._next()) is not None:
             try:
-                _tell(self.listener, event)
+                _notify(self.listener, event)
             except BaseException:  # SystemExit and its like end neither the topology nor this thread
                 self.errors += 1
                 if self.errors == 1:
@@ -235,7 +235,7 @@ class Delivery:
             return self._waiting.popleft() if self._waiting else None
 
 
-def _tell(listener: TopologyListener, event: TopologyEvent) -> None:
+def _notify(listener: TopologyListener, event: TopologyEvent) -> None:
     match event:
         case BatchCommitted():
             listener.on_batch_committed(event)

@@ -27,7 +27,7 @@ _MOST_COUNTERS = 200  # of operations; a name made of data must not fill the mem
 _MS_PER_S = 1000
 
 Values = Mapping[Any, Any]
-"""By the values of a metric's labels, without that of the topology, which all have; of a histogram buckets and sum."""
+"""By the values of a metric's labels except the topology's, which all have; for a histogram, buckets and sum."""
 
 
 class _Family(NamedTuple):
@@ -154,9 +154,9 @@ _OF_BATCHES: Sequence[_Family] = (
 
 
 def _of_listeners(figure: str) -> Callable[[Sequence[Mapping[str, Any]]], Values]:
-    def values(told: Sequence[Mapping[str, Any]]) -> Values:
+    def values(listeners: Sequence[Mapping[str, Any]]) -> Values:
         sums: Counter[tuple[str]] = Counter()
-        for each in told:  # two listeners may be of one class
+        for each in listeners:  # two listeners may be of one class
             sums[each["name"],] += each[figure]
         return sums
 
@@ -167,7 +167,7 @@ _OF_LISTENERS: Sequence[_Family] = (
     _Family(
         "counter",
         "listener_dropped",
-        "Events that a listener was not told.",
+        "Events that were dropped before they reached a listener.",
         _of_listeners("dropped"),
         ("listener",),
     ),
@@ -213,7 +213,7 @@ _OF_OPERATIONS: Sequence[_Family] = (
 
 
 class Metrics:
-    """What is counted of a topology of Trident. `take` is called by its thread, `collect` by that of a scrape.
+    """What is counted of a Trident topology. `take` is called by its thread, `collect` by a scrape's.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Metrics:
     Attributes
     ----------
     status
-        Returns what the topology says of itself; None before it runs.
+        Returns what the topology says about itself; None before it runs.
     """
 
     def __init__(self, topology: str, listeners: Callable[[], Sequence[Mapping[str, Any]]] = list) -> None:
@@ -292,7 +292,7 @@ _OF_BOLTS: Sequence[_Family] = (
             ("emitted", "Tuples that a component emitted, by stream."),
             ("transferred", "Copies of tuples that were sent to tasks, by stream."),
             ("executed", "Tuples that a bolt was given."),
-            ("acked", "Tuples that a bolt, or messages that a spout, was told of as processed."),
+            ("acked", "Tuples that a bolt acked; messages of a spout that were processed completely."),
             ("failed", "Tuples that a bolt failed; messages of a spout that failed or timed out."),
         )
     ),

@@ -29,8 +29,8 @@ def state_node(state: str) -> str:
     return f"state {state}"
 
 
-def _node(window: WindowStatistics, found: ComponentStatistics) -> Entry:
-    described, figures = found.described, found.figures
+def _node(window: WindowStatistics, component: ComponentStatistics) -> Entry:
+    described, figures = component.described, component.figures
     latencies = (figures.process_latency_ms, figures.execute_latency_ms, figures.complete_latency_ms)
     return {
         "id": described.id,
@@ -38,8 +38,8 @@ def _node(window: WindowStatistics, found: ComponentStatistics) -> Entry:
         "kind": "persist" if described.kind == "state" else described.kind,
         "detail": described.detail,
         "stage": described.stage,
-        "executors": len(found.executors) or found.tasks,
-        "tasks": found.tasks,
+        "executors": len(component.executors) or component.tasks,
+        "tasks": component.tasks,
         "emitted": figures.emitted,
         "executed": figures.executed,
         "failed": figures.failed,
@@ -64,16 +64,16 @@ def _state(window: WindowStatistics, state: Mapping[str, Any]) -> Entry:
     }
 
 
-def _edge(window: WindowStatistics, found: EdgeStatistics) -> Entry:
-    edge = found.edge
+def _edge(window: WindowStatistics, statistics: EdgeStatistics) -> Entry:
+    edge = statistics.edge
     return {
         "source": edge.source,
         "target": edge.target,
         "stream": edge.stream,
         "grouping": edge.grouping,
         "kind": "reads" if edge.reads else "tuples",
-        "tuples": found.tuples,
-        "tuplesPerSecond": None if edge.reads else window.per_second(found.tuples),
+        "tuples": statistics.tuples,
+        "tuplesPerSecond": None if edge.reads else window.per_second(statistics.tuples),
         "unit": "keys" if edge.reads else "tuples",
     }
 

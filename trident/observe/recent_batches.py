@@ -58,13 +58,13 @@ class RecentBatches:
         of_phases = dict(zip((*Phases._fields, "total"), (*means, sum(means)), strict=True)) if count else {}
         return {"batches": count, "meanMs": {name: of_phases.get(name) for name in (*Phases._fields, "total")}}
 
-    def sources(self, told: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    def sources(self, sources: Sequence[Mapping[str, Any]]) -> list[Entry]:
         """Return the sources with rows and lag; `secondsBehind` is how long the lag takes at the rate of now."""
-        found = []
-        for each in told:
+        entries = []
+        for each in sources:
             name, lag = each["description"], each["lag"]
             rate = sum(batch.read.rows.get(name, 0) for batch in self._recent) / self._span_s
-            found.append(
+            entries.append(
                 {
                     "source": name,
                     "tuples": each["numInputRows"],
@@ -73,7 +73,7 @@ class RecentBatches:
                     "secondsBehind": lag["amount"] / rate if lag and lag["unit"] == "records" and rate else None,
                 }
             )
-        return found
+        return entries
 
     def keys(self, state: str) -> Entry:
         """Return how many keys of a state the remembered batches have read, found in a memory, and written."""

@@ -81,18 +81,18 @@ class HasErrors(Protocol):
 
 
 class ErrorFeed:
-    """Tells each error of a running topology once, to whoever reports errors elsewhere; for one thread.
+    """Returns each error of a running topology once, for a caller that reports errors elsewhere; for one thread.
 
-    Of more than ten errors of a component between two calls the last ten are told.
+    Of more than ten errors of a component between two calls, only the last ten are returned.
     """
 
     def __init__(self, running: HasErrors) -> None:
         self._running = running
-        self._told: frozenset[ReportedError] = frozenset()
+        self._reported: frozenset[ReportedError] = frozenset()
 
     def new(self) -> list[ReportedError]:
         """Return the errors since the last call, oldest first."""
         errors = self._running.errors
-        found = [each for each in errors if each not in self._told]
-        self._told = frozenset(errors)
-        return found
+        new = [each for each in errors if each not in self._reported]
+        self._reported = frozenset(errors)
+        return new

@@ -59,7 +59,7 @@ class Windows(Generic[K]):
     Parameters
     ----------
     now
-        The beginning, on the clock that all calls are told.
+        When counting began, on the clock that all calls use.
     """
 
     def __init__(self, now: float) -> None:

@@ -50,14 +50,14 @@ def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
     """Return an error as an entry of a page."""
-    attempt, found = error.attempt, {}
+    attempt, place = error.attempt, {}
     if attempt is not None:
-        found = {"row": attempt.row, "txid": attempt.txid, "attempt": attempt.attempt, "willRetry": attempt.will_retry}
+        place = {"row": attempt.row, "txid": attempt.txid, "attempt": attempt.attempt, "willRetry": attempt.will_retry}
     return {
         "component": error.component,
         "error": error.text,
         "cause": error.text.rstrip().rpartition("\n")[2] if attempt is None else attempt.cause,
-        **found,
+        **place,
         "errorTask": error.task or None,
         "errorHost": error.host,
         "errorTime": int(error.time),

@@ -52,14 +52,14 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class TopologyStatus:
-    """What a running topology says of itself.
+    """What a running topology says about itself.
 
     Attributes
     ----------
     state
         `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`.
     executors, tasks
-        How many there are, those of ackers included.
+        How many there are, including ackers.
     at_work
         What it works on now, and since when nothing was acknowledged or committed.
     errors
@@ -185,32 +185,32 @@ class TopologyStatus:
             "phasesMs": {**phases, "total": sum(phases.values())},
         }
 
-    def _component(self, found: ComponentStatistics) -> Entry:
-        described, is_spout = found.described, found.described.kind == "spout"
+    def _component(self, component: ComponentStatistics) -> Entry:
+        described, is_spout = component.described, component.described.kind == "spout"
         return {
             "spoutId" if is_spout else "boltId": described.id,
             "kind": described.kind,
             "label": described.label,
             "detail": described.detail,
-            "executors": len(found.executors) or found.tasks,
-            "tasks": found.tasks,
-            **_figures(found.figures, is_spout),
+            "executors": len(component.executors) or component.tasks,
+            "tasks": component.tasks,
+            **_figures(component.figures, is_spout),
             **({"lag": self._lag(described.id)} if is_spout else {"stage": described.stage, "state": described.state}),
             **last_error(described.id, self.errors),
         }
 
-    def _counted(self, window: WindowStatistics, found: ComponentStatistics) -> Entry:
-        id_, is_spout = found.described.id, found.described.kind == "spout"
+    def _counted(self, window: WindowStatistics, component: ComponentStatistics) -> Entry:
+        id_, is_spout = component.described.id, component.described.kind == "spout"
         return {
-            **self._component(found),
+            **self._component(component),
             "componentType": "spout" if is_spout else "bolt",
             "spoutSummary" if is_spout else "boltStats": [
                 window_names(each.window_s) | _figures(each.components[id_].figures, is_spout)
                 for each in self.statistics.windows
             ],
-            "inputStats": [_along(window, each, each.edge.source) for each in found.inputs if not each.edge.reads],
-            "outputStats": [_along(window, each, each.edge.target, is_spout) for each in found.outputs],
-            "executorStats": [self._executor(each) | _figures(each.figures, is_spout) for each in found.executors],
+            "inputStats": [_along(window, each, each.edge.source) for each in component.inputs if not each.edge.reads],
+            "outputStats": [_along(window, each, each.edge.target, is_spout) for each in component.outputs],
+            "executorStats": [self._executor(each) | _figures(each.figures, is_spout) for each in component.executors],
         }
 
     def _lag(self, source: str) -> Mapping[str, Any] | None:
@@ -242,7 +242,7 @@ class TopologyStatus:
         }
 
     def _executor(self, executor: ExecutorStatistics) -> Entry:
-        """Return an executor and where it runs; `port` is that of its worker, 0 for one of this process."""
+        """Return an executor and where it runs; `port` is its worker's, 0 for a worker of this process."""
         worker = next((each for each in self.workers if each.number == executor.worker), None)
         return {"id": executor.name, "worker": executor.worker, **_place(worker)}
 
@@ -272,14 +272,14 @@ def _figures(figures: Figures, is_spout: bool) -> Entry:
     return {**entry, "executed": figures.executed, "processLatency": number_text(figures.process_latency_ms)}
 
 
-def _along(window: WindowStatistics, found: EdgeStatistics, other: str, is_spout: bool = False) -> Entry:
-    edge = found.edge
+def _along(window: WindowStatistics, statistics: EdgeStatistics, other: str, is_spout: bool = False) -> Entry:
+    edge = statistics.edge
     return {
         "component": other,
         "stream": edge.stream,
         "grouping": edge.grouping,
-        "tuplesPerSecond": window.per_second(found.tuples),
-        **_figures(found.figures, is_spout),
+        "tuplesPerSecond": window.per_second(statistics.tuples),
+        **_figures(statistics.figures, is_spout),
     }
 
 

@@ -1,7 +1,7 @@
 """`verdict`: in sentences, whether all is well with a topology, and if not, what is wrong and what can be done.
 
 One judgement for the page, the REST interface, `trident show` and the rows of the overview; what does not move is judged by
-`at_work.py`, which the log and the metrics ask too. It is a function of what a topology's page tells.
+`at_work.py`, which the log and the metrics ask too. It is a function of a topology's page alone.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MOVES = ("ACTIVE", "INACTIVE", "KILLED")
 def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
     """Return the worst tone (`good`, `quiet`, `warn`, `bad`), and a line for each sentence: its tone and text.
 
-    `recentFailures` are those of ten minutes: what failed long ago is told, but is no alarm any more.
+    `recentFailures` counts the last ten minutes: older failures are mentioned, but no longer raise the alarm.
 
     Parameters
     ----------
     page
-        As of `TopologyPages.topology`, or a heartbeat of it; what it does not tell is not known, which is not the same as none.
+        As of `TopologyPages.topology`, or a heartbeat of it. A missing key means that the figure is unknown, not that it is 0.
     """
     still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in _MOVES else []
     if _health(page).get("waiting"):  # which is why its batch does not move
@@ -40,17 +40,17 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
     if all(tone in ("good", "quiet") for tone, _ in lines):
         lines.insert(0, _calm(page, still))
     worst = max((tone for tone, _ in lines), key=_ORDER.index)
-    told = [{"tone": tone, "text": text} for tone, text in lines]
-    return {"tone": worst, "lines": told, "recentFailures": _recent_failures(page)}
+    sentences = [{"tone": tone, "text": text} for tone, text in lines]
+    return {"tone": worst, "lines": sentences, "recentFailures": _recent_failures(page)}
 
 
 def _recent_failures(page: Mapping[str, Any]) -> int:
     recent: Mapping[str, Any] = next(
         (each for each in page.get("topologyStats") or () if str(each.get("window")) == str(_RECENT_S)), {}
     )
-    for told in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
-        if told is not None:
-            return int(told)
+    for failures in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
+        if failures is not None:
+            return int(failures)
     return 0
 
 
@@ -71,7 +71,7 @@ def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
 def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
     health, status, reason = _health(page), page.get("status"), page.get("statusReason")
     if (silent := page.get("heardSecondsAgo") or 0) >= _SILENT_S:
-        yield "warn", f"Its driver has not been heard of for {duration(silent)}: what is told of it is as old."
+        yield "warn", f"Its driver has not been heard of for {duration(silent)}: the figures here are as old."
     if health.get("fenced"):
         yield "bad", "Fenced: another driver has taken this topology over; this one writes nothing more."
     elif health.get("error"):
@@ -119,10 +119,10 @@ def _failed(page: Mapping[str, Any], failures: int) -> Line:
     one = failures == 1
     if page.get("kind") != "trident":
         whose = "its spout was" if one else "their spouts were"
-        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} told.{since}"
+        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} notified.{since}"
     last = _health(page).get("lastFailure")
-    told = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
-    return tone, f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{told}{since}"
+    cause = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
+    return tone, f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{cause}{since}"
 
 
 def _is_recent(page: Mapping[str, Any]) -> bool:
@@ -141,12 +141,12 @@ def _busy(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
         if float(each.get("capacity") or 0) >= _FULL and each.get("boltId") not in stuck
     ]
     if full:
-        told = (
+        bolts = (
             f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
             for each in full
         )
         more = " More executors help (rebalance)." if page.get("kind") == "bolts" else ""
-        yield "warn", f"{', '.join(list(told)[:_MOST_FULL])}.{more}"
+        yield "warn", f"{', '.join(list(bolts)[:_MOST_FULL])}.{more}"
 
 
 def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
@@ -165,8 +165,8 @@ def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
 
 
 def _health(page: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = page.get("health") or {}
-    return found
+    health: Mapping[str, Any] = page.get("health") or {}
+    return health
 
 
 def _plural(count: int, what: str) -> str:

@@ -197,8 +197,8 @@ class MapGet(BaseQueryFunction[Any, Any]):
         """Read all keys at once, each distinct key one time."""
         keys = [tuple_.values for tuple_ in args]
         distinct = list(dict.fromkeys(keys))
-        found = dict(zip(distinct, state.multi_get(distinct), strict=True))
-        return [found[key] for key in keys]
+        values = dict(zip(distinct, state.multi_get(distinct), strict=True))
+        return [values[key] for key in keys]
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
         collector.emit([result])

@@ -1,6 +1,6 @@
 """Aggregators that keep one tuple, the least or the greatest: what `min_by`, `max_by`, `min` and `max` run.
 
-A null of the compared field is skipped; of equal tuples the last one is kept, as in Storm.
+A null of the compared field is skipped; of equal tuples the last one is current, as in Storm.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class MinWithComparator(Aggregator[Kept]):
         if val is not None:
             collector.emit(val[1].values)
 
-    def _replaces(self, value: Any, kept: Any) -> bool:
-        return self.comparator(value, kept) <= 0
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return self.comparator(value, current) <= 0
 
 
 class MaxWithComparator(MinWithComparator):
     """Emits the greatest tuple by a comparator, nothing where there is none; parameters as of `MinWithComparator`."""
 
-    def _replaces(self, value: Any, kept: Any) -> bool:
-        return self.comparator(value, kept) >= 0
+    def _replaces(self, value: Any, current: Any) -> bool:
+        return self.comparator(value, current) >= 0
 
 
 class MinBy(MinWithComparator):
@@ -64,19 +64,19 @@ class MinBy(MinWithComparator):
     def __init__(self, field: str) -> None:
         super().__init__(_compare, field)
 
-    def _replaces(self, value: Any, kept: Any) -> bool:
-        if value != value or kept != kept:  # only a NaN differs from itself
-            return bool(kept != kept)
-        return bool(value <= kept)
+    def _replaces(self, value: Any, current: Any) -> bool:
+        if value != value or current != current:  # only a NaN differs from itself
+            return bool(current != current)
+        return bool(value <= current)
 
 
 class MaxBy(MinBy):
     """Emits the tuple with the greatest value of a field. A NaN counts only where there is nothing else."""
 
-    def _replaces(self, value: Any, kept: Any) -> bool:
-        if value != value or kept != kept:
-            return bool(kept != kept)
-        return bool(value >= kept)
+    def _replaces(self, value: Any, current: Any) -> bool:
+        if value != value or current != current:
+            return bool(current != current)
+        return bool(value >= current)
 
 
 def _compare(a: Any, b: Any) -> int:

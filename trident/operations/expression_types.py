@@ -1,4 +1,4 @@
-"""The types of expressions, told when they are declared: nothing mistyped reaches a worker."""
+"""The types of expressions, checked at the declaration: nothing mistyped reaches a worker."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ BaseAggregator = Aggregator
 class MultiReducer(Operation, Generic[T]):
     """Sees all tuples of several streams, batch by batch, also of an empty batch; may emit at any time.
 
-    The tuples of the first stream come first, then those of the second, and so on.
+    The tuples of the first stream come first, then the tuples of the second, and so on.
     """
 
     def init(self, collector: TridentCollector) -> T:

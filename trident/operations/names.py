@@ -38,7 +38,7 @@ def step_label(call: str, operation: Any, state: str | None = None) -> str:
 
 
 def function_name(function: Any) -> str:
-    """Return a function's name; of a callable object without one, that of its class."""
+    """Return a function's name; for a callable object without one, its class's."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

@@ -31,7 +31,7 @@ class TrueFilter(Filter):
 class TuplifyArgs(Function):
     """Reads a text as JSON, a list of lists, and emits each of them: `[["a", 1], ["b", 2]]`.
 
-    The types are those of the output fields: `each("args", TuplifyArgs(), "word: string, n: int")`.
+    The output fields declare the types: `each("args", TuplifyArgs(), "word: string, n: int")`.
     """
 
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:

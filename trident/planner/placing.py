@@ -22,7 +22,7 @@ class Placed:
     fragments, exchanges
         By entry id. The entry of a commit is an exchange too, with as many partitions as its state.
     levels
-        The entries that run after those of spouts, level by level: first those that process, then those that commit.
+        The entries that run after the spouts' entries, level by level: first those that process, then those that commit.
     processing
         How many of the levels process.
     commits
@@ -141,5 +141,5 @@ def _routing(node: Node, sink: Sink) -> Routing:
         return Routing("key", node.inputs)
     assert isinstance(node, PersistNode), node
     if node.aggregation is None:
-        return Routing("global")  # it has one partition; with several it keeps those of the stream
+        return Routing("global")  # it has one partition; a state of several keeps the stream's partitions
     return Routing("key", node.aggregation.group)

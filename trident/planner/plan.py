@@ -66,7 +66,7 @@ class Sink:
     If the target is an exchange, `routing` says to which of its partitions, and `port` is the number of its input. If it is
     a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs. If it is a
     join over time, `join` is its node, and `port` the number of its side. If the target keeps the partitions of the stream,
-    `kept` is how many it has: those of the stream in turn (see `trident/planner/plan.py`).
+    `kept` is how many it has: it takes the stream's partitions in turn (see `trident/planner/plan.py`).
     """
 
     target: str
@@ -150,7 +150,7 @@ class Plan:
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     resources
-        The loads of steps and states, by their ids; `trident.planner.loads` computes those of stages.
+        The loads of steps and states, by their ids; `trident.planner.loads` computes the loads of stages.
     placements
         Where states were asked to be committed, by name, if it was said.
     """

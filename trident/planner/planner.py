@@ -100,7 +100,7 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
 
 
 def _before(graph: Graph, nodes: Sequence[PersistNode | QueryNode | ExchangeNode]) -> dict[str, set[str]]:
-    """Return for each of these nodes those of them that go before it."""
+    """Return for each of these nodes the others that go before it."""
     updates = {node.state: node.id for node in nodes if isinstance(node, PersistNode)}
     before = {node.id: graph.above(node.id) & {node.id for node in nodes} for node in nodes}
     for node in nodes:
@@ -123,7 +123,7 @@ def _is_query(graph: Graph, node: Node) -> bool:
 def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
     """Return the number of partitions of an entry: 1 for global ones, else the largest hint; None if there is no hint.
 
-    The partitions of a state that keeps those of the stream count as a hint.
+    If a state keeps the stream's partitions, their number counts as a hint.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A pool of threads for code of the user's, which may hang."""
+"""A pool of threads for user code, which may hang."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _call(future: Future[T], function: Callable[[], T]) -> None:
         return
     try:
         result = function()
-    except BaseException as error:  # noqa: BLE001  it is raised to whoever asks for the result
+    except BaseException as error:  # noqa: BLE001  it is raised where the result is asked for
         future.set_exception(error)
     else:
         future.set_result(result)

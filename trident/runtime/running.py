@@ -33,7 +33,7 @@ from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
-from trident.runtime.start.engine_choice import tell_loads
+from trident.runtime.start.engine_choice import log_idle_loads
 from trident.runtime.start.opened_topology import OpenedTopology, open_log, open_topology
 from trident.runtime.start.placements import PlacedState, executors_of
 from trident.runtime.topology_figures import TopologyFigures
@@ -67,8 +67,8 @@ class RunningTopology:
         self._monitoring = monitoring = monitoring or Monitoring(graph.name)
         placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
-        kept = self.config.progress_kept
-        self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
+        size = self.config.progress_kept
+        self._progress = Progress(self.name, size, self.run_id, placements, monitoring.publish, self._totals)
         self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self.run_id, self._now)
         self._error: BaseException | None = None
         self._ended = threading.Event()
@@ -136,7 +136,7 @@ class RunningTopology:
 
     @property
     def is_deactivated(self) -> bool:
-        """Whether it was told to begin no more batches, and has not ended."""
+        """Whether it was asked to begin no more batches, and has not ended."""
         return not self._loop.activity.is_ordered and self.is_active
 
     def drain(self, timeout_s: float | None = None) -> bool:
@@ -175,10 +175,10 @@ class RunningTopology:
         """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
 
         `waiting` says which store or source does not answer, and since when; it is empty if all do.
-        `deadLetters` counts those of all runs that wait to be put back, `leftOut` the tuples that this run has left out.
+        `deadLetters` counts those, of all runs, that wait to be put back, `leftOut` the tuples that this run has left out.
         `sources` has the rows of each source in this run, and its lag: an amount and a unit, None if it is not known. `share`
-        is how much of their limits the sources may read. `listeners` has how many events each was told and was not told, and
-        how many errors it raised.
+        is how much of their limits the sources may read. `listeners` has how many events each received and missed, and how
+        many errors it raised.
         """
         log, (sources, share) = self.log_state, self._progress.sources()
         return {
@@ -336,7 +336,7 @@ class RunningTopology:
     def _run(self) -> None:
         try:
             self._loop.run()
-        except BaseException as error:  # noqa: BLE001  kept for exception(), raised to whoever waits
+        except BaseException as error:  # noqa: BLE001  for exception(); raised where someone waits
             if not self._ended.is_set():
                 self._note(error)
         finally:
@@ -366,9 +366,9 @@ class RunningTopology:
 
     def _end_monitoring(self) -> None:
         error, at_ms = self._error, self._clock.wall_ms()
-        told = (None, None) if error is None else (str(error), type(error).__name__)
+        cause = (None, None) if error is None else (str(error), type(error).__name__)
         self.pages.end()
-        self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *told))
+        self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -390,7 +390,7 @@ def start(
     try:
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
         opened = opened_when_back(graph.name, config, lambda: open_topology(graph, plan, config, log_of), Clock())
-        tell_loads(plan, config, executors_of(opened.placements))
+        log_idle_loads(plan, config, executors_of(opened.placements))
         try:
             return RunningTopology(graph, opened, observer, monitoring, active)
         except BaseException:

@@ -1,4 +1,4 @@
-"""TopologyFigures: what a running topology says of itself to a page, a REST interface, a heartbeat."""
+"""TopologyFigures: what a running topology says about itself to a page, a REST interface, a heartbeat."""
 
 from __future__ import annotations
 
@@ -100,15 +100,15 @@ class TopologyFigures:
 
     def status(self) -> TopologyStatus:
         """Return the topology as it is now."""
-        (word, told, at_work, error), config = self._now(), self._opened.config
+        (word, status, at_work, error), config = self._now(), self._opened.config
         batches = RecentBatches(
             self._progress.events(),
             math.inf if self._ended_at is not None else self._clock.monotonic(),
             self._clock_now - self._began,
         )
-        sources = batches.sources(told["sources"])
+        sources = batches.sources(status["sources"])
         more = {
-            **{key: told[key] for key in _OF_PAGE},
+            **{key: status[key] for key in _OF_PAGE},
             "workersTotal": 1,
             "engine": config.engine,
             "runId": self._run_id,
@@ -117,9 +117,9 @@ class TopologyFigures:
             "phases": batches.phases(),
             "sources": sources,
             "lags": [each["lag"] for each in sources if each["lag"] is not None],
-            "lagTrend": self._lags.of(told["sources"]),
+            "lagTrend": self._lags.of(status["sources"]),
             "health": {
-                **{key: told[key] for key in _OF_HEALTH},
+                **{key: status[key] for key in _OF_HEALTH},
                 "fenced": isinstance(error, FencedError),
                 "error": None if error is None else describe(error),
             },
@@ -147,13 +147,13 @@ class TopologyFigures:
         """Return what is known of the states now: how exact, where each commits, and which batch changed it last."""
         last = _last_commits(self._opened.log.state)
         windows = {node.state for node in self._graph.nodes if isinstance(node, WindowNode | JoinWithinNode)}
-        found = []
+        entries = []
         for described in self._described:
             name = described["state"]
             placed, (txid, at_ms) = self._opened.placements.get(name), last.get(name, (None, None))
             streams = [each["guarantee"] for each in described["streams"].values()]
             guarantee = next((each for each in _GUARANTEES if each in streams), None)
-            found.append(
+            entries.append(
                 {
                     **described,
                     "guarantee": guarantee,
@@ -166,18 +166,18 @@ class TopologyFigures:
                     **batches.keys(name),
                 }
             )
-        return found
+        return entries
 
 
 def _last_commits(log: LogState) -> dict[str, tuple[int | None, int | None]]:
     """Return by state the last batch that changed it, and when; of one long ago only the batch."""
     touched = {name: partitions for name, partitions in list(log.touched.items()) if partitions}
-    found: dict[str, tuple[int | None, int | None]] = {
+    commits: dict[str, tuple[int | None, int | None]] = {
         name: (max(int(sentinel.txid) for sentinel in list(partitions.values())), None)
         for name, partitions in touched.items()
     }
     for commit in list(log.history):
         for name, partitions in commit.touched.items():
             if partitions:
-                found[name] = (commit.txid, commit.at_ms)
-    return found
+                commits[name] = (commit.txid, commit.at_ms)
+    return commits

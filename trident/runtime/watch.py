@@ -1,4 +1,4 @@
-"""Watch: ends a topology whose own thread cannot, because code of the user's or a store does not return."""
+"""Watch: ends a topology whose own thread cannot, because user code or a store does not return."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ended.wait(min(1.0, self._timeout_s / 4)):
-            self._tell()
+            self._log_stalls()
             error = self._look()
             if error is not None:
                 self._give_up(error)
 
-    def _tell(self) -> None:
+    def _log_stalls(self) -> None:
         try:
             self._stalls.look(self._at_work())
         except Exception:

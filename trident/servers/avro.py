@@ -49,7 +49,7 @@ class Avro:
 
     @property
     def fields(self) -> Fields:
-        """The fields of a record, with Spark types; `ConfigError` if the schema is not one of records, or has other types."""
+        """The fields of a record, with Spark types; `ConfigError` if the schema is not a record's, or has other types."""
         try:
             schema = dict(_plain(self.schema))
         except (TypeError, ValueError) as error:

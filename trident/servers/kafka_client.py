@@ -62,8 +62,8 @@ class Reports:
 
 def error_of(error: KafkaException) -> KafkaError:
     """Return the error that an exception carries."""
-    found: KafkaError = error.args[0]
-    return found
+    kafka_error: KafkaError = error.args[0]
+    return kafka_error
 
 
 def is_passing(error: KafkaError) -> bool:

@@ -1,4 +1,4 @@
-"""Processes of this machine: what tells it from others, and what the system says of a process."""
+"""Processes of this machine: how it differs from other machines, and what the system says about a process."""
 
 from __future__ import annotations
 

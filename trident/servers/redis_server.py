@@ -172,5 +172,5 @@ def code_of(error: Exception) -> str:
             return code
     if isinstance(error, errors.AuthenticationError):
         return "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
-    found = _CODE.search(str(error)) if isinstance(error, errors.ResponseError) else None
-    return found[1] if found is not None else ""
+    match = _CODE.search(str(error)) if isinstance(error, errors.ResponseError) else None
+    return match[1] if match is not None else ""

@@ -62,11 +62,11 @@ def _check_host(host: str, address: str, what: str) -> None:
             f"{what}: an address of ZooKeeper has no user and no password in it, because it is shown in logs. Give them in "
             "the environment variable TRIDENT_ZOOKEEPER_AUTH"
         )
-    found = _HOST.fullmatch(host)
-    if found is None or (found[1] is not None and not 0 < int(found[1]) <= _LAST_PORT):
+    match = _HOST.fullmatch(host)
+    if match is None or (match[1] is not None and not 0 < int(match[1]) <= _LAST_PORT):
         raise ConfigError(f"{what}={address!r}: {host!r} is no server; give HOST:PORT, as in {_LIKE}")
 
 
 def _has_port(host: str) -> bool:
-    found = _HOST.fullmatch(host)
-    return found is not None and found[1] is not None
+    match = _HOST.fullmatch(host)
+    return match is not None and match[1] is not None

@@ -111,7 +111,7 @@ class ZooKeeperSession(ABC):
 
     @property
     def last_change(self) -> int:
-        """The number of the last change that the servers have told this client of."""
+        """The number of the last change that the servers have reported to this client."""
         return int(self._client.last_zxid)
 
     @property
@@ -137,7 +137,7 @@ class ZooKeeperSession(ABC):
                 raise self.refused() from error
             except lost:
                 repeated = True
-                time.sleep(_PAUSE_S)  # kazoo tells of the loss a moment after its requests have failed
+                time.sleep(_PAUSE_S)  # kazoo reports the loss a moment after its requests have failed
 
     def call_each(
         self, requests: Callable[[KazooClient], Iterable[CallResult]], *expected: type[Exception]
@@ -166,7 +166,7 @@ class ZooKeeperSession(ABC):
         if self._closed or not self.is_ours:
             return
         self._closed = True
-        self._live.set()  # whoever waits finds it closed
+        self._live.set()  # a waiting thread finds it closed
         # In a thread, because with a server that hangs it takes as long as the session.
         thread = threading.Thread(target=self._end, name="trident-zookeeper-close", daemon=True)
         thread.start()
@@ -205,7 +205,7 @@ class ZooKeeperSession(ABC):
             if self._expired or self._suspended:
                 self.changed("expired" if self._expired else "connected")
             self._expired = self._suspended = False
-            self._live.set()  # last: whoever waits for it may watch, and the watches before are gone
+            self._live.set()  # last: a waiting thread may watch now, and the watches before are gone
             return
         self._live.clear()
         self._expired = self._expired or state == "LOST"
@@ -249,7 +249,7 @@ def _client(needed_for: str, hosts: str, timeout_s: float) -> KazooClient:
 
     class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
         def create_connection(self, *words: Any, timeout: float, **names: Any) -> Any:
-            # So that one machine that is gone does not take all the time there is: a session's, or that of the start.
+            # So that one machine that is gone does not take all the time of the session, or of the start.
             return super().create_connection(*words, timeout=timeout / len(servers), **names)
 
     # A server that is being started may take a request and never answer it. kazoo waits for an answer as long as a session

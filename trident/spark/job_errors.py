@@ -33,8 +33,8 @@ class JobFailed(Exception):
     def of(said: str) -> JobFailed:
         """Make one from the text of an exception of the JVM."""
         lines = said.splitlines()
-        told = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
-        return JobFailed(told + way_out(said))
+        cause = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
+        return JobFailed(cause + way_out(said))
 
 
 def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext) -> Failure:
@@ -46,8 +46,8 @@ def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext) 
 
 def _failing_hosts(context: SparkContext) -> list[str]:
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
-    found = [executors.apply(at) for at in range(executors.size())]
-    return [str(one.hostPort()).rpartition(":")[0] for one in found if one.failedTasks()]
+    registered = [executors.apply(at) for at in range(executors.size())]
+    return [str(one.hostPort()).rpartition(":")[0] for one in registered if one.failedTasks()]
 
 
 def _said(error: Py4JJavaError | PySparkException) -> str:
@@ -84,15 +84,15 @@ class TooMuchData(Exception):
 
 def bound_reached(said: str) -> TooMuchData | None:
     """Return the error for the text of a failed job if a bound of Spark's ended it; None if not."""
-    if found := _RESULTS.search(said):
+    if match := _RESULTS.search(said):
         return TooMuchData(
-            f"{found[1]} tasks of the batch give the driver {found[2]} together, and spark.driver.maxResultSize is {found[3]}. "
+            f"{match[1]} tasks of the batch give the driver {match[2]} together, and spark.driver.maxResultSize is {match[3]}. "
             'Let states commit in the executors (state_placement="executors"), use smaller batches, or raise '
             "spark.driver.maxResultSize, and spark.driver.memory to four times as much"
         )
-    if found := _PART.search(said):
+    if match := _PART.search(said):
         return TooMuchData(
-            f"a part of the batch carries its rows to a task in {found[1]} bytes, and spark.rpc.message.maxSize is {found[2]} "
+            f"a part of the batch carries its rows to a task in {match[1]} bytes, and spark.rpc.message.maxSize is {match[2]} "
             "bytes. Use smaller batches, more parts (parallelism), or a spout whose rows are read in the tasks"
         )
     return None
@@ -110,7 +110,7 @@ def way_out(said: str) -> str:
             ". A process that ends like this was most often killed because memory ran out: use smaller batches, more "
             "partitions (parallelism_hint), fewer tasks at a time (spark.executor.cores), or raise "
             "spark.executor.memoryOverhead, in which Python's memory counts; if one key has most of the rows, aggregate with a "
-            "CombinerAggregator, or set max_bytes_per_partition to be told the key"
+            "CombinerAggregator, or set max_bytes_per_partition, whose error names the key"
         )
     return ""
 
@@ -130,7 +130,7 @@ _ENVIRONMENT = (
 
 
 def executor_problem(said: str, failing_hosts: Callable[[], Sequence[str]] = list) -> EnvironmentProblem | None:
-    """Return the error for what Spark says of a failed job, if it is one of an executor's Python; else None.
+    """Return the error for what Spark says about a failed job, if an executor's Python is the cause; else None.
 
     `failing_hosts` returns where tasks have failed. PySpark 4.2 no longer says so where a worker raised the error.
     """
@@ -139,15 +139,15 @@ def executor_problem(said: str, failing_hosts: Callable[[], Sequence[str]] = lis
     where = _WHERE.search(said)
     hosts = [where[1]] if where else sorted(set(failing_hosts()))
     executor = f"the executor on host {' or '.join(hosts)}" if hosts else "an executor"
-    if found := _OTHER_PYTHON.search(said):
+    if match := _OTHER_PYTHON.search(said):
         return EnvironmentProblem(
-            f"{executor} runs Python {found[1]}.{found[2]}, the driver Python {found[3]}; both must be of the same minor "
-            f"version. Let PYSPARK_PYTHON or spark.pyspark.python name a Python {found[3]} that every machine has, or "
+            f"{executor} runs Python {match[1]}.{match[2]}, the driver Python {match[3]}; both must be of the same minor "
+            f"version. Let PYSPARK_PYTHON or spark.pyspark.python name a Python {match[3]} that every machine has, or "
             f"{_ENVIRONMENT}"
         )
-    if found := _NO_PYTHON.search(said):
+    if match := _NO_PYTHON.search(said):
         return EnvironmentProblem(
-            f"{executor} cannot run {found[1]}: {found[2].strip()}. Let PYSPARK_PYTHON or spark.pyspark.python name a Python "
+            f"{executor} cannot run {match[1]}: {match[2].strip()}. Let PYSPARK_PYTHON or spark.pyspark.python name a Python "
             f"that every machine has, or {_ENVIRONMENT}"
         )
     lacking = (_MODULE.findall(said) or _DAEMON.findall(said))[-1].strip()  # the last line of a traceback is the error

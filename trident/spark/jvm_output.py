@@ -80,12 +80,12 @@ class JvmOutput:
 class BrokenPipes:
     """Leaves out the traces of Python workers whose pipe broke because their job was cancelled.
 
-    They say nothing about the topology, because none of their frames is code of the user's.
+    They say nothing about the topology, because none of their frames is user code.
     """
 
     def __init__(self) -> None:
         self._trace = b""
-        self._rest = b""  # of a line that is kept
+        self._rest = b""  # of a line that is held back
         self._open = False  # of a line that is shown
         self._follows = False  # on a trace that was left out
 
@@ -94,15 +94,19 @@ class BrokenPipes:
         lines = (self._rest + data).splitlines(keepends=True)
         self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         shown = b"".join(map(self._line, lines))
-        kept = (*_BEGINS, *_BETWEEN) if self._follows else _BEGINS
-        if self._rest and not self._trace and (self._open or not any(line.startswith(self._rest) for line in kept)):
+        beginnings = (*_BEGINS, *_BETWEEN) if self._follows else _BEGINS
+        if (
+            self._rest
+            and not self._trace
+            and (self._open or not any(line.startswith(self._rest) for line in beginnings))
+        ):
             shown, self._rest, self._open = shown + self._rest, b"", True
         return shown
 
     def end(self) -> bytes:
-        """Return what was kept, as nothing more comes."""
-        kept, self._trace, self._rest = self._trace + self._rest, b"", b""
-        return kept
+        """Return what was held back, as nothing more comes."""
+        held, self._trace, self._rest = self._trace + self._rest, b"", b""
+        return held
 
     def _line(self, line: bytes) -> bytes:
         if self._open:

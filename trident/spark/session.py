@@ -53,7 +53,7 @@ _OF_HEAP = 4  # with a third of the heap in results, Spark was seen to hang
 # If any of these is set, the master may be set outside the program.
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 # In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors. The last
-# one is that of a streaming query.
+# one belongs to a streaming query.
 _ECHOING_LOGGERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -146,10 +146,10 @@ def _refuse_connect(asked: Mapping[str, str]) -> None:
     """Refuse Spark Connect by name, because it has no RDDs. The address is not shown, because it may hold a token."""
     cause = "Spark Connect cannot run a topology, because it has no RDDs, which process the batches; "
     wanted = ("spark.master", "sc://"), ("spark.remote", ""), ("spark.api.mode", "connect")
-    found = [key for key, begin in wanted if key in asked and asked[key].startswith(begin)]
-    if found:
+    keys = [key for key, begin in wanted if key in asked and asked[key].startswith(begin)]
+    if keys:
         raise ConfigError(
-            f"{cause}{found[0]} asks for it. Name a master, as in master='local[*]' or 'spark://host:7077'"
+            f"{cause}{keys[0]} asks for it. Name a master, as in master='local[*]' or 'spark://host:7077'"
         )
     instead = 'or give engine="in_process", which needs no Spark'
     if is_remote():
@@ -168,9 +168,9 @@ def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
     differing = {key: value for key, value in asked.items() if current[key] != value}
     fixed = [key for key in differing if not active.conf.isModifiable(key)]
     if fixed:
-        found = ", ".join(f"{key} is {current[key]!r}, asked for was {asked[key]!r}" for key in fixed)
+        differences = ", ".join(f"{key} is {current[key]!r}, asked for was {asked[key]!r}" for key in fixed)
         raise ConfigError(
-            f"a Spark session is active and cannot be changed: {found}. "
+            f"a Spark session is active and cannot be changed: {differences}. "
             "Stop it first (`spark.stop()`), or ask for nothing that differs from it"
         )
     if not differing:
@@ -189,7 +189,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
         # Otherwise Spark looks up the host's name, and many laptops and containers cannot resolve their own.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
-    running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
+    running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call reports it
     output = _jvm_output(quiet, running is not None)
     if not running:
         logger.info("starting Spark, which may take up to a minute")
@@ -258,7 +258,7 @@ def _cores(master: str) -> int:
 
 
 def _user_configures_logging(asked: Mapping[str, str]) -> bool:
-    """Tell whether a log4j2 configuration of the user's is in force; then it is theirs to say what is printed."""
+    """Whether the user has configured log4j2; then that configuration decides what is printed."""
     options = asked.get("spark.driver.extraJavaOptions", "") + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     if "log4j" in options or os.environ.get("PYSPARK_GATEWAY_PORT"):
         return True

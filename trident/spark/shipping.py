@@ -1,6 +1,6 @@
 """Gives the executors of a cluster the driver's code: Trident itself, and the modules that `trident run` was given.
 
-What is installed on the machines of a cluster may be older than the driver's, and a module of the user's is on no path
+What is installed on the machines of a cluster may be older than the driver's, and your own modules are on no path
 there. So one zip goes with the program; it comes before everything that is installed.
 """
 
@@ -79,8 +79,8 @@ def _installed(name: str) -> Iterator[tuple[str, Path]]:
 
 def _place(module: ModuleType) -> Path | None:
     """Return the file of a module, or the folder of a package."""
-    found = vars(module).get("__path__") or [vars(module).get("__file__")]
-    path = next(iter(found), None)
+    paths = vars(module).get("__path__") or [vars(module).get("__file__")]
+    path = next(iter(paths), None)
     return Path(path) if isinstance(path, str) else None
 
 

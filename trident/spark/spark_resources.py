@@ -39,7 +39,7 @@ def memory_settings(loads: Sequence[StageLoad], conf: Mapping[str, str]) -> dict
 
 
 def profiles_of(context: SparkContext, loads: Sequence[StageLoad], topology: str) -> list[ResourceProfile | None]:
-    """Return the resource profile of each stage, None for those of one core a task.
+    """Return the resource profile of each stage, None for a stage of one core a task.
 
     Raises
     ------
@@ -145,8 +145,8 @@ def _needed_mb(loads: Sequence[StageLoad], cores: int) -> int:
 
 def _registered(context: SparkContext) -> int | None:
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
-    found = [executors.apply(at) for at in range(executors.size())]
-    return max((int(one.totalCores()) for one in found if one.id() != "driver"), default=None)
+    registered = [executors.apply(at) for at in range(executors.size())]
+    return max((int(one.totalCores()) for one in registered if one.id() != "driver"), default=None)
 
 
 def _megabytes(text: str) -> int:

@@ -40,13 +40,13 @@ class TransactionAttempt(NamedTuple):
     attempt: int
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """Which try it is, in words: how often the topology was started before it, and its retries since."""
         start, retry = divmod(self.attempt, 1 << 20)
         return f"start {start}, retry {retry}" if retry else f"start {start}"
 
     def __str__(self) -> str:
-        return f"{self.txid} ({self.told})"
+        return f"{self.txid} ({self.in_words})"
 
 
 class Lag(NamedTuple):
@@ -176,8 +176,8 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
         raise TopologyError(
             f"stream {stream!r}: its spout's coordinator, a {type(given).__name__}, lacks {lacks} (BatchCoordinator)"
         )
-    found: BatchCoordinator = adapted(BatchCoordinator, given)
-    return found
+    coordinator: BatchCoordinator = adapted(BatchCoordinator, given)
+    return coordinator
 
 
 class Emitter(Protocol):

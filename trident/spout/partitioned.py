@@ -4,7 +4,7 @@ A partition is a name. Its *metadata* says what one batch read of it and where t
 token. It is plain data (None, bool, int, float, str, bytes, list, dict with texts as keys), small, and goes to the
 transaction log: that of all partitions in one record, before the batch is committed.
 
-Partitions may appear (their first metadata is None), vanish (their last metadata is kept) and come back.
+Partitions may appear (their first metadata is None), vanish (their last metadata is remembered) and come back.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PartitionedEmitter(OpaquePartitionedEmitter, Protocol):
     ) -> None:
         """Emit again exactly what `emit_partition_batch_new` emitted when it returned `metadata`.
 
-        The number of rows and their checksum are compared with those of the first time.
+        The number of rows and their checksum are compared with the first read.
         """
 
 

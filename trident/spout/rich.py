@@ -53,7 +53,7 @@ class OutputFieldsDeclarer:
 
 @runtime_checkable
 class IRichSpout(Protocol):
-    """Emits tuples one by one and is told, by message id, what became of them. All calls come from one thread.
+    """Emits tuples one by one; `ack` and `fail` report, by message id, what became of them. All calls come from one thread.
 
     It also has `get_output_fields()`, or `declare_output_fields(declarer)`. At-least-once, so its promise is that of a
     non-transactional spout.
@@ -96,7 +96,7 @@ class GivesOutputFields(Protocol):
 
 @runtime_checkable
 class Activated(Protocol):
-    """A spout that is told when tuples are asked for."""
+    """A spout that is notified when tuples are asked for."""
 
     def activate(self) -> None:
         """From now on `next_tuple` is called."""

@@ -1,4 +1,4 @@
-"""BackingMap: the base class of stores. Two methods, and what else a store may do; the defaults are those of a plain store."""
+"""BackingMap: the base class of stores. Two methods, and what else a store may do; the defaults suit a plain store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class MapFacts:
     gives_copies
         What is read was decoded for this call, so readers may change it. Anything else is copied for them.
     shares_keys
-        Each partition sees the keys of all. Of any other map, the partitions that an updater of the user's writes are all
-        asked for a key.
+        Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
     keeps_columns
         `multi_get_columns` may return columns.
     """
@@ -73,7 +72,7 @@ class BackingMap(Role, ABC):
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Replace the sentinel that this instance read or wrote last; from now on puts succeed only while it is there (R9).
 
-        A store that has this keeps all fields of a `Sentinel`; of any other it is kept under reserved keys. It is written
+        A store that has this stores all fields of a `Sentinel`; for any other they go under reserved keys. It is written
         unsealed when a commit begins and again, sealed, when all puts are acknowledged (see `MapFacts`).
 
         It is a compare-and-set, "none" included: a store that was emptied, rolled back or taken over since the read is
@@ -153,5 +152,5 @@ class BackingMap(Role, ABC):
 
 def backing_map(given: Any) -> BackingMap:
     """Return the backing map that an object with at least `multi_get` and `multi_put` is."""
-    found: BackingMap = adapted(BackingMap, given)
-    return found
+    store: BackingMap = adapted(BackingMap, given)
+    return store

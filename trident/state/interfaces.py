@@ -74,7 +74,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     value_field
         Name of the field that the aggregate is; None if it has none.
     free_keys
-        True if any of several partitions may write any key, because an updater of the user's chooses them. Then nothing may
+        True if any of several partitions may write any key, because a user's updater chooses them. Then nothing may
         be remembered of a key from one commit to the next.
     """
 
@@ -114,8 +114,7 @@ class StateFacts:
     fences
         Its store refuses a writer that was replaced (R9), so executors may commit it.
     shares_keys
-        Each partition sees the keys of all. Of any other, the partitions that an updater of the user's writes are all asked
-        for a key.
+        Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
     keeps_columns
         `multi_combine` can work with its store.
     """
@@ -196,7 +195,7 @@ class State(Role):
     def share_keys(self) -> None:
         """Be one of several partitions any of which may write any key; called once, before the first commit (R16).
 
-        An updater of the user's chooses the keys. Which of them a partition has written is compared before any partition
+        A user's updater chooses the keys. Which of them a partition has written is compared before any partition
         commits. So puts are made at the commit, and nothing is remembered of a key, or deleted, that another partition may
         write meanwhile.
         """
@@ -283,13 +282,13 @@ class State(Role):
 
 def state_of(made: Any) -> State:
     """Return the state that an object is; a class of a user need not inherit from `State`."""
-    found: State = adapted(State, made)
-    return found
+    state: State = adapted(State, made)
+    return state
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What a factory of states, or of backing maps, says of them before one is opened.
+    """What a factory of states, or of backing maps, says about them before one is opened.
 
     Attributes
     ----------
@@ -361,7 +360,7 @@ class StateSpec:
 
     @cached_property
     def facts(self) -> StoreFacts:
-        """What the factory says of its states."""
+        """What the factory says about its states."""
         return facts_of(StoreFacts, self.factory)
 
 
@@ -424,7 +423,7 @@ class ReadOnlySnapshottable(Protocol[V_co]):
 
 
 class Snapshottable(ReadOnlySnapshottable[V], Protocol[V]):
-    """A single value that an ungrouped `persistent_aggregate` can be kept in."""
+    """A single value that can hold an ungrouped `persistent_aggregate`."""
 
     def update(self, updater: ValueUpdater[V]) -> V:
         """Update the value and return the new one."""

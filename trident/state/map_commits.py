@@ -19,7 +19,7 @@ from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.backing_map import backing_map
-from trident.state.encoding.equal_keys import OneForm, told_apart
+from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.removals import Removals
@@ -84,7 +84,7 @@ class CommittedMap(State, ABC):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
-        keys, txid = told_apart(keys), self._txid
+        keys, txid = typed_keys(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
         current = self.backing.multi_get_current(keys) if keys else None
@@ -112,7 +112,7 @@ class CommittedMap(State, ABC):
         A removal is a put of None by the rule of the kind, so a replay undoes or repeats it correctly. A store
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
-        distinct = OneForm(dict.fromkeys(told_apart(keys)))
+        distinct = OneForm(dict.fromkeys(typed_keys(keys)))
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
         there = OneForm(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
@@ -223,7 +223,7 @@ class CommittedMap(State, ABC):
 
     def _distinct(self, keys: Sequence[Key]) -> Sequence[Key]:
         # Two updaters of one key would both see the old value and one of them would be lost (H11).
-        keys = told_apart(keys)
+        keys = typed_keys(keys)
         if len(set(keys)) != len(keys):
             seen: set[Key] = set()
             twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]

@@ -13,7 +13,7 @@ from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater, 
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import OpaqueMap
 from trident.state.txid import Txid
-from trident.state.values import TransactionalValue, kept, own, owned
+from trident.state.values import TransactionalValue, own, owned, values_to_store
 
 __all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
 
@@ -48,7 +48,7 @@ class TransactionalMap(CommittedMap):
             values.append(value)
             put_keys.append(key)
             puts.append(value)
-        self._put(put_keys, [TransactionalValue(txid, value) for value in kept(puts, updaters)])
+        self._put(put_keys, [TransactionalValue(txid, value) for value in values_to_store(puts, updaters)])
         return values
 
     def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
@@ -74,7 +74,7 @@ class NonTransactionalMap(CommittedMap):
         keys, txid = self._distinct(keys), self._current()
         bases = owned(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
-        self._put(keys, kept(values, updaters))
+        self._put(keys, values_to_store(values, updaters))
         return values
 
     def _latest(self, found: Sequence[Any]) -> list[Any]:

@@ -9,12 +9,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
-from trident.state.encoding.equal_keys import told_apart
+from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import Combine, CombinerUpdates, OpaqueValue, kept, owned
+from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, values_to_store
 from trident.state.winners import Winners
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class OpaqueMap(CommittedMap):
         values = _updated(owned(bases), updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
-        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, kept(values, updaters), strict=False)
+        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values_to_store(values, updaters), strict=False)
         self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
         return values
 
@@ -100,7 +100,7 @@ class OpaqueMap(CommittedMap):
         """
         if not keys:
             return []
-        keys = told_apart(keys)
+        keys = typed_keys(keys)
         found = self.backing.multi_find(keys)
         count_keys(asked=len(keys))
         if found is not None:

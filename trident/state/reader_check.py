@@ -54,9 +54,9 @@ def _wrong_beyond(found: Sentinel, expected: Sentinel | None, after: Txid) -> st
     if expected is not None and at < expected[1:3]:
         return "it is an older copy"
     if found.txid > after:
-        return "it is ahead of the log, of which the end was lost"
+        return "it is ahead of the log, whose end was lost"
     if after.epochs is not None and epoch_of(found.attempt) not in after.epochs:
-        return "a driver has written it that this log does not know"
+        return "it was written by a driver that this log does not know"
     won = found.txid < after and after.winners.winner(found.txid) == found.attempt
     if won and (touched is None or touched[1:3] < at):
         return "the log does not know that this batch has changed it"

@@ -240,7 +240,7 @@ class ReservedKeySentinel:
 
 
 def fenced(backing: IBackingMap[Any], partition: int) -> BackingMap | ReservedKeySentinel:
-    """Return the map itself if it keeps its own sentinel, else one kept under reserved keys."""
+    """Return the map itself if it keeps its own sentinel, else one that stores it under reserved keys."""
     store = backing_map(backing)
     return store if store.offers("move_sentinel") else ReservedKeySentinel(store, partition)
 
@@ -251,5 +251,5 @@ def is_atomic(backing: IBackingMap[Any]) -> bool:
 
 
 def is_sentinel_key(keys: Sequence[Key]) -> bool:
-    """Whether a request is for sentinels that are kept under reserved keys: they are read and written by themselves."""
+    """Whether a request is for sentinels under reserved keys: they are read and written by themselves."""
     return 0 < len(keys) <= 2 and keys[0][:1] == (SENTINEL_KEY,)

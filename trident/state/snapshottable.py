@@ -15,7 +15,7 @@ from trident.state.wrappers.forwarding import passed_on
 _OF_A_VALUE = {"get", "get_at", "update"}
 
 DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"
-"""The one part of the key that the single value is kept under, unless a store says otherwise."""
+"""The one part of the key that the single value is stored under, unless a store says otherwise."""
 
 
 class SnapshottableMap(State):

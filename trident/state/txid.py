@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 from trident.state.winners import EVERYTHING_WON, Epochs, Winners
 
 RETRY_BITS = 20
-"""An attempt is `epoch << RETRY_BITS | retry`: no epoch's attempts are those of another one."""
+"""An attempt is `epoch << RETRY_BITS | retry`, so no two epochs have an attempt in common."""
 
 
 def epoch_of(attempt: int) -> int:
@@ -78,11 +78,11 @@ class Txid(int):
     Attributes
     ----------
     attempt
-        Which try this is; grows for ever, across restarts.
+        Which try this is; only ever grows, across restarts.
     winners
         The winning attempts of all earlier txids.
     incarnation
-        The identity of the log; None for a commit without a log (no sentinel is kept then).
+        The identity of the log; None for a commit without a log (no sentinel is written then).
     expected
         The sentinel that the log says this partition has (its last committed touch); None if it was never touched.
     epochs

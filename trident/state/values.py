@@ -156,7 +156,7 @@ def own(base: Any) -> Any:
     return deepcopy(base)
 
 
-def kept(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+def values_to_store(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     """Return the values to store: copies, unless an aggregate made them, because the user may change the others later."""
     if type(updaters) is CombinerUpdates:  # `isinstance` of an abstract class takes longer than the update of a key
         return values

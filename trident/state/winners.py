@@ -1,4 +1,4 @@
-"""Which attempt won each txid, and which drivers may have written: what the log says of the past."""
+"""Which attempt won each txid, and which drivers may have written: what the log says about the past."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Winners:
         return (at > 0 and self.ranges[at - 1][1] == attempt) or txid <= self.adopted
 
     def won_all(self, lowest: int, highest: int, attempt: int) -> bool:
-        """Whether one look tells that `attempt` won every txid from `lowest` to `highest`; False may be "ask for each"."""
+        """Whether one look shows that `attempt` won every txid from `lowest` to `highest`; False may be "ask for each"."""
         at = bisect_right(self._starts, highest)
         one_range = at > 0 and at == bisect_right(self._starts, lowest)
         return (one_range and self.ranges[at - 1][1] == attempt) or highest <= self.adopted

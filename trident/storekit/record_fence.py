@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from trident.errors import FencedError, StateError, StateLossDetected, UnsupportedOperation
-from trident.state.risks_told import warnings_suppressed
+from trident.state.loss_warnings import warnings_suppressed
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit.sentinel_records import RecordCodec, SentinelRecord
@@ -146,7 +146,7 @@ def warn_once(logger: logging.Logger, server: str, risk: str) -> None:
         logger.log(logging.DEBUG if warnings_suppressed() else logging.WARNING, "%s: %s", server, risk)
 
 
-def warn_of_eviction(logger: logging.Logger, what: str, found: str, allowed: bool) -> None:
+def warn_of_eviction(logger: logging.Logger, what: str, loss: str, allowed: bool) -> None:
     """Warn that keys were evicted, if the user allows it (`allow_eviction`).
 
     Raises
@@ -155,5 +155,5 @@ def warn_of_eviction(logger: logging.Logger, what: str, found: str, allowed: boo
         It is not allowed. The commit must not go on.
     """
     if not allowed:
-        raise StateLossDetected(what, found)
-    logger.warning("%s: %s; a key that was evicted begins again as if it had never been written", what, found)
+        raise StateLossDetected(what, loss)
+    logger.warning("%s: %s; a key that was evicted begins again as if it had never been written", what, loss)

@@ -64,7 +64,7 @@ class FieldsCodec:
     Attributes
     ----------
     fields
-        The names in the order in which they are stored: those of `Sentinel`, and any others for the notes.
+        The names in the order in which they are stored: the fields of `Sentinel`, and any others for the notes.
     dumps, loads
         From the list to bytes and back.
     """

@@ -54,11 +54,11 @@ class StoredRows(ABC):
 
     @abstractmethod
     def pages(self) -> Iterator[Sequence[bytes]]:
-        """Iterate over the keys, page by page, without those of sentinels."""
+        """Iterate over the keys, page by page, except the keys of sentinels."""
 
     @abstractmethod
     def empty(self) -> None:
-        """Delete all rows, those of sentinels too."""
+        """Delete all rows, the sentinels' too."""
 
     @abstractmethod
     def close(self) -> None:

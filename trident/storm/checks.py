@@ -26,7 +26,7 @@ def check_topology(topology: StormTopology) -> None:
 
 
 def check_signatures(id: str, bolt: IRichBolt | IBasicBolt) -> None:
-    """Raise `TopologyError` if `prepare` and `execute` are not both those of a rich bolt, or both those of a basic one."""
+    """Raise `TopologyError` unless `prepare` and `execute` are both a rich bolt's, or both a basic bolt's."""
     basic = is_basic(bolt)
     if not _takes(bolt.prepare, 2 if basic else 3):
         kind, found = ("basic", "execute(tuple, collector)") if basic else ("rich", "execute(tuple)")

@@ -85,7 +85,7 @@ class BasicOutputCollector(Protocol):
 
 @runtime_checkable
 class IRichSpout(Protocol):
-    """A spout: emits tuples one by one, and is told by message id what became of them.
+    """A spout: emits tuples one by one; `ack` and `fail` report by message id what became of them.
 
     It also has `declare_output_fields(declarer)`, or `get_output_fields()` for its only stream; `activate` and `deactivate`
     are called if it has them. A spout of Trident's (`trident.spout.rich.IRichSpout`) is one of these.

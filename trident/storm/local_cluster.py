@@ -271,7 +271,7 @@ class LocalMail:
 
 def inboxes_of(layout: TaskLayout, capacity: int) -> dict[int, Inbox]:
     """Return an inbox for each executor, by its tasks."""
-    found: dict[int, Inbox] = {}
+    inboxes: dict[int, Inbox] = {}
     for each in layout.executors:
-        found |= dict.fromkeys(each.tasks, Inbox(capacity))
-    return found
+        inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
+    return inboxes

@@ -28,7 +28,7 @@ class StateLookupBolt(BaseBasicBolt):
     fields
         The fields that this bolt reads, with their types; they come first in what it emits.
     key
-        Those of them that are the key, in the order of the state's key.
+        The fields that are the key, in the order of the state's key.
     value
         The field with the value that was found, and its type.
     txid

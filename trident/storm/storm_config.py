@@ -63,7 +63,7 @@ class StormConfig(Redacted):
     drain_timeout_s
         How long `stop` waits for tuples that are pending after the spouts were deactivated.
     master
-        Spark master URL; default `local[workers]`, or that of the active session.
+        Spark master URL; default `local[workers]`, or the active session's.
     spark_conf
         Further Spark settings, by key.
     log_interval_s

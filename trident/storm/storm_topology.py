@@ -78,7 +78,7 @@ class StormTopology:
     def on_cycles(self) -> frozenset[tuple[str, str]]:
         """The pairs (from, to) of components whose tuples may come back to where they came from.
 
-        A full queue does not hold up whoever sends along such a pair: each would wait for the other, for ever.
+        A full queue does not block senders along such a pair: each would wait for the other, for ever.
         """
         ahead = {component: self._reachable(component) for component in self.components}
         return frozenset(
@@ -89,11 +89,11 @@ class StormTopology:
         )
 
     def _reachable(self, component: str) -> set[str]:
-        found: set[str] = set()
+        components: set[str] = set()
         waiting = [component]
         while waiting:
             at = waiting.pop()
-            new = {b.id for b in self.bolts.values() if any(s.component == at for s in b.inputs)} - found
-            found |= new
+            new = {b.id for b in self.bolts.values() if any(s.component == at for s in b.inputs)} - components
+            components |= new
             waiting += new
-        return found
+        return components

@@ -82,12 +82,12 @@ def _named(target: str) -> Any:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ModuleNotFoundError, AttributeError) as error:
         raise typer.BadParameter(f"{target!r}: {error}") from error
-    return found
+    return value
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
 class PageError(Exception):
-    """An answer that is an error: its status, and what to tell."""
+    """An answer that is an error: its status and its text."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -84,8 +84,8 @@ def answer(page: Any, status: int = 200) -> Response:
 
 
 def problem(request: Request, error: Exception) -> Response:
-    """Return an error as JSON; one that is not expected is logged, and its text is not told."""
-    status, message = _told(request, error)
+    """Return an error as JSON; an unexpected one is logged, and its text is not sent."""
+    status, message = _status_and_text(request, error)
     return Response(
         to_json(error_body(status, message, type(error).__name__)),
         status,
@@ -99,7 +99,7 @@ def error_body(status: int, message: str, kind: str) -> dict[str, str]:
     return {"error": f"{status} {HTTPStatus(status).phrase}", "errorMessage": message, "kind": kind}
 
 
-def _told(request: Request, error: Exception) -> tuple[int, str]:
+def _status_and_text(request: Request, error: Exception) -> tuple[int, str]:
     if isinstance(error, PageError):
         return error.status, error.message
     for kind, status in _STATUS:
@@ -112,7 +112,7 @@ def _told(request: Request, error: Exception) -> tuple[int, str]:
 
 
 API = "/api/"
-"""What begins with this is data; all else are the files of the page, which tell nothing."""
+"""What begins with this is data; all else are the files of the page, which reveal nothing."""
 
 _READING = ("GET", "HEAD")
 _PAGE_HEADERS = {

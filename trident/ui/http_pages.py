@@ -39,7 +39,7 @@ class HttpTopologyPages:
     topology_id
         Which topology, by its id or name there.
     timeout_s
-        How long an answer may take; that of an action may take longer.
+        How long an answer may take; an action may take longer.
 
     Raises
     ------
@@ -62,8 +62,8 @@ class HttpTopologyPages:
         return self._get("/visualization", {"window": window_s})
 
     def batches(self) -> Sequence[Page]:
-        found: Sequence[Page] = self._get("/batches", {})["batches"]
-        return found
+        batches: Sequence[Page] = self._get("/batches", {})["batches"]
+        return batches
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
@@ -98,12 +98,12 @@ class HttpTopologyPages:
         try:
             answer = self._client.request(method, self._path + path, **request)
         except httpx.HTTPError as error:
-            told = (
+            reason = (
                 f"it did not answer within {self._timeout_s:g} s"
                 if isinstance(error, httpx.TimeoutException)
                 else error
             )
-            raise ClusterUnreachable(f"the pages at {self.url} cannot be had: {told}") from error
+            raise ClusterUnreachable(f"the pages at {self.url} cannot be read: {reason}") from error
         try:
             read = answer.json()
         except ValueError as error:
@@ -121,14 +121,14 @@ def _client(url: str, token: str | None, timeout_s: float) -> httpx.Client:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Only https needs the system's certificates, and reading them takes longer than asking for a page.
     verify = True if url.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Without the environment: a proxy of the user's is not for processes of the cluster.
+    # Without the environment: the user's proxy is not for processes of the cluster.
     return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False, verify=verify)
 
 
 def _error(url: str, status: int, read: Any) -> Exception:
-    told = read if isinstance(read, dict) else {}
-    message = str(told.get("errorMessage", f"{url} answered {status}"))
-    kind = _KINDS.get(str(told.get("kind")))
+    problem = read if isinstance(read, dict) else {}
+    message = str(problem.get("errorMessage", f"{url} answered {status}"))
+    kind = _KINDS.get(str(problem.get("kind")))
     if kind is not None:
         return kind(message)
     if status == 401:

@@ -83,7 +83,7 @@ class OneTopology:
         return self._pages
 
     def log(self, topology_id: str, offset: int | None = None) -> Page:
-        """Return its log; an empty one if none is kept."""
+        """Return its log; an empty page if no log is recorded."""
         self._check(topology_id)
         return {"text": "", "offset": 0, "next": 0} if self._log is None else self._log(offset)
 
@@ -96,5 +96,5 @@ class OneTopology:
 
 
 def topology_row(page: Mapping[str, Any]) -> Page:
-    """Return the entry of `/api/v1/topology/summary` for a topology's page, which may be that of a heartbeat."""
+    """Return the entry of `/api/v1/topology/summary` for a topology's page, which may come from a heartbeat."""
     return {name: page.get(name) for name in _OF_ROW}

@@ -10,7 +10,7 @@ from typing import Self
 from trident.ui.cluster_pages import Page
 
 TAIL_BYTES = 64 << 10
-"""How much of a log is told if no offset is given."""
+"""How much of a log is returned if no offset is given."""
 
 _KEPT_BYTES = 1 << 20
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -27,7 +27,7 @@ class RecentLog(logging.Handler):
         self.setFormatter(logging.Formatter(_FORMAT))
         self._logger = logging.getLogger(logger)
         self._guard = threading.Lock()
-        self._kept = bytearray()
+        self._stored = bytearray()
         self._forgotten = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -37,16 +37,16 @@ class RecentLog(logging.Handler):
             self.handleError(record)
             return
         with self._guard:
-            self._kept += line
-            over = len(self._kept) - _KEPT_BYTES
+            self._stored += line
+            over = len(self._stored) - _KEPT_BYTES
             if over > 0:
-                del self._kept[:over]
+                del self._stored[:over]
                 self._forgotten += over
 
     def page(self, offset: int | None = None) -> Page:
         """Return `{"text", "offset", "next"}` from an offset on, or the last 64 KiB."""
         with self._guard:
-            return page_of_log(bytes(self._kept), self._forgotten, offset)
+            return page_of_log(bytes(self._stored), self._forgotten, offset)
 
     def __enter__(self) -> Self:
         self._logger.addHandler(self)
@@ -58,15 +58,15 @@ class RecentLog(logging.Handler):
         self._logger.removeHandler(self)
 
 
-def page_of_log(kept: bytes, first: int, offset: int | None) -> Page:
-    """Return the page of a log of which `kept` is there, which begins at offset `first`.
+def page_of_log(stored: bytes, first: int, offset: int | None) -> Page:
+    """Return a page of a log, of which `stored` is still there, beginning at offset `first`.
 
-    An offset beyond the end is one of an earlier log: then the last part is told. At most 64 KiB are told at once; a
-    character that is not there whole comes with the next page.
+    An offset beyond the end is one of an earlier log: then the last part is returned. At most 64 KiB are returned at once; a
+    character that is cut off comes with the next page.
     """
-    end = first + len(kept)
+    end = first + len(stored)
     begin = max(end - TAIL_BYTES, first) if offset is None or offset > end else max(offset, first)
-    part = kept[begin - first : begin - first + TAIL_BYTES]
+    part = stored[begin - first : begin - first + TAIL_BYTES]
     whole = part[: len(part) - _cut_short(part)]
     return {"text": whole.decode("utf-8", errors="replace"), "offset": begin, "next": begin + len(whole)}
 

@@ -175,11 +175,11 @@ def _window(request: Request) -> int:
 
 
 async def _parameters(request: Request) -> dict[str, Any]:
-    found = _options(await body_of(request, _MAX_BODY))
+    parameters = _options(await body_of(request, _MAX_BODY))
     wait = request.path_params.get("wait")
     if wait is not None:
-        found["wait_s"] = _seconds(unquote(wait))
-    return found
+        parameters["wait_s"] = _seconds(unquote(wait))
+    return parameters
 
 
 def _seconds(text: str) -> float:
@@ -197,15 +197,15 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     options = body.get("rebalanceOptions", {})
     if not isinstance(options, dict):
         raise PageError(400, "rebalanceOptions: expected an object")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     workers, executors = options.get("numWorkers"), options.get("executors")
     if workers is not None:
-        found["workers"] = _count("numWorkers", workers)
+        values["workers"] = _count("numWorkers", workers)
     if executors is not None:
         if not isinstance(executors, dict):
             raise PageError(400, "executors: expected an object of components with their numbers of executors")
-        found["executors"] = {name: _count(f"executors of {name!r}", count) for name, count in executors.items()}
-    return found
+        values["executors"] = {name: _count(f"executors of {name!r}", count) for name, count in executors.items()}
+    return values
 
 
 def _count(what: str, value: Any) -> int:
@@ -220,12 +220,12 @@ def _count(what: str, value: Any) -> int:
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    told = (
+    text = (
         f"{request.method} {request.url.path}: there is no such page"
         if status == 404
         else "only GET, and POST of actions"
     )
-    return problem(request, PageError(status, told))
+    return problem(request, PageError(status, text))
 
 
 async def _failed(request: Request, error: Exception) -> Response:

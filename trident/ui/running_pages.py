@@ -233,7 +233,7 @@ class TridentPages(RunningPages):
             if isinstance(node, WindowNode | JoinWithinNode) and node.state == state:
                 raise ValueError(f"state {state!r} keeps the tuples of open windows in a form of its own")
         typed = _typed(nodes[state], key)
-        with self._reading:  # `txid` is that of the view's last read
+        with self._reading:  # `txid` belongs to the view's last read
             view = self._topology.state(state)
             value = view.multi_get([typed])[0] if typed else view.get()
             return {"state": state, "key": list(typed), "value": value, "found": value is not None, "txid": view.txid}

@@ -26,7 +26,7 @@ TRIMMED = "trident/trimmed"
 """The transaction of the change table whose version is the highest `_seq` that it need not hold."""
 
 _MERGED, _BATCH = "trident/merged", "trident/merged-batch"
-_FILES = "trident/files"  # its version tells whether the files are still those of our last commit
+_FILES = "trident/files"  # its version says whether the files are still the ones of our last commit
 _NOTHING = -1
 
 
@@ -76,7 +76,7 @@ class BaseTable:
         self._append(self._synced(base.files), "overwrite", base, holds, shown)
 
     def move(self, base: BucketedBase, rewrites: Iterable[Rewrite], holds: Holds, shown: Shown) -> BucketedBase:
-        """Replace files of a base by those of a merge, as the version after the one last seen; return what it is then."""
+        """Replace files of a base by a merge's, as the version after the one last seen; return the new base."""
         rewrites, actions = list(rewrites), list[Any]()
         for rewrite in rewrites:
             actions += [*map(_removed, rewrite.removed), *self._synced(rewrite.added)]
@@ -116,7 +116,7 @@ class BaseTable:
 
 
 def _fingerprint(files: Iterable[BucketFile]) -> int:
-    """Return a number that tells whether files are those of a commit."""
+    """Return a number that identifies the files of a commit."""
     names = "\n".join(sorted(file.path for file in files))
     return int.from_bytes(blake2b(names.encode(), digest_size=7).digest())
 

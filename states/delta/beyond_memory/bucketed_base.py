@@ -65,7 +65,7 @@ class BucketedBase:
         self.schema, self.keys, self._system, self.limits = schema, tuple(keys), system, limits or BucketLimits()
         for one, other in zip(self.files, self.files[1:], strict=False):
             if one.bucket.end > other.bucket.first:
-                raise StateError(f"the hashes of data file {other.path} overlap with those of {one.path}")
+                raise StateError(f"the hashes of data file {other.path} overlap with the hashes of {one.path}")
 
     def __len__(self) -> int:
         return sum(file.rows for file in self.files)

@@ -57,7 +57,7 @@ def same_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArra
 
 
 def pairs(stored: Hashes, wanted: Hashes) -> tuple[Places, Places]:
-    """Return all pairs of places of equal hashes in two arrays that are in order; those of `wanted` rise."""
+    """Return all pairs of places of equal hashes in two arrays that are in order; the places in `wanted` rise."""
     first = np.searchsorted(stored, wanted)
     counts = np.searchsorted(stored, wanted, "right") - first
     places = np.repeat(np.arange(len(wanted)), counts)

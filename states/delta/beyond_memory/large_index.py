@@ -2,8 +2,8 @@
 
 The rows of the base are the published ones: of each key the value after a committed batch P. Changes since then are in
 memory, in the columns of the change table. To the value rule of an opaque state the batch after P wrote each row of the
-base and changed nothing: so every reader and every commit after P finds the value, and a reader of a time before P is told
-to take a newer snapshot.
+base and changed nothing: so every reader and every commit after P finds the value, and a reader of a time
+before P gets an error that asks for a newer snapshot.
 """
 
 from __future__ import annotations

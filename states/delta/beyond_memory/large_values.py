@@ -58,9 +58,9 @@ class LargeValues:
         """
         wanted, parts = WantedKeys.of(keys), []
         for run in reversed(self._in_memory()):
-            found, gone = run.lookup(wanted)
-            wanted = wanted.without(np.concatenate([found.places, gone]))
-            parts.append(found)
+            rows, gone = run.lookup(wanted)
+            wanted = wanted.without(np.concatenate([rows.places, gone]))
+            parts.append(rows)
         return FoundRows.all(parts, self._schema), self.base.lookup(wanted)
 
     def together(self) -> tuple[pa.Table, Iterator[pa.Table]]:

@@ -5,7 +5,7 @@ enough of them, between two commits, a thread begins to merge them into the base
 base that it made. Changes that are in the base leave the change table one merge later, so a reader that began before
 finds them. If the rows are in the memory of tasks, the driver reads the changes from their table for a merge.
 
-What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless whoever makes it: a
+What goes into a base are values of committed batches only (`PublishedRows`). So a merge is harmless, no matter who makes it: a
 writer that was paused and replaced either is refused, because the base has moved, or writes what its successor would have
 written.
 """

@@ -65,7 +65,7 @@ class OpenedBase:
         return None if self.holds is None else self.holds.seq
 
     def opened(self) -> LargeIndex | None:
-        """Return the values of the version of the changes last seen; None if they are not kept in files yet.
+        """Return the values of the version of the changes last seen; None if they are not in files yet.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class OpenedBase:
     def grow(self, due: Due, seq: int) -> None:
         """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
         self._table.create()  # another program may have deleted it
-        _LOGGER.info("%s is kept in files from now on, because it is too large for memory", self._tables.what)
+        _LOGGER.info("%s is held in files from now on, because it is too large for memory", self._tables.what)
         layout, empty = self._tables.layout, self._base.base([])
         files = built(
             (part.filter(pc.is_null(part[SENTINEL_COLUMN])) for part in self._changes.batches()),
@@ -142,7 +142,7 @@ class MemoryBounds:
         return self._bytes // 4
 
     def is_beyond(self, files: Sequence[DataFile]) -> bool:
-        """Whether the rows of a version are too many for memory, as far as its files tell."""
+        """Whether the rows of a version are too many for memory, as far as its files show."""
         most, together = max((file.rows for file in files), default=0), sum(file.rows for file in files)
         return self.is_too_large(max(most, together // _NOT_MERGED), sum(file.size for file in files))
 

@@ -52,7 +52,7 @@ class WantedKeys:
         return len(self.hashes)
 
     def within(self, bucket: Bucket) -> WantedKeys:
-        """Return those of a bucket."""
+        """Return the keys of a bucket."""
         part = bucket.within(self.hashes)
         return WantedKeys(self.hashes[part], self.places[part], self._forms)
 
@@ -137,18 +137,18 @@ class SortedRows:
 
     def after(self, older: SortedRows) -> SortedRows:
         """Return these changes on top of older ones."""
-        kept = older._unchanged(self)
-        rows = pa.concat_tables([older._rows.filter(pa.array(kept)), self._rows])
+        unchanged = older._unchanged(self)
+        rows = pa.concat_tables([older._rows.filter(pa.array(unchanged)), self._rows])
         table, order = in_hash_order(rows)
-        return SortedRows(table, np.concatenate([older.deleted[kept], self.deleted])[order], self._keys)
+        return SortedRows(table, np.concatenate([older.deleted[unchanged], self.deleted])[order], self._keys)
 
     def applied_to(self, stored: pa.Table) -> pa.Table:
         """Return stored rows, with their hashes and in order, as these changes leave them."""
-        kept = self.unchanged(stored)
-        return in_hash_order(pa.concat_tables([kept, self._rows.filter(pa.array(~self.deleted))]))[0]
+        unchanged = self.unchanged(stored)
+        return in_hash_order(pa.concat_tables([unchanged, self._rows.filter(pa.array(~self.deleted))]))[0]
 
     def unchanged(self, stored: pa.Table) -> pa.Table:
-        """Return those of some stored rows, with their hashes and in order, whose keys do not change here.
+        """Return, of some stored rows with their hashes and in order, the rows whose keys do not change here.
 
         The key columns of both come first; they may have other names.
         """
@@ -162,9 +162,9 @@ class SortedRows:
             comparable(rows.take(pa.array(places)).columns)
             for rows, places in ((self._rows.select(self._keys), at), (newer._rows.select(newer._keys), of_newer))
         )
-        kept = np.ones(len(self), np.bool_)
-        kept[at[same_keys(left, right)]] = False
-        return kept
+        unchanged = np.ones(len(self), np.bool_)
+        unchanged[at[same_keys(left, right)]] = False
+        return unchanged
 
 
 def hashed(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Places]:

@@ -86,7 +86,7 @@ def test_a_package_that_is_asked_for_is_not_removed_before_it_is_used(store: Cod
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "code").write_text("a file")
-    with pytest.raises(ClusterError, match="packages of code cannot be kept in"):
+    with pytest.raises(ClusterError, match="packages of code cannot be stored in"):
         CodeStore(tmp_path / "code")
 
 

@@ -151,7 +151,7 @@ def test_a_column_that_arrow_cannot_hold_is_named_and_not_tried_again() -> None:
         ("ExecutorLostFailure (executor 1 exited): Command exited with code 137", "killed because memory ran out"),
         (
             "SparkException: Python worker exited unexpectedly (crashed)",
-            "set max_bytes_per_partition to be told the key",
+            "set max_bytes_per_partition, whose error names the key",
         ),
         ("java.lang.OutOfMemoryError: Java heap space", "raise spark.driver.memory or spark.executor.memory"),
         ("TaskResultLost (result lost from block manager)", "raise spark.driver.memory or spark.executor.memory"),

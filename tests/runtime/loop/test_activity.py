@@ -300,7 +300,7 @@ def test_a_spout_that_raises_when_told_is_logged_and_harms_nothing(
         running.process_all_available()
         running.deactivate()
         assert running.drain(WAIT_S)
-        assert "a spout raised when told that it is active: False" in caplog.text
+        assert "a spout raised when notified that it is active: False" in caplog.text
         spout.messages.append("b")
         running.activate()
         running.process_all_available()

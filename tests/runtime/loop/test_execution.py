@@ -69,7 +69,7 @@ def counting(function: Any, state: Any) -> TridentTopology:
         (lambda text: text, MemoryMapState, 3, Overlapping),
         (Split(), lambda: MemoryMapState.transactional(), 3, Overlapping),
     ],
-    ids=["kernels and memory", "one by one", "code of the user's", "rows, not columns"],
+    ids=["kernels and memory", "one by one", "user code", "rows, not columns"],
 )
 def test_a_topology_gets_its_way_of_execution_once(
     function: Any, state: Callable[[], Any], pending: int, kind: type

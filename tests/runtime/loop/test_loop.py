@@ -590,7 +590,7 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     loop_logger = logging.getLogger("trident.runtime.loop.loop")
 
     def heard(record: logging.LogRecord) -> bool:
-        if record.getMessage() == f"topology t: ignoring news of dead attempt {points.attempts('defined')[0]}":
+        if record.getMessage() == f"topology t: ignoring a result of dead attempt {points.attempts('defined')[0]}":
             ignored.set()
         return True
 

@@ -56,7 +56,7 @@ class ListQueue:
         self.is_lost = self.is_away
         self._check()
 
-    def told(self, message: Message) -> str:
+    def describe(self, message: Message) -> str:
         return f"number {message.values[0]}"
 
     def fetch(self, room: int) -> list[Message]:

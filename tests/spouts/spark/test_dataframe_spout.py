@@ -94,7 +94,9 @@ def test_rows_of_another_stream_are_not_read_in_place_of_its_own(
     written(tmp_path / "rows", 100, 10, OWNER)
     topology = TridentTopology(topology_name)
     rows = keep(topology.new_stream(stream, spout_of(tmp_path / "rows", keep=keeps)))
-    said = f"failed once .* the rows in .*/rows are those of {OWNER}, and this is the stream '{stream}'.* a folder of its own"
+    said = (
+        f"failed once .* the rows in .*/rows belong to {OWNER}, and this is the stream '{stream}'.* a folder of its own"
+    )
     with pytest.raises(BatchFailedError, match=said):
         run_all(topology, "in_process", log_dir=str(tmp_path / "log"))
     assert not rows.rows
@@ -137,7 +139,7 @@ def test_another_folder_than_that_of_the_log_is_found(tmp_path: Path) -> None:
     written(tmp_path / "a", 100, 10)
     written(tmp_path / "b", 100, 10)
     first = spout_of(tmp_path / "a", max_batch_rows=30).get_coordinator({}).initialize_transaction(1, None)
-    for folder, found in (("b", "those of snapshot"), ("none", "no rows of a DataFrame")):
+    for folder, found in (("b", "the rows of snapshot"), ("none", "no rows of a DataFrame")):
         with pytest.raises(
             ReplayMismatchError, match=f"of which 70 are behind the last batch, but .*/{folder} has {found}"
         ):

@@ -214,9 +214,7 @@ def test_a_batch_that_another_topology_has_begun_is_not_taken_for_its_own(words:
     words.add("a")
     with pytest.raises(BatchFailedError, match="no such line"):  # the rows are written, and then the batch fails
         words.run(fails=True)
-    said = (
-        "the rows in .* are those of the stream 'lines' of the topology 'words', and this is the stream 'lines' of the"
-    )
+    said = "the rows in .* belong to the stream 'lines' of the topology 'words', and this is the stream 'lines' of the"
     with pytest.raises(BatchFailedError, match=f"failed once .*CheckpointMismatchError: {said} topology 'others'"):
         words.run(name="others", log="another-log")
     assert words.run() == (1, {"a": 1})

@@ -65,7 +65,7 @@ def evict(server: Server) -> None:
 
 LOSSES: dict[str, tuple[Callable[[Server], None], str]] = {
     "restart": (restart, "was restarted"),
-    "flush": (flush, "was told to flush_all"),
+    "flush": (flush, "ran flush_all"),
     "eviction": (evict, r"has evicted \d+ items"),
 }
 
@@ -145,7 +145,7 @@ def test_a_read_within_a_commit_never_takes_a_lost_value_for_an_absent_one(serve
     commit(state, log, dict.fromkeys(WORDS, 1))
     state.begin_commit(log.next())
     flush(servers[which])
-    with pytest.raises(StateLossDetected, match="was told to flush_all"):
+    with pytest.raises(StateLossDetected, match="ran flush_all"):
         read(state, *WORDS)
 
 
@@ -314,7 +314,7 @@ HEALTH = Health(65536, 10, 1000, 2, 5)
         (HEALTH, None),
         (HEALTH._replace(pid=11, epoch=0, evictions=0), "server a was restarted (process 10, now 11)"),
         (HEALTH._replace(started=1001), "server a was restarted (process 10, now 10)"),
-        (HEALTH._replace(flushes=3, epoch=0), "server a was told to flush_all"),
+        (HEALTH._replace(flushes=3, epoch=0), "server a ran flush_all"),
         (HEALTH._replace(epoch=0), "the record of the state on server a is gone"),
         (HEALTH._replace(epoch=131072), "the record of the state on server a was replaced"),
         (HEALTH._replace(evictions=7),
@@ -328,7 +328,7 @@ def test_what_tells_a_loss(now: Health, text: str | None) -> None:
 def test_losses_of_several_servers_are_all_named() -> None:
     now: Baseline = {"a": HEALTH._replace(flushes=3), "b": HEALTH._replace(pid=1)}
     assert loss({"a": HEALTH, "b": HEALTH}, now) == (
-        "server a was told to flush_all; server b was restarted (process 10, now 1)"
+        "server a ran flush_all; server b was restarted (process 10, now 1)"
     )
 
 

@@ -24,7 +24,7 @@ _CODE = "/api/v1/code"
 _PIECE = 1 << 16
 
 Progress = Callable[[int], None]
-"""Is told how many more bytes were sent."""
+"""Called with the number of bytes that were just sent."""
 
 
 class ClusterClient:
@@ -148,8 +148,8 @@ class ClusterClient:
         """Return `{"text", "offset", "next"}`: the log of a topology's driver from `offset` on, or its end."""
         storm_id, _ = find_topology(self.cluster, topology)
         asked = {} if offset is None else {"offset": offset}
-        found: dict[str, Any] = self._http.ask("GET", f"{_path(storm_id)}/log", params=asked).json()
-        return found
+        page: dict[str, Any] = self._http.ask("GET", f"{_path(storm_id)}/log", params=asked).json()
+        return page
 
     def close(self) -> None:
         """End the session and close the connections."""
@@ -169,12 +169,12 @@ class ClusterClient:
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
         """Send a package, unless Nimbus has it."""
         data = package.data
-        told = progress or (lambda sent: None)
+        report = progress or (lambda sent: None)
 
         def pieces() -> Iterator[bytes]:
             for start in range(0, len(data), _PIECE):
                 yield data[start : start + _PIECE]
-                told(len(data[start : start + _PIECE]))
+                report(len(data[start : start + _PIECE]))
 
         if not self._http.ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
             headers = {"Content-Length": str(len(data))}

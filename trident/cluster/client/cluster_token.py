@@ -1,4 +1,4 @@
-"""The token of a cluster: where it is kept, and what a request must carry to change something."""
+"""The token of a cluster: where it is stored, and what a request must carry to change something."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def own_token(given: str | None, folder: Path | None) -> str:
     NotAllowed
         There is no folder and no token was given.
     """
-    found = find_token(folder, given)
-    if found is not None:
-        return found
+    token = find_token(folder, given)
+    if token is not None:
+        return token
     if folder is None:
         raise NotAllowed(
             f"a cluster in ZooKeeper needs a token that all of its daemons and clients know. Make one, as with `openssl rand "

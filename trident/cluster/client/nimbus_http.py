@@ -43,14 +43,14 @@ def leader_url(state: ClusterState) -> str:
             "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Topologies "
             "that run go on without it"
         )
-    found = json.loads(data)
-    version = str(found.get("version", __version__))
+    leader = json.loads(data)
+    version = str(leader.get("version", __version__))
     if version.split(".")[:2] != __version__.split(".")[:2]:
         raise ClusterError(
-            f"the Nimbus at {found['url']} has Trident {version}, and this client {__version__}; install the version of the "
+            f"the Nimbus at {leader['url']} has Trident {version}, and this client {__version__}; install the version of the "
             "cluster"
         )
-    return str(found["url"])
+    return str(leader["url"])
 
 
 class NimbusHttp:
@@ -117,9 +117,9 @@ class NimbusHttp:
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
         except httpx.HTTPError as error:
-            told = f"within {timeout_s:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
+            reason = f"within {timeout_s:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
             kind = ClusterUnreachable if again else _Unknown
-            text = f"the Nimbus at {url} did not answer: {told}"
+            text = f"the Nimbus at {url} did not answer: {reason}"
             raise kind(
                 text if again else f"{text}. It is not known whether it has done it; look with `trident show`"
             ) from error
@@ -129,8 +129,8 @@ class NimbusHttp:
 
     def _error(self, url: str, answer: httpx.Response) -> TridentError:
         try:
-            told = answer.json()
-            message, kind = str(told["errorMessage"]), str(told.get("kind"))
+            problem = answer.json()
+            message, kind = str(problem["errorMessage"]), str(problem.get("kind"))
         except (ValueError, KeyError, TypeError):
             return ClusterError(f"{url} does not answer as Nimbus does (status {answer.status_code})")
         if answer.status_code in (401, 403):
@@ -149,6 +149,6 @@ def _client(token: str | None) -> httpx.Client:
     with needs_package("asking a cluster", "cluster"):
         import httpx
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    # A Nimbus speaks HTTP: reading the system's certificates would take as long as the rest of a command. A proxy of the user's
+    # A Nimbus speaks HTTP: reading the system's certificates would take as long as the rest of a command. The user's proxy
     # is not for machines of the cluster.
     return httpx.Client(headers=headers, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))

@@ -53,9 +53,9 @@ class TopologyOverview:
         """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
         slot = None if self.assignment is None else self.assignment.slot
         beat = None if self.driver in ("none", "starting") else self.heartbeat
-        told = facts(self.storm_id, self.base, slot, beat)
+        known = facts(self.storm_id, self.base, slot, beat)
         reason = self.base.status.reason or self.why_waiting
-        return verdict({**({} if beat is None else beat.stats), **told, "statusReason": reason})
+        return verdict({**({} if beat is None else beat.stats), **known, "statusReason": reason})
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -92,8 +92,8 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, by name."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
-    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
-    return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
+    all_overviews = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
+    return sorted(all_overviews, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
 
 def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, StormBase]:
@@ -107,11 +107,11 @@ def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, Storm
     bases = cluster.all_bases()
     if topology in bases:
         return topology, bases[topology]
-    found = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
-    if not found:
+    matches = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
+    if not matches:
         names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
         raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
-    return max(found, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
+    return max(matches, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
 
 
 def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
@@ -138,8 +138,8 @@ def _one(
 ) -> TopologyOverview:
     beat = None if assignment is None else cluster.get_worker_heartbeat(storm_id, *assignment.slot)
     waits = assignment is None and base.status.kind in ("active", "inactive")
-    found = TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
-    if found.driver in ("active", "inactive", "ending"):
-        return found
+    current = TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
+    if current.driver in ("active", "inactive", "ending"):
+        return current
     errors = [each for errors in cluster.all_errors(storm_id).values() for each in errors]
-    return replace(found, last_error=max(errors, key=lambda each: each.time_secs, default=None))
+    return replace(current, last_error=max(errors, key=lambda each: each.time_secs, default=None))

@@ -39,22 +39,22 @@ class CodeStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ClusterError(f"packages of code cannot be kept in {folder}: {error}") from error
+            raise ClusterError(f"packages of code cannot be stored in {folder}: {error}") from error
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Keep a package; when this returns it is durable. One that is there already is kept as it is.
+        """Keep a package; when this returns it is durable. One that is there already is left as it is.
 
         Raises
         ------
         BadPackage
-            The bytes have another hash, or are too many. Nothing was kept.
+            The bytes have another hash, or are too many. Nothing was stored.
         """
         with self.incoming(sha256) as package:
             package.write(data)
 
     @contextmanager
     def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
-        """Take a package piece by piece; it is kept when the block ends without an error, see `put`."""
+        """Take a package piece by piece; it is stored when the block ends without an error, see `put`."""
         _check_name(sha256)
         descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
         part = Path(name)
@@ -68,7 +68,7 @@ class CodeStore:
             part.rename(self.path(sha256))
             self._sync()
         except OSError as error:
-            raise ClusterError(f"a package of code cannot be kept in {self.folder}: {error}") from error
+            raise ClusterError(f"a package of code cannot be stored in {self.folder}: {error}") from error
         finally:
             part.unlink(missing_ok=True)
 
@@ -98,10 +98,10 @@ class CodeStore:
                 f"there is no package {sha256} in {self.folder}; submit the topology, or upgrade it, again"
             ) from None
         try:
-            found = sha256_of(source)
-            if found != sha256:
+            actual = sha256_of(source)
+            if actual != sha256:
                 raise BadPackage(
-                    f"the package {path} is damaged: its bytes have the hash {found}. Submit the topology, or upgrade it, "
+                    f"the package {path} is damaged: its bytes have the hash {actual}. Submit the topology, or upgrade it, "
                     "again: that replaces the file"
                 )
             source.seek(0)
@@ -172,10 +172,10 @@ class IncomingPackage:
 
     def check(self, sha256: str) -> None:
         """Refuse bytes that are not those that were announced."""
-        found = self._digest.hexdigest()
-        if found != sha256:
+        actual = self._digest.hexdigest()
+        if actual != sha256:
             raise BadPackage(
-                f"the package was announced with the hash {sha256}, but its bytes have {found}; send it again"
+                f"the package was announced with the hash {sha256}, but its bytes have {actual}; send it again"
             )
 
 

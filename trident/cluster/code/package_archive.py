@@ -38,7 +38,7 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
     BadPackage
         Something of `include` is not there or outside of the folder, or the files are too large; the largest are named.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     waiting = [module.partition(".")[0]]
     seen: set[str] = set()
     while waiting:
@@ -48,12 +48,12 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
             continue
         seen.add(name)
         added = dict(files_below(place, folder))
-        found |= added
+        files |= added
         waiting += [each for path in added.values() if path.suffix == ".py" for each in _imports_of(path)]
     for each in include:
-        found |= dict(files_below(_included(folder, each), folder))
-    _check_size(found)
-    return dict(sorted(found.items()))
+        files |= dict(files_below(_included(folder, each), folder))
+    _check_size(files)
+    return dict(sorted(files.items()))
 
 
 def find_module(folder: Path, name: str) -> Path | None:
@@ -109,7 +109,7 @@ def _imports_of(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return  # the topology is loaded before it is sent; if it needs this file, that is told then
+        return  # the topology is loaded before it is sent; if it needs this file, the error comes then
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -37,7 +37,7 @@ class ComponentFacts:
 
 @dataclass(frozen=True)
 class PackageManifest:
-    """What a package says of itself.
+    """What a package says about itself.
 
     Attributes
     ----------
@@ -91,27 +91,27 @@ class PackageManifest:
             These bytes are no manifest, or one of a later version of the software.
         """
         try:
-            found = json.loads(data)
-            if found["version"] != _VERSION:
+            values = json.loads(data)
+            if values["version"] != _VERSION:
                 raise BadPackage(
-                    f"the package has a manifest of version {found['version']}; this version of the software reads "
+                    f"the package has a manifest of version {values['version']}; this version of the software reads "
                     f"{_VERSION}. Use the same version of Trident everywhere"
                 )
-            return cls._of(found)
+            return cls._of(values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadPackage(f"the package has no readable manifest ({MANIFEST}): {error!r}") from error
 
     @classmethod
-    def _of(cls, found: Mapping[str, Any]) -> Self:
-        components = {str(name): ComponentFacts(**facts) for name, facts in found["components"].items()}
-        texts = {name: str(found[name]) for name in ("target", "name", "trident", "python", "requirements")}
-        if found["kind"] not in ("trident", "bolts"):
-            raise ValueError(f"kind {found['kind']!r}")
+    def _of(cls, values: Mapping[str, Any]) -> Self:
+        components = {str(name): ComponentFacts(**facts) for name, facts in values["components"].items()}
+        texts = {name: str(values[name]) for name in ("target", "name", "trident", "python", "requirements")}
+        if values["kind"] not in ("trident", "bolts"):
+            raise ValueError(f"kind {values['kind']!r}")
         return cls(
-            kind=found["kind"],
+            kind=values["kind"],
             components=components,
-            meaning={what: dict(found["meaning"].get(what, {})) for what in ("states", "streams")},
-            files={str(path): str(digest) for path, digest in found["files"].items()},
+            meaning={what: dict(values["meaning"].get(what, {})) for what in ("states", "streams")},
+            files={str(path): str(digest) for path, digest in values["files"].items()},
             **texts,
         )
 
@@ -156,22 +156,22 @@ def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> Tri
     """
     manifest.check_versions()
     try:
-        found = load_from(folder, manifest.target)
+        topology = load_from(folder, manifest.target)
     except targets.NoSuchTarget as error:
         raise BadPackage(f"the package does not hold {manifest.target}: {error}") from error
-    kind = "trident" if isinstance(found, TridentTopology) else "bolts"
+    kind = "trident" if isinstance(topology, TridentTopology) else "bolts"
     if kind != manifest.kind:
         raise BadPackage(
             f"{manifest.target} was of kind {manifest.kind} when it was packed, and is of kind {kind} here"
         )
-    if isinstance(found, TridentTopology) and name:
-        found.name = name
-    return found
+    if isinstance(topology, TridentTopology) and name:
+        topology.name = name
+    return topology
 
 
 def load_from(folder: Path, target: str) -> TridentTopology | StormTopology:
     """Import what a target names, from a folder; of a builder, the topology that it creates."""
     folder = folder.resolve()
     ship_modules_of(folder)
-    found: TridentTopology | TopologyBuilder | StormTopology = targets.load_one_of(target, _KINDS, folder)
-    return found.create_topology() if isinstance(found, TopologyBuilder) else found
+    topology: TridentTopology | TopologyBuilder | StormTopology = targets.load_one_of(target, _KINDS, folder)
+    return topology.create_topology() if isinstance(topology, TopologyBuilder) else topology

@@ -90,7 +90,7 @@ def _described(folder: Path, target: str, requirements: str, files: Mapping[str,
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         try:
-            found = describe_package(copy, target, copy.parent / "answer.json")
+            description = describe_package(copy, target, copy.parent / "answer.json")
         except (BadPackage, NoSuchTarget) as error:
             text = str(error).replace(str(copy), str(folder))
             hint = _missing(text, folder, files)
@@ -99,11 +99,11 @@ def _described(folder: Path, target: str, requirements: str, files: Mapping[str,
             raise type(error)(f"{text}{hint}") from None
     return PackageManifest(
         target=target,
-        kind=found["kind"],
-        name=found["name"] or Path(target.rpartition(":")[0]).stem.rpartition(".")[2],
+        kind=description["kind"],
+        name=description["name"] or Path(target.rpartition(":")[0]).stem.rpartition(".")[2],
         requirements=requirements,
-        components={name: ComponentFacts(**facts) for name, facts in found["components"].items()},
-        meaning=found["meaning"],
+        components={name: ComponentFacts(**facts) for name, facts in description["components"].items()},
+        meaning=description["meaning"],
         files={place: hashlib.sha256(data).hexdigest() for place, data in files.items()},
     )
 
@@ -140,7 +140,7 @@ def _requirements(file: Path) -> str:
 
 # What a package holds, found out in a process of its own: `-m trident.cluster.code.topology_package FOLDER TARGET ANSWER`.
 #
-# The code is loaded from a copy of what is packed, so what is missing there is told before anything is sent.
+# The code is loaded from a copy of what is packed, so an error about what is missing comes before anything is sent.
 
 _STDERR = 2  # the answer is a file: a module may print what it likes
 
@@ -155,17 +155,17 @@ def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
     BadPackage
         The code fails, or its process ends.
     """
-    # -P: neither this process's folder nor that of the user hides what the package lacks.
+    # -P: neither this process's folder nor the user's hides what the package lacks.
     command = [sys.executable, "-P", "-m", __name__, str(folder), target, str(answer)]
     done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=_STDERR, check=False)
     if not answer.exists():
         raise BadPackage(f"{target}: the process that loaded it ended with exit code {done.returncode}; see above")
-    found: dict[str, Any] = json.loads(answer.read_bytes())
-    if "no_target" in found:
-        raise NoSuchTarget(found["no_target"])
-    if "error" in found:
-        raise BadPackage(found["error"])
-    return found
+    description: dict[str, Any] = json.loads(answer.read_bytes())
+    if "no_target" in description:
+        raise NoSuchTarget(description["no_target"])
+    if "error" in description:
+        raise BadPackage(description["error"])
+    return description
 
 
 def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
@@ -183,12 +183,12 @@ def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
 
 def _main(folder: str, target: str, answer: str) -> None:
     try:
-        found = description_of(load_from(Path(folder), target))
+        description = description_of(load_from(Path(folder), target))
     except NoSuchTarget as error:
-        found = {"no_target": str(error)}
+        description = {"no_target": str(error)}
     except TridentError as error:
-        found = {"error": str(error) or type(error).__name__}
-    Path(answer).write_text(json.dumps(found), encoding="utf-8")
+        description = {"error": str(error) or type(error).__name__}
+    Path(answer).write_text(json.dumps(description), encoding="utf-8")
     sys.stdout.flush()
     os._exit(0)  # threads that the module has started do not hold up the end
 

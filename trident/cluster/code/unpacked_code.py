@@ -111,7 +111,7 @@ class CodeCache:
 def _found(folder: Path) -> PackageManifest | None:
     """Return the manifest of an unpacked package, None if it is not there or a file of it is not as it was.
 
-    A machine that lost its power may have kept the names of files without their bytes.
+    After a power failure a machine may have the names of files without their bytes.
     """
     try:
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
@@ -194,7 +194,7 @@ def _listed(requirements: str) -> str:
 
 
 def _pip(folder: Path) -> list[str]:
-    """Return the command of a pip that installs for this Python: its own, or that of an environment made for it."""
+    """Return the command of a pip that installs for this Python: its own, or the pip of an environment made for it."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     home = folder / f"pip-{PYTHON}"  # environments that uv makes have no pip

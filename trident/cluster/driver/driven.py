@@ -1,9 +1,9 @@
-"""A running topology as its driver process sees it: the same few calls for Trident's and for those of spouts and bolts.
+"""A running topology as its driver process sees it: the same few calls for Trident topologies and for spouts and bolts.
 
 Whether the code of an upgrade has committed a batch: from then on there is no way back to the code before it.
 
 The record of the topology notes the last epoch of the log before the first driver of the new code. A batch of a later epoch
-is of the new code, also if its driver died before it could tell.
+is of the new code, also if its driver died before it could report that.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class TopologyHandle:
         _, executors = self._numbers
         numbers = (base.num_workers, {**executors, **base.component_executors})
         if not isinstance(self.running, RunningTopology) and numbers != self._numbers:
-            self._numbers = numbers  # also if it cannot be done: then its error is told once
+            self._numbers = numbers  # also if it cannot be done: then its error is reported once
             self.running.rebalance(*numbers, base.status.wait_secs or None)
 
     def stop(self, wait_secs: float) -> None:
@@ -198,7 +198,7 @@ def epoch_before(base: StormBase) -> int:
 
 
 def log_before(log_dir: str | None) -> LogState:
-    """Return what a log says before a driver starts; None for one in memory, of which no batch outlives a driver."""
+    """Return what a log says before a driver starts; None for a log in memory, whose batches do not outlive a driver."""
     if log_dir is not None:
         with closing(open_reader(log_dir)) as reader:
             if reader.is_there():

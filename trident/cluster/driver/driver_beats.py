@@ -29,7 +29,7 @@ class DriverBeats:
     statistics
         Returns what the heartbeat contains; set once the topology runs.
     errors
-        Returns the errors of components that were not told yet: component, seconds since 1970, text.
+        Returns the errors of components that were not reported yet: component, seconds since 1970, text.
     """
 
     def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
@@ -47,7 +47,7 @@ class DriverBeats:
         # A thread of its own: while something holds up the statistics, the driver is alive all the same.
         threading.Thread(target=self._count, name="trident-driver-figures", daemon=True).start()
 
-    def tell_now(self) -> None:
+    def send_now(self) -> None:
         """Send a heartbeat at once."""
         self._now.set()
 
@@ -67,7 +67,7 @@ class DriverBeats:
         while not self._stopped.is_set():
             self._now.clear()
             try:
-                self._tell()
+                self._send()
             except ClusterError as error:
                 logger.debug("no heartbeat could be sent: %s", error)
             except Exception:  # a driver without heartbeats would be replaced
@@ -78,9 +78,9 @@ class DriverBeats:
         try:
             self._report()
         except ClusterError as error:
-            logger.warning("the last errors could not be told: %s", error)
+            logger.warning("the last errors could not be reported: %s", error)
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         order = self._order
         beat = WorkerHeartbeat(
             time.time(),
@@ -109,12 +109,12 @@ class DriverBeats:
         while not self._stopped.wait(_EVERY_S):
             try:
                 self._figures = self.statistics()
-                found = self.errors()
+                errors = self.errors()
             except Exception:  # one that cannot count is alive all the same
                 logger.exception("the statistics of a heartbeat failed")
                 continue
             with self._guard:
-                self._unreported.extend(found)
+                self._unreported.extend(errors)
 
     def _report(self) -> None:
         while self._unreported:

@@ -47,7 +47,7 @@ class _Driver:
         try:
             with ExitStack() as open_things:
                 ending = self._run(open_things)
-        except Exception as error:  # noqa: BLE001  the last place that can tell
+        except Exception as error:  # noqa: BLE001  the last place that can report it
             return self._died(error)
         logger.info("the driver of %s ends: %s", order.storm_id, ending)
         DriverEnd(True, False, self._ran_secs, ending).write(Path(order.end_file))
@@ -90,13 +90,13 @@ class _Driver:
         beats.pages = _serve(open_things, driven, self._order)
         beats.statistics, beats.errors = driven.statistics, driven.errors
         beats.state = "active" if base.status.kind == "active" else "inactive"
-        beats.tell_now()
+        beats.send_now()
         ending, base = orders.follow(driven, base, beats)
         return ending, base, driven
 
     def _end(self, driven: TopologyHandle, ending: Ending, base: StormBase, beats: DriverBeats) -> None:
         beats.state = "ending"
-        beats.tell_now()
+        beats.send_now()
         driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
         error = driven.exception()
         if error is not None and not (ending == "moved" and isinstance(error, FencedError)):

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _READ_EVERY_S = 1.0
 
-Ending = Literal["killed", "moved", "told", "failed"]
+Ending = Literal["killed", "moved", "ordered", "failed"]
 """Why a driver ends: its topology was killed; it belongs elsewhere, or has new code; its supervisor says so; it failed."""
 
 
@@ -30,16 +30,16 @@ class Orders:
 
     def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
         self._cluster, self._order = cluster, order
-        self._news = threading.Event()
-        self._told = threading.Event()
+        self._changed = threading.Event()
+        self._ordered = threading.Event()
         self._active: bool | None = None
         self._proved = True
-        cluster.state.register(lambda _event: self._news.set())
+        cluster.state.register(lambda _event: self._changed.set())
 
     def end(self) -> None:
-        """Let `follow` return `told`; may be called by a signal handler."""
-        self._told.set()
-        self._news.set()
+        """Let `follow` return `ordered`; may be called by a signal handler."""
+        self._ordered.set()
+        self._changed.set()
 
     def base(self) -> StormBase | None:
         """Return the topology's record if it belongs to this driver, else None."""
@@ -61,13 +61,13 @@ class Orders:
         try:
             return self._follow(driven, base, beats)
         finally:  # a batch that was committed just before the end stands
-            self._tell_proof(driven)
+            self._record_proof(driven)
 
     def _follow(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         self._active = base.status.kind == "active"
         while driven.is_active:
-            if self._told.is_set():
-                return "told", base
+            if self._ordered.is_set():
+                return "ordered", base
             try:
                 now = self._read(base)
             except ClusterError as error:
@@ -80,10 +80,10 @@ class Orders:
                     return "killed", base
                 self._obey(driven, base, beats)
             self._wait(driven)
-        return ("told", base) if driven.exception() is None else ("failed", base)
+        return ("ordered", base) if driven.exception() is None else ("failed", base)
 
     def _read(self, before: StormBase) -> StormBase | None:
-        self._news.clear()
+        self._changed.clear()
         base = self.base()
         return None if base is None or base.generation != self._order.generation else base
 
@@ -103,14 +103,14 @@ class Orders:
                 driven.set_active(active)
                 self._active = active
                 beats.state = "active" if active else "inactive"
-                beats.tell_now()
+                beats.send_now()
             driven.adapt(base)
         except TridentError as error:
             logger.exception("topology %s could not do what it was asked", self._order.storm_id)
             self._report(error)
-        self._tell_proof(driven)
+        self._record_proof(driven)
 
-    def _tell_proof(self, driven: TopologyHandle) -> None:
+    def _record_proof(self, driven: TopologyHandle) -> None:
         """Note once that the new code runs: there is no way back to the old code."""
         if self._proved or not driven.has_proved:
             return
@@ -118,7 +118,7 @@ class Orders:
             self._update(proved)
             self._proved = True
         except ClusterError as error:
-            logger.debug("that the new code runs could not be told: %s", error)
+            logger.debug("could not record that the new code runs: %s", error)
 
     def _update(self, change: Callable[[StormBase], StormBase]) -> None:
         """Change the record, unless it is of another generation by now."""
@@ -132,9 +132,9 @@ class Orders:
         self._cluster.report_error(self._order.storm_id, DRIVER, info)
 
     def _wait(self, driven: TopologyHandle) -> None:
-        """Wait for news, at most a second, and not longer than the topology runs."""
+        """Wait for a change, at most a second, and not longer than the topology runs."""
         ends = time.monotonic() + _READ_EVERY_S
-        while time.monotonic() < ends and not self._news.is_set():
-            self._tell_proof(driven)
+        while time.monotonic() < ends and not self._changed.is_set():
+            self._record_proof(driven)
             if driven.await_end(0.05):
                 return

@@ -1,4 +1,4 @@
-"""What a driver process is told when it starts: a file that also lets a later supervisor adopt it."""
+"""The order that a driver process gets when it starts: a file that also lets a later supervisor adopt it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DriverEnd:
     Attributes
     ----------
     told
-        Whether it was told to.
+        Whether it was ordered to end.
     fatal
         Whether it would end in the same way on any machine.
     ran_secs

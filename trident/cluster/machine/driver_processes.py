@@ -25,7 +25,7 @@ class DriverProcess:
     Attributes
     ----------
     order
-        What it was told.
+        The file that it was started with.
     adopted
         Whether an earlier supervisor started it.
     """

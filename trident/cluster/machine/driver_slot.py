@@ -51,7 +51,7 @@ class DriverSlot:
     code
         Brings a package by its hash to this machine; it may take long and runs in `fetching`.
     died
-        Is told of each driver that ended without being told to.
+        Called for each driver that ended without being ordered to.
     grace_s
         How long a driver may take to end before it is killed.
     """
@@ -94,12 +94,12 @@ class DriverSlot:
                 )
                 self.driver.kill()
             return
-        ended, was_told = self.driver, self._ends_by is not None
+        ended, was_ordered = self.driver, self._ends_by is not None
         self.driver, self._ends_by = None, None
         end = DriverEnd.read(Path(ended.order.end_file))
-        if was_told:
+        if was_ordered:
             return
-        if end is not None and end.told:  # the cluster told it; if it is still wanted here, that is about to change
+        if end is not None and end.told:  # the cluster ordered it; if it is still wanted here, that is about to change
             self._pause(now, 0.0)
             return
         death = self._death(ended, end, now_secs)
@@ -125,7 +125,7 @@ class DriverSlot:
     def end(self, now: float) -> None:
         """Let the driver end; it is killed when its grace is over."""
         if self.driver is not None and self._ends_by is None:
-            logger.info("slot %d: the driver of %s is told to end", self.port, self.driver.order.storm_id)
+            logger.info("slot %d: asking the driver of %s to end", self.port, self.driver.order.storm_id)
             self._ends_by = now + self._grace_s
             self.driver.end()
 
@@ -146,11 +146,11 @@ class DriverSlot:
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
         except BadPackage as error:
             self._not_before = _NEVER
-            self._tell_death(wanted, str(error), fatal=True)
+            self._report_death(wanted, str(error), fatal=True)
         except RequirementsFailed as error:
             # Perhaps an index does not answer: another time, or another machine, may do.
             self._pause(now, 0.0)
-            self._tell_death(wanted, str(error), fatal=False)
+            self._report_death(wanted, str(error), fatal=False)
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
@@ -204,7 +204,7 @@ class DriverSlot:
             now_secs, order.node, order.port, order.generation, order.start_time_secs, ran, False, reason
         )
 
-    def _tell_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
+    def _report_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
         start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
         death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
         self._died(wanted.storm_id, death)

@@ -35,7 +35,7 @@ class SupervisorSettings:
     heartbeat_s
         How often it says that it is there.
     grace_s
-        How long a driver may take to end when it is told to.
+        How long a driver may take to end when it is asked to.
     """
 
     look_s: float = 0.1
@@ -50,7 +50,7 @@ class MachineSupervisor:
     Parameters
     ----------
     cluster_address
-        What its drivers are told.
+        The address that its drivers are given.
     host, ports
         Its host, and the ports that name its slots.
     code
@@ -87,10 +87,10 @@ class MachineSupervisor:
         }
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
-        self._told_used: list[int] = []
+        self._reported_used: list[int] = []
         self._tidied_at = time.monotonic()
-        self._news, self._stopped = threading.Event(), threading.Event()
-        self._registered = cluster.state.register(self._told)
+        self._changed, self._stopped = threading.Event(), threading.Event()
+        self._registered = cluster.state.register(self._on_event)
         self._thread = threading.Thread(target=self._run, name="trident-supervisor", daemon=True)
 
     def start(self) -> None:
@@ -112,10 +112,10 @@ class MachineSupervisor:
             logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
         self.folder.close()
 
-    def _told(self, event: ClusterEvent) -> None:
+    def _on_event(self, event: ClusterEvent) -> None:
         if event.kind == "expired":
             self._beat_at = float("-inf")  # the ephemeral node is gone with the session
-        self._news.set()
+        self._changed.set()
 
     def _run(self) -> None:
         while not self._stopped.wait(self.settings.look_s):
@@ -130,9 +130,9 @@ class MachineSupervisor:
         for slot in self.slots.values():
             slot.look(now, time.time())
         if busy != [slot.is_busy for slot in self.slots.values()]:
-            self._news.set()  # a driver that was told to end knows more than what was read last
+            self._changed.set()  # a driver that was asked to end knows more than what was read last
         try:
-            if self._news.is_set() or now - self._read_at >= self.settings.read_s:
+            if self._changed.is_set() or now - self._read_at >= self.settings.read_s:
                 self._read(now)
             self._beat(now)
         except ClusterError as error:
@@ -146,7 +146,7 @@ class MachineSupervisor:
             self._tidy()
 
     def _read(self, now: float) -> None:
-        self._news.clear()
+        self._changed.clear()
         self.cluster.assignments(watch=True)
         bases = self.cluster.all_bases(watch=True)
         mine = {
@@ -173,7 +173,7 @@ class MachineSupervisor:
             self._report(*each)
             self._unreported.remove(each)
         used = [port for port, slot in self.slots.items() if slot.is_busy]
-        if now - self._beat_at < self.settings.heartbeat_s and used == self._told_used:
+        if now - self._beat_at < self.settings.heartbeat_s and used == self._reported_used:
             return
         self.cluster.supervisor_heartbeat(
             self.id,
@@ -181,7 +181,7 @@ class MachineSupervisor:
                 time.time(), self._host, self.id, used, tuple(self.slots), self._meta, time.time() - self._began
             ),
         )
-        self._beat_at, self._told_used = now, used
+        self._beat_at, self._reported_used = now, used
 
     def _tidy(self) -> None:
         running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]

@@ -63,8 +63,8 @@ class SupervisorDaemon:
             cache = CodeCache(machine.path, fetch)
 
             def ready(code_hash: str) -> ReadyCode:
-                found = cache.unpacked(code_hash)
-                return ReadyCode(found.folder, tuple(map(Path, found.python_path)))
+                unpacked = cache.unpacked(code_hash)
+                return ReadyCode(unpacked.folder, tuple(map(Path, unpacked.python_path)))
 
             meta, where = {"logs": server.url}, _absolute(address)
             self.supervisor = MachineSupervisor(

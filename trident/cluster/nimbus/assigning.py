@@ -247,10 +247,14 @@ class DriverHealth:
 
     def _next(self, now: float, name: str, assignment: Assignment, beat: WorkerHeartbeat | None) -> _Seen:
         start = assignment.start_time_secs
-        told = beat.time_secs if beat is not None and beat.start_time_secs == start else None
+        beat_secs = beat.time_secs if beat is not None and beat.start_time_secs == start else None
         before = self._seen.get(name)
-        if before is None or before.start_time_secs != start or (told is not None and told != before.beat_secs):
-            return _Seen(start, told, now)
+        if (
+            before is None
+            or before.start_time_secs != start
+            or (beat_secs is not None and beat_secs != before.beat_secs)
+        ):
+            return _Seen(start, beat_secs, now)
         return before
 
     def _health(self, now: float, seen: _Seen) -> Health:

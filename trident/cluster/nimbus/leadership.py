@@ -42,9 +42,9 @@ class Leadership:
         if self._state.get_data(host) is None:
             self._state.set_ephemeral_node(host, data)
         while True:
-            found = self._state.get_data(_LEADER, watch=True)
-            if found is not None:
-                return bool(json.loads(found)["id"] == self.id)
+            leader = self._state.get_data(_LEADER, watch=True)
+            if leader is not None:
+                return bool(json.loads(leader)["id"] == self.id)
             self._state.create_ephemeral_node(_LEADER, data)
 
     def resign(self) -> None:
@@ -58,11 +58,11 @@ class Leadership:
 
 
 def leader_of(state: ClusterState) -> dict[str, Any] | None:
-    """Return what the leading Nimbus says of itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
-    found = state.get_data(_LEADER)
-    return None if found is None else json.loads(found)
+    """What the leading Nimbus says about itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
+    leader = state.get_data(_LEADER)
+    return None if leader is None else json.loads(leader)
 
 
 def hosts_of(state: ClusterState) -> list[dict[str, Any]]:
-    """Return what every Nimbus says of itself, the leading one included."""
+    """Return what every Nimbus says about itself, including the leader."""
     return [json.loads(data) for _, data in sorted(state.get_data_below(_HOSTS).items())]

@@ -154,8 +154,8 @@ class Nimbus:
         cluster = self.cluster
         bases, assignments = cluster.all_bases(watch=True), cluster.all_assignments()
         assignments = {name: each for name, each in assignments.items() if name in bases}
-        found = cluster.heartbeats_at({name: each.slot for name, each in assignments.items()})
-        beats: dict[str, WorkerHeartbeat | None] = {name: found.get(name) for name in assignments}
+        heartbeats = cluster.heartbeats_at({name: each.slot for name, each in assignments.items()})
+        beats: dict[str, WorkerHeartbeat | None] = {name: heartbeats.get(name) for name in assignments}
         beating = {
             name: (beat := beats[name]) is not None and beat.start_time_secs == each.start_time_secs
             for name, each in assignments.items()
@@ -189,7 +189,7 @@ class Nimbus:
     def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
         base, before = picture.bases[storm_id], picture.assignments.get(storm_id)
         host = picture.supervisors[slot.node].hostname
-        # Later than every earlier one: supervisors and drivers tell assignments apart by this.
+        # Later than every earlier one: supervisors and drivers distinguish assignments by this.
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
         assignment = Assignment(
             self._code_dir,

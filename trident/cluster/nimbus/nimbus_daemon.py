@@ -1,11 +1,10 @@
 """`trident nimbus`: one Nimbus with its HTTP interface, its routes and the page.
 
-The routes of Nimbus that Storm UI has not, beside those of `trident.ui.rest`: packages of code, submissions,
-upgrades.
+The routes that Nimbus adds to Storm UI's and `trident.ui.rest`'s: packages of code, submissions, upgrades.
 
 =====================================  ==============================================================================
 `GET /api/v1/code?has=SHA256`          `{"has": true}` if the package is there and whole
-`PUT /api/v1/code/SHA256`              keep a package; again does nothing
+`PUT /api/v1/code/SHA256`              store a package; again does nothing
 `GET /api/v1/code/SHA256`              its bytes
 `POST /api/v1/topology`                `{"sha256", "name", "submission", "conf", "workers"}`; answers `{"id", "name"}`
 `POST /api/v1/topology/ID/upgrade`     `{"sha256", "conf"}`; answers what became of it
@@ -157,7 +156,7 @@ class _Routes:
             with self._submissions.code.incoming(sha256) as package:
                 async for chunk in request.stream():
                     package.write(chunk)
-        except ClientDisconnect:  # nothing was kept
+        except ClientDisconnect:  # nothing was stored
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
             return problem(request, error)

@@ -38,7 +38,7 @@ from trident.planner.meaning import Meaning, changes, dropped
 from trident.storm import StormConfig
 
 KILL_WAIT_S = 30.0
-"""How long what has begun may take before a topology is ended, unless it is said."""
+"""How long what has begun may take before a topology is ended, unless the request says."""
 
 
 @dataclass(frozen=True)
@@ -267,15 +267,15 @@ def check_upgrade(name: str, manifest: PackageManifest, log_dir: str, allow_chan
         return UpgradeCheck(False, (f"not compared with the log: {error}. The driver does that when it starts",))
     if before is None:
         return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
-    found = changes(before, now)
-    if found and not allow_changes:
-        listed = "\n".join(f"  {change}" for change in found)
+    differences = changes(before, now)
+    if differences and not allow_changes:
+        listed = "\n".join(f"  {change}" for change in differences)
         raise UpgradeRefused(
             f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on. "
             "Submit it under another name, or allow it with --conf allow_changed_topology=true, if values of both kinds "
             "may be in one state"
         )
-    notes = [f"{change}; taken as it is, because allow_changed_topology is set" for change in found]
+    notes = [f"{change}; taken as it is, because allow_changed_topology is set" for change in differences]
     notes += [f"{each} of the log is no longer declared; it stays as it is" for each in dropped(before, now)]
     return UpgradeCheck(True, tuple(notes))
 

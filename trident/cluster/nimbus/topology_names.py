@@ -1,7 +1,7 @@
 """Which topology has which name: `/names/{name}`, by which a submission is done at once or not at all.
 
 The node holds the whole record of the topology. To set it, by compare-and-set, *is* the submission: only one can have a
-name. The topology's own record follows from it, and whoever finds it missing adds it; so it does not matter when a
+name. The topology's own record follows from it, and any Nimbus that finds it missing adds it; so it does not matter when a
 Nimbus dies. A node without data is a name that is free again.
 """
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 def is_name(text: str) -> bool:
-    """Whether a topology may be submitted under a name: files, records and command lines have it."""
+    """Whether a topology may be submitted under a name, which files, records and command lines contain."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -39,8 +39,8 @@ class _Claim:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         try:
-            found = json.loads(data)
-            return cls(found["id"], StormBase.of_bytes(json.dumps(found["base"]).encode()))
+            values = json.loads(data)
+            return cls(values["id"], StormBase.of_bytes(json.dumps(values["base"]).encode()))
         except (ValueError, KeyError, TypeError) as error:
             raise ClusterError(
                 f"the name of a topology cannot be read ({error!r}); was it written by another program?"
@@ -55,7 +55,7 @@ class TopologyNames:
         cluster.state.mkdirs(_NAMES)
 
     def submit(self, base: StormBase) -> str:
-        """Add a topology under its name; returns its id: that of an earlier call with the same submission and the same code.
+        """Add a topology under its name; returns its id: the earlier one if the same submission and code came before.
 
         Raises
         ------
@@ -64,12 +64,12 @@ class TopologyNames:
         """
         path, made = f"{_NAMES}/{base.storm_name}", ""
         while True:
-            found = self._cluster.state.get_versioned(path)
-            if found is not None and found.data:
-                return self._of_another(_Claim.of_bytes(found.data), base)
+            node = self._cluster.state.get_versioned(path)
+            if node is not None and node.data:
+                return self._of_another(_Claim.of_bytes(node.data), base)
             made = made or self._new_id(base.storm_name)
             claim = _Claim(made, base)
-            if self._cluster.state.compare_and_set(path, claim.to_bytes(), None if found is None else found.version):
+            if self._cluster.state.compare_and_set(path, claim.to_bytes(), None if node is None else node.version):
                 self._complete(claim)
                 return made
 
@@ -103,16 +103,16 @@ class TopologyNames:
                 self._complete(_Claim.of_bytes(data))
 
     def remove(self, storm_id: str) -> None:
-        """Forget a topology: its name is free first, so that whoever finds the name does not add it again."""
+        """Forget a topology: its name is free first, so that no other Nimbus finds the name and adds it again."""
         for name in self._cluster.state.get_children(_NAMES):
             self._free(f"{_NAMES}/{name}", storm_id)
         self._cluster.remove_storm(storm_id)
 
     def _free(self, path: str, storm_id: str) -> None:
-        while (found := self._cluster.state.get_versioned(path)) is not None and found.data:
-            if _Claim.of_bytes(found.data).storm_id != storm_id:
+        while (node := self._cluster.state.get_versioned(path)) is not None and node.data:
+            if _Claim.of_bytes(node.data).storm_id != storm_id:
                 return
-            if self._cluster.state.compare_and_set(path, b"", found.version):
+            if self._cluster.state.compare_and_set(path, b"", node.version):
                 return
 
     def _of_another(self, claim: _Claim, base: StormBase) -> str:
@@ -161,8 +161,8 @@ class TopologyNames:
         Not by a sequential node: these count what is deleted as well.
         """
         while True:
-            found = self._cluster.state.get_versioned(_COUNTER)
-            number = int(found.data or b"0") + 1 if found is not None else 1
-            version = None if found is None else found.version
+            counter = self._cluster.state.get_versioned(_COUNTER)
+            number = int(counter.data or b"0") + 1 if counter is not None else 1
+            version = None if counter is None else counter.version
             if self._cluster.state.compare_and_set(_COUNTER, str(number).encode(), version):
                 return f"{name}-{number}-{int(time.time())}"

@@ -16,7 +16,7 @@ DRIVER = "__driver"
 
 @dataclass(frozen=True)
 class SupervisorInfo:
-    """What a supervisor says of itself: `/supervisors/{id}`, an ephemeral node.
+    """What a supervisor says about itself: `/supervisors/{id}`, an ephemeral node.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class SupervisorInfo:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with Reading("supervisor info") as found:
-            read = found(data)
+        with Reading("supervisor info") as parse:
+            read = parse(data)
             return cls(
                 read["time-secs"],
                 read["hostname"],
@@ -66,7 +66,7 @@ class SupervisorInfo:
 
 @dataclass(frozen=True)
 class WorkerHeartbeat:
-    """What a driver says of itself about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
+    """What a driver says about itself, about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
 
     Attributes
     ----------
@@ -111,8 +111,8 @@ class WorkerHeartbeat:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with Reading("heartbeat") as found:
-            read = found(data)
+        with Reading("heartbeat") as parse:
+            read = parse(data)
             return cls._of(read, read["stats"])
 
     @classmethod
@@ -120,11 +120,11 @@ class WorkerHeartbeat:
         """Return the record with empty statistics, which are most of its bytes: several times as fast."""
         # They are the last field; and a quotation mark within a text is never without a backslash.
         head, found_stats, _ = data.partition(b',"stats":')
-        with Reading("heartbeat") as found:
+        with Reading("heartbeat") as parse:
             try:
-                return cls._of(found(head + b"}" if found_stats else data), {})
+                return cls._of(parse(head + b"}" if found_stats else data), {})
             except (ValueError, KeyError):  # another program's, in another order
-                return cls._of(found(data), {})
+                return cls._of(parse(data), {})
 
     @classmethod
     def _of(cls, read: Mapping[str, Any], stats: Mapping[str, Any]) -> Self:
@@ -158,8 +158,8 @@ class ErrorInfo:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with Reading("error") as found:
-            read = found(data)
+        with Reading("error") as parse:
+            read = parse(data)
             return cls(read["time-secs"], read["error"], read["host"], read["port"])
 
 
@@ -169,7 +169,7 @@ _KEPT = 100
 
 @dataclass(frozen=True)
 class DriverDeath:
-    """A driver that ended without being told to: `/deaths/{topology-id}/d{number}`.
+    """A driver that ended without being ordered to: `/deaths/{topology-id}/d{number}`.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class DriverDeath:
         Seconds since 1970.
     node, port, generation, start_time_secs
         Its slot, which generation of the topology it ran, and since when it was assigned: by the clock of Nimbus, so that
-        clocks need not agree to tell which assignment it was.
+        the assignment can be recognized although clocks differ.
     ran_secs
         How long its topology had run; 0 if it never did.
     fatal

@@ -35,7 +35,7 @@ class WantedStatus:
     ----------
     kind
         `inactive`: its spouts are not asked for more. `killed`: it ends, and is forgotten. `failed`: its
-        driver kept dying; `reason` says of what.
+        driver kept dying; `reason` says why.
     since_secs
         Seconds since 1970.
     wait_secs
@@ -127,8 +127,8 @@ class StormBase:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with Reading("storm base") as found:
-            read = found(data)
+        with Reading("storm base") as parse:
+            read = parse(data)
             return cls(
                 read["storm-name"],
                 read["launch-time-secs"],
@@ -200,8 +200,8 @@ class Assignment:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with Reading("assignment") as found:
-            read = found(data)
+        with Reading("assignment") as parse:
+            read = parse(data)
             return cls(
                 read["master-code-dir"],
                 read["node->host"],
@@ -225,13 +225,13 @@ class Reading:
         return self._read
 
     def _read(self, data: bytes) -> dict[str, Any]:
-        found = json.loads(data)
-        if found["version"] != _VERSION:
+        values = json.loads(data)
+        if values["version"] != _VERSION:
             raise ClusterError(
-                f"a {self._what} is of version {found['version']}; this version of the software reads {_VERSION}. Use the "
+                f"a {self._what} is of version {values['version']}; this version of the software reads {_VERSION}. Use the "
                 "version that runs in the cluster"
             )
-        return dict(found)
+        return dict(values)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple, Protocol
 from trident.cluster_errors import ClusterError
 
 EventKind = Literal["created", "changed", "deleted", "children", "suspended", "connected", "expired"]
-"""What a watch, or the session, tells.
+"""What a watch, or the session, reports.
 
 `suspended`: no server answers; what is read may be old. `connected`: it answers again, the session and its ephemeral nodes are
 still there. `expired`: it answers again, but the session is over: its ephemeral nodes are gone, and another session has begun.
-Watches may be over after each of the three, and changes missed: whoever watches reads again.
+Watches may be over after each of the three, and changes missed: a watcher has to read again.
 """
 
 
@@ -68,7 +68,7 @@ class ClusterState(Protocol):
         """Delete a node and all below it; harmless if there is none."""
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """Return a node's data, None if there is no node. `watch`: tell the callbacks once when that changes."""
+        """Return a node's data, None if there is no node. `watch`: call the callbacks once when that changes."""
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return, for each path, what `get_data` returns, in as few requests as the implementation can."""
@@ -77,7 +77,7 @@ class ClusterState(Protocol):
         """Return a node's data and version, None if there is no node."""
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """Return the names of the nodes below, sorted; none if there is no node. `watch`: tell once when these change."""
+        """Return the names of the nodes below, sorted; none if there is no node. `watch`: call them once when these change."""
 
     def get_data_below(self, path: str) -> dict[str, bytes]:
         """Return the data of all nodes directly below, by name, in as few requests as the implementation can."""
@@ -89,7 +89,7 @@ class ClusterState(Protocol):
         """Create a node without data and those above it, where they are missing."""
 
     def register(self, callback: Callback) -> str:
-        """Let `callback` be told every event from now on, in order, in one thread; returns an id for `unregister`."""
+        """Call `callback` with every event from now on, in order, in one thread; returns an id for `unregister`."""
 
     def unregister(self, callback_id: str) -> None:
         """Tell the callback no more; harmless if it is not registered."""
@@ -143,8 +143,8 @@ _JOIN_S = 5.0  # a callback may wait for what the closing thread holds
 _log = logging.getLogger(__name__)
 
 
-class EventTeller:
-    """A queue of events, and the thread that tells them. A callback may use the cluster state, and may close it."""
+class EventDispatcher:
+    """A queue of events, and the thread that delivers them. A callback may use the cluster state, and may close it."""
 
     def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
@@ -165,8 +165,8 @@ class EventTeller:
         with self._lock:
             self._callbacks.pop(callback_id, None)
 
-    def tell(self, event: ClusterEvent) -> None:
-        """Have an event told after those before it."""
+    def put(self, event: ClusterEvent) -> None:
+        """Deliver an event after all earlier ones."""
         self._events.put(event)
 
     def close(self) -> None:
@@ -177,9 +177,9 @@ class EventTeller:
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
-            self._tell_all(event)
+            self._deliver(event)
 
-    def _tell_all(self, event: ClusterEvent) -> None:
+    def _deliver(self, event: ClusterEvent) -> None:
         with self._lock:
             callbacks = list(self._callbacks.values())
         for callback in callbacks:

@@ -16,7 +16,7 @@ from trident.cluster_errors import ClusterError, ClusterUnreachable
 from trident.servers.local_processes import stat_of
 
 _FORMAT = 1
-_APPLICATION = 0x54524944  # "TRID": another program's file of the same name is told from ours
+_APPLICATION = 0x54524944  # "TRID": distinguishes our file from another program's of the same name
 
 _SCHEMA = f"""
 CREATE TABLE node (path TEXT PRIMARY KEY, parent TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,
@@ -131,7 +131,7 @@ class SqliteFile:
 def prepare(path: Path, busy_s: float) -> None:
     """Make the file if there is none; one of another program or version is an error."""
     try:
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies may tell secrets
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies may hold secrets
     except OSError as error:
         raise ClusterError(f"the folder {path.parent} of the cluster cannot be made: {error.strerror}") from error
     file = SqliteFile(path, busy_s)
@@ -209,7 +209,7 @@ _LOCK = re.compile(r"POSIX\s+\S+\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)")
 
 
 def writers_of(file: Path) -> set[int]:
-    """Return the processes that hold a file, or what SQLite keeps beside it; none where the system does not tell."""
+    """Return the processes that hold a file, or what SQLite keeps beside it; none where the system does not show it."""
     try:
         files = {each.stat().st_ino for each in file.parent.glob(f"{file.name}*")}
         # Not by opening the file: to close it again would give back the locks of this process.

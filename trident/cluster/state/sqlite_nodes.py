@@ -91,7 +91,7 @@ def next_number(db: sqlite3.Connection) -> int:
 
 
 def journal_end(db: sqlite3.Connection) -> int:
-    """Return the number of the last entry of the journal, kept or not; 0 before the first."""
+    """Return the number of the last entry of the journal, even if it was removed; 0 before the first."""
     row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
     return 0 if row is None else int(row[0])
 
@@ -163,7 +163,7 @@ def _is_over(lease: Lease, awake_since: float) -> bool:
     now = time.monotonic()
     if lease.expires > now + lease.timeout:  # of an earlier start, on a system that does not number them
         return True
-    # While this process slept, or could not write, others may have been kept from renewing as well.
+    # While this process slept, or could not write, others may have been unable to renew as well.
     return lease.expires < now and now - awake_since > lease.timeout
 
 

@@ -1,4 +1,4 @@
-"""`SqliteSession`: one session in a cluster's SQLite file, kept by a thread that looks for changes and renews its lease."""
+"""`SqliteSession`: one session in a cluster's SQLite file; a thread looks for changes and renews its lease."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trident.cluster.state import sqlite_nodes
-from trident.cluster.state.cluster_state import ClusterEvent, EventKind, EventTeller, above
+from trident.cluster.state.cluster_state import ClusterEvent, EventDispatcher, EventKind, above
 from trident.cluster.state.sqlite_file import SqliteFile
 from trident.cluster_errors import ClusterError
 
@@ -22,9 +22,9 @@ _MAX_BUSY_S = 1.0
 class SqliteSession:
     """One session: its id, which changes when it was over and is begun again; its watches; and its thread."""
 
-    def __init__(self, path: Path, timeout_s: float, poll_s: float, teller: EventTeller) -> None:
-        self._timeout_s, self._poll_s, self._teller = timeout_s, poll_s, teller
-        # A connection of its own: SQLite tells it of changes by all others, those of this process included.
+    def __init__(self, path: Path, timeout_s: float, poll_s: float, dispatcher: EventDispatcher) -> None:
+        self._timeout_s, self._poll_s, self._dispatcher = timeout_s, poll_s, dispatcher
+        # A connection of its own: SQLite shows it the changes of all others, including other connections of this process.
         self._file = SqliteFile(path, min(_MAX_BUSY_S, timeout_s / 4))
         now = time.monotonic()
         with self._file.writing(durable=False) as db:
@@ -45,7 +45,7 @@ class SqliteSession:
             self._kicked.set()
 
     def begin_again(self) -> None:
-        """Begin another session if this one is over, and tell so."""
+        """Begin another session if this one is over, and report that."""
         with self.watches.lock:
             with self._file.writing(durable=False) as db:
                 if sqlite_nodes.is_open(db, self.id):
@@ -53,7 +53,7 @@ class SqliteSession:
                 self.id = sqlite_nodes.open_lease(db, self._timeout_s)
                 self.watches.forget(sqlite_nodes.journal_end(db))
             self._suspended = False
-            self._teller.tell(ClusterEvent("expired", ""))
+            self._dispatcher.put(ClusterEvent("expired", ""))
 
     def stop(self) -> None:
         """End the thread; the session is left to the caller."""
@@ -93,7 +93,7 @@ class SqliteSession:
                     return
                 entries: list[tuple[int, EventKind, str]] = db.execute(query, (self.watches.position,)).fetchall()
             for event in self.watches.read(entries):
-                self._teller.tell(event)
+                self._dispatcher.put(event)
 
     def _renew(self) -> None:
         with self._file.writing(durable=False) as db:
@@ -107,7 +107,7 @@ class SqliteSession:
             self.begin_again()
         if self._suspended:
             self._suspended = False
-            self._teller.tell(ClusterEvent("connected", ""))
+            self._dispatcher.put(ClusterEvent("connected", ""))
 
     def _end_others(self) -> None:
         with self._file.reading() as db:
@@ -116,13 +116,13 @@ class SqliteSession:
         with self._file.writing(durable=False) as db:
             for each in sqlite_nodes.lapsed(db, self.id, self._awake_since):
                 sqlite_nodes.end(db, each)
-        self._read_journal()  # of what is changed here, this connection is not told
+        self._read_journal()  # its own changes are not reported to this connection
 
     def _suspend(self, error: ClusterError) -> None:
         if not self._suspended:
             self._suspended = True
             _log.warning("the session is suspended: %s", error)
-            self._teller.tell(ClusterEvent("suspended", ""))
+            self._dispatcher.put(ClusterEvent("suspended", ""))
 
 
 # Watches of one session over the journal of a cluster's SQLite file.

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from trident.cluster.state import sqlite_nodes
 from trident.cluster.state.cluster_state import (
     Callback,
-    EventTeller,
+    EventDispatcher,
     Versioned,
     checked_data,
     checked_path,
@@ -56,8 +56,8 @@ class SqliteClusterState:
         prepare(path, session_timeout_s)
         # Two connections: who reads does not wait for a thread that waits to write.
         self._file, self._reader = SqliteFile(path, session_timeout_s), SqliteFile(path, session_timeout_s)
-        self._teller = EventTeller("cluster")
-        self._session = SqliteSession(path, session_timeout_s, poll_s, self._teller)
+        self._dispatcher = EventDispatcher("cluster")
+        self._session = SqliteSession(path, session_timeout_s, poll_s, self._dispatcher)
         self._closed = threading.Event()
 
     # ---- nodes -------------------------------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ class SqliteClusterState:
         checked_data(checked_way(path), data)
 
         def compare(db: sqlite3.Connection) -> bool:
-            found = sqlite_nodes.find(db, path)
-            if (None if found is None else found.version) != version:
+            node = sqlite_nodes.find(db, path)
+            if (None if node is None else node.version) != version:
                 return False
             sqlite_nodes.put(db, path, data)
             return True
@@ -114,8 +114,8 @@ class SqliteClusterState:
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         checked_path(path)
         watched = self._session.watches.watch_data if watch else None
-        found = self._read(path, watched, lambda db: sqlite_nodes.find(db, path))
-        return None if found is None else found.data
+        node = self._read(path, watched, lambda db: sqlite_nodes.find(db, path))
+        return None if node is None else node.data
 
     def get_versioned(self, path: str) -> Versioned | None:
         checked_path(path)
@@ -134,26 +134,26 @@ class SqliteClusterState:
         return self._read(path, None, lambda db: dict(db.execute(query, (path,))))
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
-        found = dict(self._select("SELECT path, data FROM node WHERE path IN", paths))
-        return [found.get(path) for path in paths]
+        data = dict(self._select("SELECT path, data FROM node WHERE path IN", paths))
+        return [data.get(path) for path in paths]
 
     def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
         """Return the data of all nodes directly below each path."""
-        found: dict[str, dict[str, bytes]] = {path: {} for path in paths}
+        below: dict[str, dict[str, bytes]] = {path: {} for path in paths}
         for parent, name, data in sorted(
-            self._select("SELECT parent, name, data FROM node WHERE parent IN", list(found))
+            self._select("SELECT parent, name, data FROM node WHERE parent IN", list(below))
         ):
-            found[parent][name] = data
-        return found
+            below[parent][name] = data
+        return below
 
     # ---- events and the session ----------------------------------------------------------------------------------------
 
     def register(self, callback: Callback) -> str:
-        """Let a callback be told every event from now on."""
-        return self._teller.register(callback)
+        """Call `callback` with every event from now on."""
+        return self._dispatcher.register(callback)
 
     def unregister(self, callback_id: str) -> None:
-        self._teller.unregister(callback_id)
+        self._dispatcher.unregister(callback_id)
 
     def close(self) -> None:
         if self._closed.is_set() or not self._file.is_ours:
@@ -167,7 +167,7 @@ class SqliteClusterState:
             _log.warning("the session ends with its lease: %s", error)
         self._file.close()
         self._reader.close()
-        self._teller.close()
+        self._dispatcher.close()
 
     def _write(self, act: Callable[[sqlite3.Connection], _T], durable: bool = True) -> _T:
         done = self._in_session(act, durable)

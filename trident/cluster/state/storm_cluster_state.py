@@ -1,4 +1,4 @@
-"""`StormClusterState`: what Nimbus, supervisors and drivers tell each other, with the operations of Storm's protocol.
+"""`StormClusterState`: what Nimbus, supervisors and drivers know of each other, with the operations of Storm's protocol.
 
 Ids and names of components are escaped as in addresses of pages where they have other characters than letters, digits and
 `_.-~`, so `a/b` is the node `a%2Fb`.
@@ -31,8 +31,8 @@ class _Kind(Protocol[_Record]):
 class StormClusterState:
     """Typed records over a `ClusterState`.
 
-    `watch`: what is registered at the state is told once when what was returned may have changed, or when the session was over
-    and another has begun.
+    `watch`: the callbacks registered at the state are called once when what was returned may have changed, or when the session
+    was over and another has begun.
 
     Raises
     ------
@@ -66,10 +66,10 @@ class StormClusterState:
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
         """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
         path = node_at(_ASSIGNMENTS, storm_id)
-        found = self.state.get_versioned(path)
-        if (None if found is None else Assignment.of_bytes(found.data)) != before:
+        node = self.state.get_versioned(path)
+        if (None if node is None else Assignment.of_bytes(node.data)) != before:
             return False
-        return self.state.compare_and_set(path, info.to_bytes(), None if found is None else found.version)
+        return self.state.compare_and_set(path, info.to_bytes(), None if node is None else node.version)
 
     # ---- topologies ---------------------------------------------------------------------------------------------------
 
@@ -92,11 +92,11 @@ class StormClusterState:
         return self.state.compare_and_set(node_at(_STORMS, storm_id), storm_base.to_bytes(), None)
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
-        """Replace a topology's record by `change` of it, whoever else changes it; None if there is no such topology."""
+        """Replace a topology's record by `change` of it, even while others change it; None if there is no such topology."""
         path = node_at(_STORMS, storm_id)
-        while (found := self.state.get_versioned(path)) is not None:
-            changed = change(_read(StormBase.of_bytes, path, found.data))
-            if self.state.compare_and_set(path, changed.to_bytes(), found.version):
+        while (node := self.state.get_versioned(path)) is not None:
+            changed = change(_read(StormBase.of_bytes, path, node.data))
+            if self.state.compare_and_set(path, changed.to_bytes(), node.version):
                 return changed
         return None
 
@@ -116,7 +116,7 @@ class StormClusterState:
         return self._children(_SUPERVISORS, watch)
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
-        """Return what a supervisor says of itself, None if it is not there."""
+        """Return what a supervisor says about itself, None if it is not there."""
         return self._record(SupervisorInfo, node_at(_SUPERVISORS, supervisor_id))
 
     def all_supervisor_info(self) -> dict[str, SupervisorInfo]:
@@ -148,10 +148,10 @@ class StormClusterState:
         A topology whose slot has sent none is not in the result.
         """
         paths = {storm_id: _beat(storm_id, *slot) for storm_id, slot in slots.items()}
-        found = zip(paths.items(), self.state.get_data_each(list(paths.values())), strict=True)
+        beats = zip(paths.items(), self.state.get_data_each(list(paths.values())), strict=True)
         return {
             storm_id: _read(WorkerHeartbeat.without_stats, path, data)
-            for (storm_id, path), data in found
+            for (storm_id, path), data in beats
             if data is not None
         }
 
@@ -162,8 +162,8 @@ class StormClusterState:
         """
         ids = self.heartbeat_storms() if storm_ids is None else list(storm_ids)
         paths = {node_at(_WORKERBEATS, storm_id): storm_id for storm_id in ids}
-        found = self.state.get_data_below_each(list(paths))
-        return {paths[path]: _read_all(WorkerHeartbeat, path, below) for path, below in found.items()}
+        beats = self.state.get_data_below_each(list(paths))
+        return {paths[path]: _read_all(WorkerHeartbeat, path, below) for path, below in beats.items()}
 
     def setup_heartbeats(self, storm_id: str) -> None:
         """Make room for the heartbeats of a topology."""
@@ -202,8 +202,8 @@ class StormClusterState:
         """Return the last errors of a topology by component."""
         above = node_at(_ERRORS, storm_id)
         paths = {f"{above}/{name}": text_of(name) for name in self.state.get_children(above)}
-        found = self.state.get_data_below_each(list(paths))
-        return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in found.items()}
+        errors = self.state.get_data_below_each(list(paths))
+        return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
 
     def error_topologies(self) -> list[str]:
         """Return the ids of the topologies that have errors."""
@@ -241,8 +241,8 @@ def _read_all(kind: _Kind[_Record], path: str, below: Mapping[str, bytes]) -> di
     return {text_of(name): _read(kind.of_bytes, f"{path}/{name}", data) for name, data in below.items()}
 
 
-def _newest_first(found: Mapping[str, ErrorInfo]) -> list[ErrorInfo]:
-    return [found[name] for name in sorted(found, reverse=True)]
+def _newest_first(errors: Mapping[str, ErrorInfo]) -> list[ErrorInfo]:
+    return [errors[name] for name in sorted(errors, reverse=True)]
 
 
 def _beat(storm_id: str, node: str, port: int) -> str:

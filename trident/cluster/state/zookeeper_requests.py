@@ -1,8 +1,8 @@
 """What a cluster's state asks of a ZooKeeper to change nodes. `at` is a node's path at the servers.
 
 A request whose answer is lost with the connection is sent again; whether the lost one was carried out is found by the number
-of its change. So what was done is never reported as refused. (Two clients that write the very same bytes at that moment may
-both be told that theirs was done.)
+of its change. So what was done is never reported as refused. (If two clients write the very same bytes at that moment, both
+may get a success.)
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class ClusterSession(ZooKeeperSession):
             raise _no_children(at) from error
         if answer.error is None or not answer.repeated:
             return answer.error is None
-        found = self._read(at)
-        if found is None or found[1].czxid <= before:
+        node = self._read(at)
+        if node is None or node[1].czxid <= before:
             return False
-        return bool(found[0] == data and found[1].ephemeralOwner == (self.id if ephemeral else 0))
+        return bool(node[0] == data and node[1].ephemeralOwner == (self.id if ephemeral else 0))
 
     def create_sequential(self, at: str, data: bytes) -> str:
         """Create a node whose name is `at` and the next number of the node above; returns its path at the servers."""
@@ -107,8 +107,8 @@ class ClusterSession(ZooKeeperSession):
         answer = self.call(lambda client: client.set_async(at, data, version), BadVersionError, NoNodeError)
         if answer.error is None or not answer.repeated:
             return answer.error is None
-        found = self._read(at)
-        return found is not None and found[0] == data and found[1].version == version + 1 and found[1].mzxid > before
+        node = self._read(at)
+        return node is not None and node[0] == data and node[1].version == version + 1 and node[1].mzxid > before
 
     def replace(self, at: str, data: bytes) -> bool:
         """Set a node of this session, or make it one; False if another client changed it in between: try again."""

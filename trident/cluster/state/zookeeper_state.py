@@ -1,6 +1,6 @@
 """`ZooKeeperClusterState`: the state of a cluster in a ZooKeeper, through kazoo.
 
-Watches at a ZooKeeper: each is told once, and ends with the connection.
+Watches at a ZooKeeper: each reports one change, and ends with the connection.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from trident.cluster.state.cluster_state import (
     Callback,
     ClusterEvent,
+    EventDispatcher,
     EventKind,
-    EventTeller,
     Versioned,
     checked_data,
     checked_path,
@@ -42,7 +42,7 @@ class ZooKeeperClusterState:
     hosts
         The servers: `host:port`, with commas in between.
     root
-        The node below which all is kept; it is made if there is none.
+        The node below which everything is stored; it is created if there is none.
     session_timeout_s
         How long this process may be out of touch before the servers end its session. They may have bounds of their own.
 
@@ -56,12 +56,12 @@ class ZooKeeperClusterState:
 
     def __init__(self, hosts: str, root: str = "/storm", session_timeout_s: float = 10.0) -> None:
         self._hosts, self._root = hosts, checked_way(root)
-        self._teller = EventTeller("cluster")
-        self._watches = ZooKeeperWatches(root, self._teller)
+        self._dispatcher = EventDispatcher("cluster")
+        self._watches = ZooKeeperWatches(root, self._dispatcher)
         try:
             self._session = ClusterSession(hosts, session_timeout_s, self._changed)
         except BaseException:
-            self._teller.close()
+            self._dispatcher.close()
             raise
         try:
             self._session.call(lambda client: client.ensure_path_async(root))
@@ -114,8 +114,8 @@ class ZooKeeperClusterState:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        found = self._read(path, watch)
-        return None if found is None else found.data
+        node = self._read(path, watch)
+        return None if node is None else node.data
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
         return self._session.data_of_each([self._at(path) for path in paths])
@@ -149,20 +149,20 @@ class ZooKeeperClusterState:
     # ---- events and the session ----------------------------------------------------------------------------------------
 
     def register(self, callback: Callback) -> str:
-        """Let a callback be told every event from now on."""
-        return self._teller.register(callback)
+        """Call `callback` with every event from now on."""
+        return self._dispatcher.register(callback)
 
     def unregister(self, callback_id: str) -> None:
-        self._teller.unregister(callback_id)
+        self._dispatcher.unregister(callback_id)
 
     def close(self) -> None:
         if self._session.is_ours:
             self._session.close()
-            self._teller.close()
+            self._dispatcher.close()
 
     def _read(self, path: str, watch: bool) -> Versioned | None:
-        found = self._found(path, watch, False, lambda client, at, fire: client.get_async(at, fire))
-        return None if found is None else Versioned(found[0], found[1].version)
+        node = self._found(path, watch, False, lambda client, at, fire: client.get_async(at, fire))
+        return None if node is None else Versioned(node[0], node[1].version)
 
     def _found(self, path: str, watch: bool, children: bool, ask: Ask) -> Any:
         """Ask for something and its statistics, and watch it; None if there is no node, then its creation is watched."""
@@ -190,7 +190,7 @@ class ZooKeeperClusterState:
             self._watches.forget()
         if change != "connected":
             _log.warning("the session at the ZooKeeper %s is %s", self._hosts, change)
-        self._teller.tell(ClusterEvent(change, ""))
+        self._dispatcher.put(ClusterEvent(change, ""))
 
 
 _KINDS: dict[str, EventKind] = {"CREATED": "created", "CHANGED": "changed", "DELETED": "deleted", "CHILD": "children"}
@@ -205,8 +205,8 @@ class ZooKeeperWatches:
         What the paths of nodes begin with at the servers.
     """
 
-    def __init__(self, root: str, teller: EventTeller) -> None:
-        self._root, self._teller = root, teller
+    def __init__(self, root: str, dispatcher: EventDispatcher) -> None:
+        self._root, self._dispatcher = root, dispatcher
         self._lock = threading.Lock()
         self._data: set[str] = set()
         self._children: set[str] = set()
@@ -229,7 +229,7 @@ class ZooKeeperWatches:
             return
         path = event.path[len(self._root) :] or "/"
         if self._take(kind, path):
-            self._teller.tell(ClusterEvent(kind, path))
+            self._dispatcher.put(ClusterEvent(kind, path))
 
     def _take(self, kind: EventKind, path: str) -> bool:
         """Stop waiting for what the event ends; returns whether it was waited for."""

@@ -1,6 +1,6 @@
 """What a batch changed, and what became of one partition.
 
-R16: no two partitions of a state write one key in one batch, as only an updater of the user's could.
+R16: no two partitions of a state write one key in one batch, as only a user's updater could.
 
 The driver compares what the partitions write before any of them commits. Of an opaque state that tasks commit it compares
 afterwards, before the batch is recorded: what an attempt wrote that is not recorded counts as never written.
@@ -71,12 +71,12 @@ class Updated(NamedTuple):
     keys: KeyCounts = NO_KEYS
 
 
-_MOST_BYTES = 64  # of a mark; a longer key is told by its hash
+_MOST_BYTES = 64  # of a mark; a longer key is represented by its hash
 _HASH_BYTES = 16
 
 
 def marks_of(state: State) -> list[bytes]:
-    """Return what tells the keys apart that the commit under way writes; nothing of a state that is no map."""
+    """Return a mark for each key that the commit under way writes; nothing for a state that is no map."""
     return [
         key
         if len(key) <= _MOST_BYTES

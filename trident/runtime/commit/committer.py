@@ -49,7 +49,7 @@ def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
         if isinstance(node, QueryNode):
             operations.append(node.function)
         elif isinstance(node, JoinWithinNode):
-            continue  # it calls no code of the user's
+            continue  # it calls no user code
         elif isinstance(node, WindowNode):
             operations.append(node.member.aggregator)
         elif isinstance(node, PersistNode):
@@ -63,14 +63,14 @@ class Committer:
     Attributes
     ----------
     is_quick
-        Whether all states take columns only, so that no code of the user's is called.
+        Whether all states take columns only, so that no user code is called.
 
     Parameters
     ----------
     states
         By name, the `State` of each partition.
     in_parallel
-        Applies a function to many partitions; `map`, or that of a thread pool for stores that answer over a network.
+        Applies a function to many partitions: `map`, or a thread pool's `map` for stores that answer over a network.
     exchanges
         By id, with their numbers of partitions.
     reach
@@ -104,7 +104,7 @@ class Committer:
         capture: bool = False,
         elsewhere: Collection[str] = (),
     ) -> Committed:
-        """Apply a batch to all states, but for those of the entries `elsewhere`, which executors have committed.
+        """Apply a batch to all states, except the entries `elsewhere`, which executors have committed.
 
         Parameters
         ----------
@@ -215,12 +215,14 @@ class Committer:
         done: Committed,
     ) -> dict[int, pa.Table]:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
-        kept = node.aggregation is None and len(states) > 1
-        work = inputs_kept(node, arrived) if kept else inputs_of(node, tables, len(states), node.id in self._columnar)
+        in_place = node.aggregation is None and len(states) > 1  # the stream's partitions become the state's
+        work = (
+            inputs_kept(node, arrived) if in_place else inputs_of(node, tables, len(states), node.id in self._columnar)
+        )
         if not work:
             return {}
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
-        if len(work) > 1 and kept:
+        if len(work) > 1 and in_place:
             values = self._update_together(node, txids, work, wanted, done)
         else:
             values = self._in_partitions(node, partial(self._update, node, txids, work, wanted), list(work), done)
@@ -337,14 +339,14 @@ def update_partition(
 def _begun(
     node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool, reach: Reach, bounds: Bounds
 ) -> pa.Table | None:
-    """Do of `update_partition` what is before the commit."""
+    """Do the part of `update_partition` before the commit."""
     with failing_at(node.id):
         _begin_commit(node, state, txid, reach)
         return _update(node, state, entries, wanted, bounds)
 
 
 def _ended(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
-    """Do of `update_partition` what is from the commit on."""
+    """Do the part of `update_partition` from the commit on."""
     with failing_at(node.id):
         _end_commit(node, state, txid, reach)
 

@@ -7,7 +7,7 @@
   speculates, such a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first
   run.
 - E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
-- E7  What goes wrong comes back as data; a store that refuses this driver's writers is told apart from all other failures.
+- E7  What goes wrong comes back as data; a store that refuses this driver's writers is distinguished from all other failures.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.shares import MOMENT, Now, PartitionPlace, moment_told, running_partitions
+from trident.runtime.windows.shares import MOMENT, Now, PartitionPlace, read_moment, running_partitions
 from trident.state.key_counts import counting_keys
-from trident.state.risks_told import suppress_warnings
+from trident.state.loss_warnings import suppress_warnings
 from trident.state.txid import Txid
 
 _FIRST_PAUSE_S = 1.0
@@ -87,7 +87,7 @@ class CommittingProgram(WorkerProgram):
         if not isinstance(node, (PersistNode, QueryNode)):
             yield from super().gather(entry, partition, frames, run, order, output)
             return
-        self._open.tidy()  # between two tasks, because a query may need more partitions at once than are kept
+        self._open.tidy()  # between two tasks, because a query may need more partitions at once than may stay open
         arrived = sorted((frame for frame in frames if not frame.step), key=lambda frame: (frame.port, frame.order))
         tables = [frame.data for frame in arrived]
         if isinstance(node, QueryNode):
@@ -151,7 +151,7 @@ class CommittingProgram(WorkerProgram):
     ) -> pa.Table | None:
         """Commit one partition of a window, or of a join over time; return the rows that it gives."""
         partitions = self.program.exchanges[node.id].partitions or 1
-        moment = moment_told((frame.data for frame in arrived if frame.port == MOMENT), now)
+        moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), now)
         tables = [frame.data for frame in arrived if frame.port != MOMENT]
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)
@@ -172,7 +172,7 @@ class CommittingProgram(WorkerProgram):
         """Commit a partition that this run has no rows for: another run of the task may have had some (E1).
 
         Without it, what that run has committed, or still commits, would stand, and the batch would be recorded without it.
-        What a task has staged counts only if the driver is told of it, so there a run without rows has nothing to do.
+        What a task has staged counts only once the driver knows of it, so there a run without rows has nothing to do.
         """
         if state.offers("stage"):
             return

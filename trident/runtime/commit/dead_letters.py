@@ -107,7 +107,7 @@ class DeadLetters:
 
     def __init__(self, folder: str | os.PathLike[str], captures: bool = True) -> None:
         self.folder, self.captures = Path(folder), captures
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     # ---- the driver -------------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class DeadLetters:
 
     def requests(self, log: LogState) -> list[Request]:
         """Return the requests of this log. A request that cannot be read is reported and left alone."""
-        found = []
+        requests = []
         try:
             paths = sorted(Path(entry) for entry in os.scandir(self.folder / _REQUESTS) if entry.name.endswith(".json"))
         except OSError:
@@ -166,15 +166,15 @@ class DeadLetters:
                 if count_of(letters) > _MOST:
                     raise ValueError(f"more than {_MOST:,} of them")
                 if data["incarnation"] == log.incarnation:
-                    found.append(Request(path, letters))
+                    requests.append(Request(path, letters))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                self.tell(f"{path} asks for no dead letters that could be understood: {error}")
-        return found
+                self.warn(f"{path} asks for no dead letters that could be understood: {error}")
+        return requests
 
-    def tell(self, problem: str) -> None:
+    def warn(self, problem: str) -> None:
         """Log a warning, once: a running driver looks every second."""
-        if problem not in self._told:
-            self._told.add(problem)
+        if problem not in self._warned:
+            self._warned.add(problem)
             logger.warning("%s", problem)
 
     # ---- files ------------------------------------------------------------------------------------------------------
@@ -184,13 +184,13 @@ class DeadLetters:
 
     def _files(self, incarnation: str) -> list[tuple[int, int]]:
         """Batch and attempt of each file of a log; foreign files in the folder are ignored."""
-        found = []
+        files = []
         for path in self.folder.glob(f"*.{incarnation}.jsonl"):
             match = _NAME.match(path.name)
             attempt = None if match is None else (int(match[1]), int(match[2]))
             if attempt is not None and path.name == self._path(*attempt, incarnation).name:
-                found.append(attempt)
-        return sorted(found)
+                files.append(attempt)
+        return sorted(files)
 
 
 def _of_this_version(data: dict[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, column
 
 
 def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Entries]:
-    """Return the rows of a batch for each partition of an updater's state: that of the stream in which they are."""
+    """Return the rows of a batch for each partition of an updater's state, which is the stream's partition that they are in."""
     frames = sorted((frame for frame in arrived if not frame.step), key=lambda frame: (frame.port, frame.order))
     tables: dict[int, list[pa.Table]] = {}
     for frame in frames:

@@ -63,7 +63,7 @@ class Flow:
         fragment = self._fragments[node]
         if not (rows or arrived or fragment.blocking):
             return
-        if partitions > 1 and not _tells_apart(fragment):
+        if partitions > 1 and not _depends_on_partitions(fragment):
             rows, partitions = {0: concatenated(rows.values())} if rows else {}, 1
         given = {at: [table] for at, table in rows.items() if table.num_rows}
         self._run.on_error.partitions = partitions
@@ -139,6 +139,6 @@ class paused_garbage_collection:  # noqa: N801 - used as a function
             gc.enable()
 
 
-def _tells_apart(fragment: Fragment) -> bool:
-    """Whether a step behind a node can tell several partitions from one."""
+def _depends_on_partitions(fragment: Fragment) -> bool:
+    """Whether a step behind a node gives another result for several partitions than for one."""
     return fragment.blocking or bool(most_kept(fragment.sinks))

@@ -1,4 +1,4 @@
-"""Which dead letters the next batch puts back, and the parts of it that do so.
+"""Which dead letters the next batch puts back, and the parts of the batch that contain them.
 
 The letters are part of a batch's definition, under `LETTERS`, and are logged like the definition of a transactional spout: a
 batch that is tried again puts the same letters back. The commit record holds the definition and so marks them as put back.
@@ -108,7 +108,7 @@ class Replays:
         try:
             return self._letters.of_batch(log, txid)
         except LogError as error:  # only the user who asked waits for them
-            self._letters.tell(f"topology {self._plan.topology}: {error}; they are not put back until it can be read")
+            self._letters.warn(f"topology {self._plan.topology}: {error}; they are not put back until it can be read")
             return None
 
     def size_of(self, definition: Ranges, log: LogState) -> int:

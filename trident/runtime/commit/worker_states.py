@@ -1,4 +1,4 @@
-"""The state partitions that a worker process holds open: opened when first needed, kept for the batches to come.
+"""The state partitions that a worker process holds open: opened when first needed, and reused by later batches.
 
 Spark pins no partition to a process. So a process may hold a partition that another one has committed since; what a state
 remembers across commits counts only if its own commit was the last one (`trident/state/wrappers/commit_memory.py`).

@@ -61,7 +61,7 @@ def _window(
         into[edge.target].append(along)
         out[edge.source].append(along)
     whole = sums[TOPOLOGY]
-    told = {
+    components = {
         id_: ComponentStatistics(
             operation,
             _figures(operation, sums[id_], sum(each.tuples for each in out[id_]), capacities[id_], whole),
@@ -70,7 +70,7 @@ def _window(
         )
         for id_, operation in operations.items()
     }
-    return WindowStatistics(window_s, difference.seconds, _of_topology(whole, told), told)
+    return WindowStatistics(window_s, difference.seconds, _of_topology(whole, components), components)
 
 
 def _figures(operation: ComponentDescription, sums: Sums, sent: int, capacity: float, whole: Sums) -> Figures:

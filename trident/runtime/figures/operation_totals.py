@@ -1,7 +1,7 @@
 """OperationTotals: what the operations of a topology did in its committed batches, in windows.
 
-What some batches counted is kept and then added up together, because adding up one batch after the other, by name, would
-take longer than some steps do.
+The counts of several batches are collected and then added up together, because adding up one batch after the other, by name,
+would take longer than some steps do.
 
 Names what the passes over fragments count: which operation each number belongs to, and as what.
 """
@@ -63,7 +63,7 @@ class OperationTotals:
         Parameters
         ----------
         in_executors
-            Whether tasks committed states, so that their fragments were those of the executors.
+            Whether tasks committed states, so that their fragments ran in the executors.
         """
         waiting, at = self._waiting, event.recorded_at
         if not waiting:
@@ -220,7 +220,7 @@ def _given(fragment: Fragment, source: str) -> Iterator[tuple[Key, int]]:
 
 
 def _took(operation: str, entry: str, own: list[str]) -> Iterator[tuple[Key, int]]:
-    """Iterate over what the time of a step means: it is contained in that of the entry."""
+    """Iterate over what the time of a step means: it is part of the entry's time."""
     yield Key(operation, "busy_ns"), 1
     for measure in own:
         yield Key(entry, measure), -1

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 class _Order(NamedTuple):
     active: bool
-    rested: threading.Event  # set once an order to rest is carried out
+    rested: threading.Event  # set once the topology has come to rest
 
 
 class Activation:
@@ -85,7 +85,7 @@ class Activation:
             self.last = self._coordinator.newest
             logger.info("topology %s: deactivated; batches up to %d are finished", self._topology, self.last)
         if self._coordinator.last_txid >= self.last and not rested.is_set():
-            self._tell(False)  # not before: another attempt at a batch may ask a spout
+            self._notify(False)  # not before: another attempt at a batch may ask a spout
             rested.set()
         return False
 
@@ -101,11 +101,11 @@ class Activation:
 
     def _go_on(self) -> bool:
         self.last = None
-        self._tell(True)
+        self._notify(True)
         logger.info("topology %s: activated; it goes on after batch %d", self._topology, self._coordinator.last_txid)
         return True
 
-    def _tell(self, active: bool) -> None:
+    def _notify(self, active: bool) -> None:
         for spout in self._spouts:
             try:
                 if active:
@@ -113,7 +113,9 @@ class Activation:
                 else:
                     spout.deactivate()
             except Exception:  # it is still asked, or not; what is wrong with it shows when it is asked
-                logger.exception("topology %s: a spout raised when told that it is active: %s", self._topology, active)
+                logger.exception(
+                    "topology %s: a spout raised when notified that it is active: %s", self._topology, active
+                )
 
 
 _LONGEST_S = 1.0
@@ -151,7 +153,7 @@ class StartGate:
         return self._polling.at <= now and not self._is_held() and self._coordinator.may_start(now)
 
     def wait_s(self, now: float) -> float:
-        """Return how long nothing can be started, if there is no news."""
+        """Return how long nothing can be started, unless a message comes."""
         start_time, wait = self._coordinator.start_time(), _LONGEST_S
         if not self._is_held() and (self._coordinator.may_start(now) or start_time > now):
             wait = min(wait, max(self._polling.at, start_time) - now)

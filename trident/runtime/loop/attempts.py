@@ -1,4 +1,4 @@
-"""The work on one attempt, in any thread: it is started, processed, committed; each result is sent to the loop as news."""
+"""The work on one attempt, in any thread: it is started, processed, committed; each result is sent to the loop as a message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trident.errors import FencedError, describe
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
-from trident.runtime.loop.batch import Batch, Mail, News, Observer
+from trident.runtime.loop.batch import Batch, LoopInbox, LoopMessage, Observer
 from trident.runtime.loop.batch_time import now_of
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
@@ -36,17 +36,23 @@ class Attempts:
     Parameters
     ----------
     work
-        Notes which thread works on which attempt, to find code of the user's that does not return.
-    mail
-        Where the news goes.
+        Notes which thread works on which attempt, to find user code that does not return.
+    inbox
+        Where the results go.
     """
 
     def __init__(
-        self, opened: OpenedTopology, sources: Sources, execution: Execution, work: Work, observe: Observer, mail: Mail
+        self,
+        opened: OpenedTopology,
+        sources: Sources,
+        execution: Execution,
+        work: Work,
+        observe: Observer,
+        inbox: LoopInbox,
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
         self._sources, self._execution = sources, execution
-        self._work, self._observe, self._tell = work, observe, mail.tell
+        self._work, self._observe, self._report = work, observe, inbox.put
         self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
 
     def start(self, batch: Batch, alone: bool, txids: Txids) -> None:
@@ -65,7 +71,7 @@ class Attempts:
             batch.runner = self._runner.of_size(size)
             parts = self._sources.cut(batch)
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
-            self._tell(News(batch.attempt, failure=error.failure))
+            self._report(LoopMessage(batch.attempt, failure=error.failure))
             return
         batch.empty, batch.tasks = not parts, len(parts)
         batch.lane = self._execution.lane_of(batch.runner, size, alone)
@@ -78,22 +84,22 @@ class Attempts:
             self._work.begin(batch.attempt, watched=batch.lane.in_loop)
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         try:
-            news = self._processed(batch, parts, order)
+            message = self._processed(batch, parts, order)
         finally:
             self._work.end(batch.attempt)
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
-        self._tell(news)
+        self._report(message)
 
-    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> News:
+    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> LoopMessage:
         attempt = batch.attempt
         try:
             if order is not None:
                 order = replace(order, txids=self._fenced(batch, order.txids))
             output = batch.runner.process(attempt, parts, order)
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            return _news_of(attempt, error, "spark")
-        return _failed(attempt, output) if output.failure is not None else News(attempt, output=output)
+            return _failure_message(attempt, error, "spark")
+        return _failed(attempt, output) if output.failure is not None else LoopMessage(attempt, output=output)
 
     def _fenced(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Mapping[str, Sequence[Txid]]:
         """Return the txids as this attempt's tasks must see the partitions of the states.
@@ -107,36 +113,36 @@ class Attempts:
             return self._committer.fence(self._roaming, txids)
 
     def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
-        """Apply a processed attempt to all states: first those that tasks commit, then those of this process."""
-        news = None
+        """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
+        message = None
         try:
             txids = txids if batch.commits_now else self._fenced(batch, txids)
-            news = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
+            message = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            news = _news_of(batch.attempt, error, "spark")
-        if news is None:
+            message = _failure_message(batch.attempt, error, "spark")
+        if message is None:
             self._work.begin(batch.attempt, watched=True, commits=True)
             try:
-                news = self._committed(batch, txids)
+                message = self._committed(batch, txids)
             except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
-                news = _news_of(batch.attempt, error, "commit")
+                message = _failure_message(batch.attempt, error, "commit")
             finally:
                 self._work.end(batch.attempt)
-        self._tell(news)
+        self._report(message)
 
-    def _committed_in_tasks(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News | None:
+    def _committed_in_tasks(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> LoopMessage | None:
         """Commit what Spark keeps; None if that went well. The loop ends the attempt if this takes too long."""
         batch.output = batch.runner.commit(batch.output, _order(batch, txids))
         return _failed(batch.attempt, batch.output) if batch.output.failure is not None else None
 
-    def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News:
+    def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> LoopMessage:
         self._observe("committing", batch.attempt)
         elsewhere, now = batch.runner.commits, now_of(batch.definitions)
         committed = self._committer.commit(txids, batch.output, now, batch.capture, elsewhere)
         if batch.retried:
             committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
         self._observe("committed", batch.attempt)
-        return News(batch.attempt, committed=committed)
+        return LoopMessage(batch.attempt, committed=committed)
 
     def cancel(self, batch: Batch) -> None:
         """Ask the runner to stop with an attempt; its result is ignored in any case."""
@@ -150,19 +156,19 @@ def _order(batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Order:
     return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
 
 
-def _news_of(attempt: TransactionAttempt, error: BaseException, where: str) -> News:
+def _failure_message(attempt: TransactionAttempt, error: BaseException, where: str) -> LoopMessage:
     """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
     if isinstance(error, StepFailed):
         fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
-        return News(attempt, failure=error.failure, error=fenced)
+        return LoopMessage(attempt, failure=error.failure, error=fenced)
     if isinstance(error, Exception):
-        return News(attempt, failure=failure_of(where, error))
-    return News(attempt, error=error)
+        return LoopMessage(attempt, failure=failure_of(where, error))
+    return LoopMessage(attempt, error=error)
 
 
-def _failed(attempt: TransactionAttempt, output: TaskOutput) -> News:
+def _failed(attempt: TransactionAttempt, output: TaskOutput) -> LoopMessage:
     fenced = FencedError(*output.fenced) if output.fenced else None
-    return News(attempt, failure=output.failure, error=fenced)
+    return LoopMessage(attempt, failure=output.failure, error=fenced)
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:

@@ -105,20 +105,20 @@ class Throttle:
         throttled = {name: spout.coordinator for name, spout in spouts.items()} if target_s else {}
         self._spouts = {name: one for name, one in throttled.items() if one.offers("throttle")}
         self._pressure = BackPressure(target_s)
-        self._told = 1.0
+        self._sent = 1.0
 
     @property
     def share(self) -> float:
         """How much the spouts may read of what they would, from 0.001 to 1."""
         return self._pressure.share
 
-    def tell(self) -> None:
-        """Tell the spouts, if the share has changed; `StepFailed` if one of them raises."""
-        if self._pressure.share != self._told:
+    def send(self) -> None:
+        """Send the spouts their share, if it has changed; `StepFailed` if one of them raises."""
+        if self._pressure.share != self._sent:
             for name, coordinator in self._spouts.items():
                 with failing_at(name):
                     coordinator.throttle(self._pressure.share)
-            self._told = self._pressure.share
+            self._sent = self._pressure.share
 
     def took(self, share: float | None, seconds: float, bytes_spilled: int = 0) -> None:
         """Note how long a batch took, and whether it spilled; `share` is None if it was defined before this driver's share."""

@@ -1,4 +1,4 @@
-"""Batch, News and Mail: what the loop knows about a running attempt, and what other threads report about one."""
+"""Batch, LoopMessage and LoopInbox: what the loop knows about a running attempt, and what other threads report about one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Definitions = Mapping[str, Definition]
 
 
 class Undecided(NamedTuple):
-    """What only reading tells of a batch.
+    """What only reading a batch shows about it.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Lane:
     process, commit
         Call a function there, at once or later.
     in_loop
-        Whether that is the loop's own thread. Then the loop does nothing else meanwhile; it cannot even notice a timeout.
+        Whether the loop's own thread runs it. Then the loop does nothing else meanwhile; it cannot even notice a timeout.
     brief
         Whether an attempt takes hardly any time there, so that the next batch waits for it.
     """
@@ -141,7 +141,7 @@ class Batch:
     waiting
         The events of threads that wait for this batch and no later one.
     undecided
-        What only its processing tells; None once that is known.
+        What only its processing shows; None once that is known.
     asked_for
         The events that were waited for when the spouts were asked.
     cost_s
@@ -186,7 +186,7 @@ class Batch:
         return cls(attempt, defined.definitions, times, runner, capture, undecided=defined.undecided)
 
 
-class News(NamedTuple):
+class LoopMessage(NamedTuple):
     """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
 
     attempt: TransactionAttempt | None = None  # None only wakes the loop
@@ -196,23 +196,23 @@ class News(NamedTuple):
     error: BaseException | None = None
 
 
-class Mail:
-    """The news that the loop has not handled yet."""
+class LoopInbox:
+    """The messages that the loop has not handled yet."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
 
-    def tell(self, news: News) -> None:
-        """Add news, from any thread."""
-        self._queue.put(news)
+    def put(self, message: LoopMessage) -> None:
+        """Add a message, from any thread."""
+        self._queue.put(message)
 
     @property
-    def is_there(self) -> bool:
-        """Whether there is news now."""
+    def has_messages(self) -> bool:
+        """Whether there is a message now."""
         return not self._queue.empty()
 
-    def take(self, wait_s: float = 0.0) -> News | None:
-        """Return the oldest news; None if there is none within `wait_s` seconds."""
+    def take(self, wait_s: float = 0.0) -> LoopMessage | None:
+        """Return the oldest message; None if none comes within `wait_s` seconds."""
         try:
             return self._queue.get(timeout=wait_s)
         except queue.Empty:

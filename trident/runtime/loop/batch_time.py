@@ -82,8 +82,8 @@ class BatchTime:
                 return None
             now = clock_ms if previous is None or again else max(clock_ms, previous["now"])
         first, *behind = self._brought(now, None if has_tuples or again else previous)
-        told = {"levels": behind} if behind else {}
-        return {"now": now, "tuples_at": first, **told, **({"begins_again": True} if again else {})}
+        behind_levels = {"levels": behind} if behind else {}
+        return {"now": now, "tuples_at": first, **behind_levels, **({"begins_again": True} if again else {})}
 
     @staticmethod
     def ahead(clock_ms: int, time: Mapping[str, Any] | None) -> bool:

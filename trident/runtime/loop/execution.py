@@ -56,7 +56,7 @@ class OneByOne:
         self._pools = pools
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
-        """Leave only what Spark runs to other threads, so that the loop can tell that it is overdue."""
+        """Leave only what Spark runs to other threads, so that the loop can notice that it is overdue."""
         return LOOP if runner.here else self._pools
 
 
@@ -96,8 +96,8 @@ def _pools(opened: OpenedTopology) -> Lane:
 
 
 def _goes_by_size(opened: OpenedTopology, plan: Plan) -> bool:
-    """Whether the time that a batch takes goes by its size alone: no user code and no server is involved."""
+    """Whether the time that a batch takes depends on its size alone: no user code and no server is involved."""
     emitters = opened.runner.program.emitters.values()
-    # A spout of the user's own may wait for its source.
+    # A user's own spout may wait for its source.
     at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
     return at_hand and is_all_in_memory(plan) and opened.committer.is_quick and only_kernels(plan)

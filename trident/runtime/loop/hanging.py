@@ -1,4 +1,4 @@
-"""Finds code of the user's that does not return: at which step and tuple a thread is.
+"""Finds user code that does not return: at which step and tuple a thread is.
 
 It reads the thread's stack when it is asked, so no thread has to note its place for each tuple.
 """
@@ -57,7 +57,7 @@ class Asked(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call of the user's code that has not returned."""
+    """A call of user code that has not returned."""
 
     frame: FrameType  # of the function that the step called
     step: FrameType
@@ -102,7 +102,7 @@ class Work:
             self._begun.pop(asked, None)
 
     def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
-        """Return a watched batch whose thread has been in one call of the user's code for `limit_s` seconds, and the place.
+        """Return a watched batch whose thread has been in one call of user code for `limit_s` seconds, and the place.
 
         One thread calls this again and again. A call hangs if two looks that far apart, and every look between them, find
         it. Many short calls may take as long as they like.
@@ -123,10 +123,10 @@ class Work:
 
     def hanging_batch(self, limit_s: float, failures: Callable[[int], int]) -> BatchFailedError | None:
         """Return `overdue` as the error that ends the topology; `failures` says how often a batch failed before."""
-        found = self.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
-        if found is None:
+        overdue = self.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
+        if overdue is None:
             return None
-        txid, failure = found
+        txid, failure = overdue
         return BatchFailedError(txid, failures(txid) + 1, failure.step, None, failure.cause)
 
     def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
@@ -152,9 +152,9 @@ class Work:
         stacks = sys._current_frames()  # noqa: SLF001  as above
         for thread in () if begun is None else self._threads(begun):
             innermost = stacks.get(thread)
-            found = None if innermost is None else _place(innermost)
-            if found is not None:
-                return found
+            place = None if innermost is None else _place(innermost)
+            if place is not None:
+                return place
         return "", ""
 
     def _threads(self, begun: _Begun) -> list[int]:
@@ -162,10 +162,10 @@ class Work:
 
 
 def _call(innermost: FrameType | None) -> _Call | None:
-    """Return what a step called of the user's code; None if the thread is elsewhere.
+    """Return the call of user code that a step made; None if the thread is elsewhere.
 
-    A store is not the user's code, whoever calls it: it has limits of its own, and a large commit may take long. But the
-    operations that it calls are.
+    A store does not count as user code, no matter who calls it: it has limits of its own, and a large commit may take long.
+    But the operations that it calls do.
     """
     frame, users, is_operation = innermost, None, False
     while frame is not None and frame.f_code not in MARKED:

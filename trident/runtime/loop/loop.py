@@ -2,7 +2,7 @@
 
 - R1  A batch is defined after all before it: `MasterBatchCoordinator` hands out the txids.
 - R2  Its commit begins after the record of the batch before is durable.
-- R3  Its failure ends its attempt and those of all later batches; news of such an attempt is ignored.
+- R3  Its failure ends its attempt and the attempts of all later batches; messages of such an attempt are ignored.
 - R4  It is tried again, later each time, until its tries are used up; then the topology ends, and nothing is lost.
 - R5  All that a restart needs is in the log before anything depends on it: first the definition, last the record.
 """
@@ -23,7 +23,7 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.activity import Activation, StartGate
 from trident.runtime.loop.attempts import Attempts, txids_of
-from trident.runtime.loop.batch import Batch, BatchTimes, Defined, Mail, News, Observer
+from trident.runtime.loop.batch import Batch, BatchTimes, Defined, LoopInbox, LoopMessage, Observer
 from trident.runtime.loop.capturing import Capturing
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
@@ -44,12 +44,12 @@ _LOOK_AT_OWNER_S = 2.0
 _SHORT_S = 1.0
 _LATE_IN_A_ROW = 2
 _COLD_S = 30.0
-"""What an attempt on Spark has at least that may have to start Python workers: Spark ends those of a job that failed."""
+"""The least time for an attempt on Spark that may have to start Python workers: Spark ends the workers of a failed job."""
 _ENDED = {"processing": "processed", "commit": "committed"}
 
 
 class BatchLoop:
-    """Runs batches until told to stop or until it must stop.
+    """Runs batches until it is asked to stop or has to.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ class BatchLoop:
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
         self._observe = observer or (lambda point, attempt: None)
-        self._mail = Mail()
+        self._inbox = LoopInbox()
         self._work = Work(opened.commit_threads)
         self._sources = Sources(opened, clock, self._work)
-        self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
+        self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._inbox)
         most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
@@ -86,7 +86,7 @@ class BatchLoop:
         self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
         self._batches: dict[int, Batch] = {}
         self._polling = SpoutPoller(config.poll_interval_ms / 1000, log.state.txid)
-        self.activity = Activation(self._name, self._coordinator, _told_of_activity(opened), active)
+        self.activity = Activation(self._name, self._coordinator, _notified_of_activity(opened), active)
         self._starting = StartGate(
             self._coordinator, self._retrying, self._polling, self._batches, opened.runner, self.activity
         )
@@ -105,7 +105,7 @@ class BatchLoop:
 
     def wake(self) -> None:
         """Make the loop look now for what may begin."""
-        self._mail.tell(News())
+        self._inbox.put(LoopMessage())
 
     def set_active(self, active: bool) -> None:
         """Begin batches, or no more; those that have begun are finished in any case."""
@@ -126,7 +126,7 @@ class BatchLoop:
         return done
 
     def hanging(self) -> BatchFailedError | None:
-        """Return the error of a batch that hangs in code of the user's where the loop itself cannot notice or fail it."""
+        """Return the error of a batch that hangs in user code where the loop itself cannot notice or fail it."""
         return self._work.hanging_batch(self._config.message_timeout_s, self._coordinator.failures)
 
     def at_work(self, moved: float) -> RunningBatch | None:
@@ -152,10 +152,10 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            wait_s = 0.0 if self._mail.is_there else self._starting.wait_s(self._clock.monotonic())
-            self._handle(self._mail.take(wait_s))
+            wait_s = 0.0 if self._inbox.has_messages else self._starting.wait_s(self._clock.monotonic())
+            self._handle(self._inbox.take(wait_s))
         while self._is_committing():  # a clean stop leaves no half-done batch
-            self._handle(self._mail.take(1.0))
+            self._handle(self._inbox.take(1.0))
             self._fail_overdue(self._clock.monotonic())
 
     def _is_committing(self) -> bool:
@@ -167,10 +167,10 @@ class BatchLoop:
         return AttemptStatus.COMMITTING in self._coordinator.active().values()
 
     def turn(self) -> bool:
-        """In place of `run`, one step: begin what may begin, handle one piece of news; return whether there was one."""
+        """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
         self._begin()
-        self._handle(news := self._mail.take())
-        return news is not None
+        self._handle(message := self._inbox.take())
+        return message is not None
 
     def _begin(self) -> None:
         now = self._clock.monotonic()
@@ -189,31 +189,29 @@ class BatchLoop:
         """Raise what ends the topology: a batch failed for good and all before it are committed."""
         self._retrying.raise_fatal(self._log.state.txid)
 
-    def _handle(self, news: News | None) -> None:
-        if news is None or news.attempt is None:
+    def _handle(self, message: LoopMessage | None) -> None:
+        if message is None or message.attempt is None:
             return
-        if not self._coordinator.is_live(
-            news.attempt
-        ):  # a store fences its writers when a later attempt of ours begins
-            logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
+        if not self._coordinator.is_live(message.attempt):  # a store fences its writers when our later attempt begins
+            logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, message.attempt)
             return
-        if news.error is not None:
-            raise news.error
-        batch = self._batches[news.attempt.txid]
+        if message.error is not None:
+            raise message.error
+        batch = self._batches[message.attempt.txid]
         try:
-            if news.failure is not None:
-                raise StepFailed(news.failure)
-            if news.committed is not None:
-                self._record(batch, news.committed)
-            elif news.output is not None:
-                self._processed(batch, news.output)
+            if message.failure is not None:
+                raise StepFailed(message.failure)
+            if message.committed is not None:
+                self._record(batch, message.committed)
+            elif message.output is not None:
+                self._processed(batch, message.output)
         except StepFailed as error:  # of a worker, a state or a spout
-            self._fail(news.attempt, error.failure)
+            self._fail(message.attempt, error.failure)
 
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
     def _start_batches(self) -> None:
-        """Start as many batches as may be in flight; tell the threads that wait for the spouts' end when it is reached."""
+        """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached."""
         now = self._clock.monotonic()
         waiting = self._polling.begin(now)
         while self._starting.may_start(now):
@@ -322,7 +320,7 @@ class BatchLoop:
         self._late = 0
         self._retrying.has_answered(attempt.txid)
         self._observe("recorded", attempt)
-        self._opened.tell_recorded()
+        self._opened.publish_recorded()
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         sources = self._sources
@@ -351,7 +349,7 @@ class BatchLoop:
                 cause += (
                     f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
                 )
-            self._tell_late(limit)
+            self._warn_late(limit)
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
             self._sources.throttle.timed_out(self._batches[attempt.txid].share)
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure(where, None, cause))
@@ -365,14 +363,14 @@ class BatchLoop:
         limit = self._config.message_timeout_s
         return max(limit, _COLD_S) if batch.cold and not batch.runner.here else limit
 
-    def _tell_late(self, limit: float) -> None:
+    def _warn_late(self, limit: float) -> None:
         """Say what may be wrong once one attempt after the other takes too long: each starts as cold as the one before."""
         self._late += 1
         if self._late == _LATE_IN_A_ROW:
             logger.warning(
                 "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
                 "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
-                "workers, and those of the next one prepare your operations again",
+                "workers, and the next attempt's prepare your operations again",
                 self._name,
                 self._late,
                 limit,
@@ -405,5 +403,5 @@ class BatchLoop:
         self._polling.ask_at_once()
 
 
-def _told_of_activity(opened: OpenedTopology) -> list[BatchCoordinator]:
+def _notified_of_activity(opened: OpenedTopology) -> list[BatchCoordinator]:
     return [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]

@@ -1,4 +1,4 @@
-"""Says when spouts are asked for the next batch, and tells the threads that wait until the spouts have no more."""
+"""Says when spouts are asked for the next batch, and wakes the threads that wait until the spouts have no more."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SpoutPoller:
         self._promised.clear()
 
     def had_nothing(self, now: float, cost_s: float = 0.0) -> None:
-        """Note that the spouts were asked and had nothing; `cost_s`: how long that kept a core busy."""
+        """Note that the spouts were asked and had nothing; `cost_s`: how long that took on a core."""
         self.at, self.is_idle = now + max(self._interval_s, cost_s / _IDLE_LOAD), True
 
     def started(self, batch: Batch, asked: bool, waiting: Waiting, now: float) -> None:
@@ -91,7 +91,7 @@ class SpoutPoller:
                 self._counted_from = batch.attempt.txid
 
     def completed(self, batch: Batch, now: float) -> None:
-        """As `started`, of a batch of which only reading told what it has."""
+        """As `started`, for a batch that had to be read to see what it has."""
         self.started(batch, True, batch.asked_for, now)
 
     def dropped(self, batch: Batch, in_flight: Mapping[int, Batch], now: float, is_end: bool) -> None:

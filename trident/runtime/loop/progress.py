@@ -59,7 +59,7 @@ class Progress:
     Parameters
     ----------
     kept
-        How many batches are kept.
+        How many batches are remembered.
     run_id
         The name of this run.
     placements
@@ -189,7 +189,7 @@ class Progress:
     def sources(self) -> tuple[list[dict[str, Any]], float]:
         """Return the rows of each source in this run with its lag, and which share of their limits they may use now."""
         with self._lock:
-            told = [
+            sources = [
                 {
                     "description": name,
                     "numInputRows": self._rows.get(name, 0),
@@ -197,7 +197,7 @@ class Progress:
                 }
                 for name, lag in self._lags.items()
             ]
-            return told, self._share
+            return sources, self._share
 
     def metrics(self) -> dict[str, int]:
         """Return what operations counted in all batches of this run."""
@@ -212,7 +212,7 @@ class Progress:
 
     @property
     def usual_s(self) -> float:
-        """How long the batches that are kept took on average, in seconds; 0 before the first."""
+        """How long the recent batches took on average, in seconds; 0 before the first."""
         recent = self.events()
         return sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
 

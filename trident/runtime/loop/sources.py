@@ -39,7 +39,7 @@ class Sources:
 
     def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
         self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
-        self._sync, self._topology, self._told_ahead = bool(opened.lasting), opened.plan.topology, 0
+        self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
         self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
@@ -73,7 +73,7 @@ class Sources:
         What the log has from an earlier attempt is reused.
         """
         logged = self._log.state.definitions.get(txid, {})
-        self.throttle.tell()
+        self.throttle.send()
         asked = {
             name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
             for name in self._spouts
@@ -111,7 +111,7 @@ class Sources:
     def _settle(
         self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
     ) -> Definitions | None:
-        """Log what is known of a batch and return it; None, and nothing is logged, if it is nothing."""
+        """Log what is known of a batch and return it; None, and nothing is logged, if nothing is known."""
         given = _given(asked, time)
         if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
@@ -125,19 +125,19 @@ class Sources:
     def _time_of(
         self, now: int, txid: int, in_flight: Mapping[int, Batch], asked: Mapping[str, Definition | None]
     ) -> Definition | None:
-        """Return the time of a batch of which the spouts said this; None if it is none, or no window uses the time."""
+        """Return the time of a batch whose spouts said this; None if there is no batch, or if no window uses the time."""
         if self._time is None:
             return None
         logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
         time = self._time.define(
             now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged), may_begin_again=self._may_begin_again
         )
-        if time is not None and self._time.ahead(now, time) and time["now"] != self._told_ahead:
-            self._told_ahead = time["now"]
-            self._tell_ahead(now, time["now"])
+        if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
+            self._warned_ahead = time["now"]
+            self._warn_ahead(now, time["now"])
         return time
 
-    def _tell_ahead(self, now: int, ahead: int) -> None:
+    def _warn_ahead(self, now: int, ahead: int) -> None:
         """Say that the time of the batch stands still, since when and until when."""
         at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
         logger.warning(
@@ -234,10 +234,10 @@ class Sources:
         txid = batch.attempt.txid
         for name, definition in of_spouts(batch.definitions):
             # A call that does not return delays the next batch; this one is committed.
-            self._work.ask(txid + 1, name, self._tell, name, txid, definition)
+            self._work.ask(txid + 1, name, self._succeeded, name, txid, definition)
         self.throttle.took(batch.share, batch.times.own_s, batch.output.bytes_spilled)
 
-    def _tell(self, name: str, txid: int, definition: Definition) -> None:
+    def _succeeded(self, name: str, txid: int, definition: Definition) -> None:
         self._coordinators[name].success(txid, definition)
         self.lags.ask(name, definition)
 
@@ -251,7 +251,7 @@ def _any(asked: Mapping[str, Definition | None]) -> bool:
 
 
 def _given(asked: Mapping[str, Definition | None], time: Definition | None) -> Definitions:
-    """Return the definitions of those that have something, and the time."""
+    """Return the definitions of the spouts that have something, and the time."""
     given = {name: definition for name, definition in asked.items() if definition is not None}
     return given if time is None else {**given, TIME: time}
 

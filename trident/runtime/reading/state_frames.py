@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def columns_of(state: StateNode) -> Fields:
-    """Return the columns of a state's rows: the fields of its key, and that of its value.
+    """Return the columns of a state's rows: the fields of its key, and the field of its value.
 
     The value has the name that the aggregate's output was given, `value` where an updater decides what it is; with a `_` at
     its end if a field of the key has that name.
@@ -48,7 +48,7 @@ def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
 
 
 def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Return rows as a table; a column whose type is not declared gets that of its values.
+    """Return rows as a table; a column whose type is not declared gets its values' type.
 
     Raises
     ------

@@ -7,7 +7,7 @@ from typing import Any
 
 from trident.errors import KeyConflictError, UnsupportedOperation
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
-from trident.state.encoding.equal_keys import OneForm, told_apart
+from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import Key, State
 from trident.state.txid import Snapshot
 
@@ -47,8 +47,8 @@ class StatePartitions:
         """Read the one value of a state without keys."""
         if not self._asks_all:
             return self._read_total(partition_of_total(len(self._instances)), snapshot)
-        found = [self._read_total(partition, snapshot) for partition in range(len(self._instances))]
-        return _only(found, self._name, "its value")[0]
+        totals = [self._read_total(partition, snapshot) for partition in range(len(self._instances))]
+        return _only(totals, self._name, "its value")[0]
 
     def own(self, page: Sequence[Key], partition: int, snapshot: Snapshot) -> list[Key]:
         """Return those keys of a page of a partition that are listed there: partitions may each list the keys of all."""
@@ -147,7 +147,7 @@ class RowListing:
         return self._partitions[0].offers("key_pages")
 
     def at(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
-        """Return all rows, or those of one partition; of a state without keys its value, if there is one."""
+        """Return all rows, or the rows of one partition; for a state without keys its value, if there is one."""
         chosen = range(len(self._partitions)) if only is None else [only]
         state = self._partitions[0]
         if not self.has_keys:
@@ -194,7 +194,7 @@ def begins(key: Sequence[Any], prefix: Any) -> bool:
         return True
     if isinstance(prefix, str):
         return isinstance(key[0], str) and key[0].startswith(prefix)
-    first, wanted = told_apart([tuple(key[: len(prefix)]), tuple(prefix)])
+    first, wanted = typed_keys([tuple(key[: len(prefix)]), tuple(prefix)])
     return first == wanted
 
 

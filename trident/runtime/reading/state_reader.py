@@ -35,7 +35,7 @@ class StateReader:
 
     @property
     def txid(self) -> int:
-        """The batch as of which the last call read; for a new reader the last committed one."""
+        """The batch whose state the last call read; for a new reader the last committed one."""
         return self._log.now().txid if self._view.txid is None else self._view.txid
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:

@@ -23,7 +23,7 @@ class StoreCheck:
     name
         The state's name.
     partitions
-        Its instances. Those without sentinels (a state of the user's) are not compared.
+        Its instances. Instances without sentinels (a user's own state) are not compared.
     log
         Returns the state of the log now.
     clock

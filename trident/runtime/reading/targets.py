@@ -32,8 +32,8 @@ def load_topology(target: str) -> TridentTopology:
     TopologyError
         The module cannot be imported, or the name is not a topology.
     """
-    found: TridentTopology = load_one_of(target, (TridentTopology,))
-    return found
+    topology: TridentTopology = load_one_of(target, (TridentTopology,))
+    return topology
 
 
 def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None) -> Any:
@@ -47,12 +47,12 @@ def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None
             f"{target!r}: expected MODULE:TOPOLOGY, as in word_count:topology or examples/word_count.py:topology"
         )
     module = _module(name, folder)
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise NoSuchTarget(f"module {name!r} has no {attribute!r}{_offer(module, attribute)}")
-        found = getattr(found, part)
-    return _made(found, name, attribute, kinds)
+        value = getattr(value, part)
+    return _made(value, name, attribute, kinds)
 
 
 def folder_of(target: str) -> Path:
@@ -101,9 +101,9 @@ def _why(error: Exception) -> str:
         line = f": {error.text.strip()}" if error.text else ""
         return f"{type(error).__name__}: {error.msg}, in {error.filename}, line {error.lineno}{line}"
     package = ((error.name if isinstance(error, ImportError) else None) or "").partition(".")[0]
-    found = getattr(sys.modules.get(package), "__file__", None)
-    if package in ("states", "spouts") and found and _OURS not in Path(found).parents[1:2]:
-        return f"{found} hides the package {package!r} of trident-spark ({error}): give that file or its folder another name"
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if package in ("states", "spouts") and file and _OURS not in Path(file).parents[1:2]:
+        return f"{file} hides the package {package!r} of trident-spark ({error}): give that file or its folder another name"
     return f"{describe(error)}{_place(error)}"
 
 
@@ -125,17 +125,17 @@ def _place(error: Exception) -> str:
     return f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
 
 
-def _made(found: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
-    made = found
-    if not isinstance(found, kinds) and callable(found):
+def _made(value: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
+    made = value
+    if not isinstance(value, kinds) and callable(value):
         try:
-            made = found()
+            made = value()
         except TridentError:
             raise
         except Exception as error:  # a user's function may raise anything
             raise TopologyError(f"{module}:{attribute}() failed: {describe(error)}{_place(error)}") from error
     if not isinstance(made, kinds):
-        what = f"{attribute}() returned a" if made is not found else f"{attribute} is a"
+        what = f"{attribute}() returned a" if made is not value else f"{attribute} is a"
         raise TopologyError(
             f"{module}:{what} {type(made).__name__}; expected a {' or '.join(kind.__name__ for kind in kinds)} or a function "
             "without arguments that returns one"

@@ -62,12 +62,12 @@ class StateView:
     columns
         Names and types of the rows: the key's fields, then the value.
     free_keys
-        Whether an updater of the user's chooses the keys.
+        Whether a user's updater chooses the keys.
 
     Attributes
     ----------
     txid
-        The batch as of which the last read was; None before the first.
+        The batch whose state the last call read; None before the first.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class StateView:
         free_keys: bool = False,
         columns: Fields = Fields(),
     ) -> Any:
-        """Return what a query function gets: a view, or a state of the user's itself."""
+        """Return what a query function gets: a view, or the user's own state itself."""
         if partitions[0].offers("multi_get") or partitions[0].offers("multi_get_at"):
             return StateView(partitions, snapshot, name, now, check=check, free_keys=free_keys, columns=columns)
         return state_for_query(partitions, name, free_keys)
@@ -114,8 +114,8 @@ class StateView:
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
 
-        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field. Values are equal
-        as those of the field's type are: 1 is 1.0 for a double.
+        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field. Values are
+        compared as the field's type compares them: 1 is 1.0 for a double.
 
         Raises
         ------

@@ -77,7 +77,7 @@ class BatchSpoutExecutor(BatchCoordinator):
     """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job.
 
     Different from Storm: a batch without rows is one only if `emit_batch` returns True, so an idle spout costs no empty
-    batches; one that says neither True nor False is told so, once. The definition of a transactional spout holds a checksum
+    batches; if it returns neither, a warning says so, once. The definition of a transactional spout holds a checksum
     of the rows, which a replay is compared with.
     """
 

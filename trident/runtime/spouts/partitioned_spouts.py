@@ -104,7 +104,7 @@ def _looks(conf: Mapping[str, Any]) -> _Looking:
 
 
 class PartitionsCoordinator(BatchCoordinator):
-    """The driver's side of any partitioned spout; runs that of the user. Completed by processing."""
+    """The driver's side of any partitioned spout; runs the user's. Completed by processing."""
 
     def __init__(
         self, name: str, coordinator: PartitionedCoordinator, reader: PartitionReader, looking: _Looking
@@ -114,7 +114,7 @@ class PartitionsCoordinator(BatchCoordinator):
         self._tables: dict[int, dict[str, pa.Table]] = {}  # what the driver has read, by batch and partition
 
     def offers(self, method: str) -> bool:
-        """Whether there is a method in place of the default; the lag is that of the user's coordinator."""
+        """Whether there is a method in place of the default; the lag comes from the user's coordinator."""
         return self._coordinator.offers(method) if method == "lag" else super().offers(method)
 
     def lag(self, definition: Definition) -> Lag | None:
@@ -146,8 +146,8 @@ class PartitionsCoordinator(BatchCoordinator):
         if not any(one.rows or one.metadata != last.get(one.partition) for one in given):
             return None
         entries = {one.partition: _entry(one) for one in given if one.rows}
-        kept = {**last, **{one.partition: one.metadata for one in given}}
-        others = {name: one for name, one in kept.items() if name not in entries and one is not None}
+        latest = {**last, **{one.partition: one.metadata for one in given}}
+        others = {name: metadata for name, metadata in latest.items() if name not in entries and metadata is not None}
         return {"read": entries, "kept": others, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
@@ -176,7 +176,7 @@ class PartitionsCoordinator(BatchCoordinator):
         self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Forget the batch and tell the user's coordinator."""
+        """Forget the batch and notify the user's coordinator."""
         self._tables.pop(txid, None)
         self._coordinator.success(txid, last_metadata(definition))
 

@@ -37,7 +37,7 @@ class RichSpoutBatchExecutor(BatchCoordinator):
     attempt, or when the topology ends. After a crash the source itself must hand out again what was not acknowledged.
 
     Different from Storm: a batch ends with the first call that emits nothing, always, and has `max_batch_size` tuples at most,
-    also if one call emits more. Ids are kept until their batch is committed or fails, however long that takes.
+    also if one call emits more. Ids are remembered until their batch is committed or fails, however long that takes.
     """
 
     spout_type = SpoutType.NON_TRANSACTIONAL
@@ -169,7 +169,7 @@ def slices(table: pa.Table, parallelism: int) -> list[pa.Table]:
 
 
 def table_of_emitted(call: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Build a table from rows that a call of the user's has emitted; `SpoutError` if they do not fit the fields."""
+    """Build a table from the rows that a spout's call has emitted; `SpoutError` if they do not fit the fields."""
     try:
         return table_of(fields, rows)
     except (pa.ArrowException, TypeError, ValueError) as error:

@@ -23,10 +23,10 @@ def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool)
         The meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
     """
     before = _recorded(log)
-    found = changes(before, now)
-    if found and not allow:
-        raise TopologyChangedError(topology, "\n".join(f"  {change}" for change in found))
-    for change in found:
+    differences = changes(before, now)
+    if differences and not allow:
+        raise TopologyChangedError(topology, "\n".join(f"  {change}" for change in differences))
+    for change in differences:
         logger.warning("topology %s: %s; taken as it is, because allow_changed_topology is set", topology, change)
     for name in dropped(before, now):
         logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)

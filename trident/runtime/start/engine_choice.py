@@ -46,7 +46,7 @@ def most_pending(runner: Runner, config: Config) -> int:
     return runner.most_pending if isinstance(runner, PacesBatches) else config.max_spout_pending or ALONE
 
 
-def tell_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
+def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
     """Log which loads have no effect, because their steps run in the driver's process."""
     unplaced = commit_loads(plan, in_executors) if config.engine != "in_process" else list(plan.resources)
     if unplaced:

@@ -81,7 +81,7 @@ class OpenedTopology:
     _views: dict[str, StateView] = field(default_factory=dict)
 
     def view(self, name: str) -> StateView:
-        """Open a state for reading; closed with the topology. `TridentError` naming the states if there is no such one."""
+        """Open a state for reading; closed with the topology. `TridentError` lists the states if none has this name."""
         plan = self.plan
         if name not in plan.states:
             raise TridentError(f"topology {plan.topology!r} has no state {name!r}; it has {list(plan.states)}")
@@ -92,8 +92,8 @@ class OpenedTopology:
             self.closers.add("views", self._views[name].close)
         return self._views[name]
 
-    def tell_recorded(self) -> None:
-        """Tell states that publish their contents which batch the log holds."""
+    def publish_recorded(self) -> None:
+        """Let states that publish their contents know which batch the log holds."""
         for name, state in self.publishing:
             state.recorded(self.log.state.snapshot(name))
 
@@ -153,7 +153,7 @@ def open_topology(
             placements,
             publishing,
         )
-        opened.tell_recorded()
+        opened.publish_recorded()
         return opened
     except BaseException:
         closers.close()

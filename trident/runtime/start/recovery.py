@@ -220,10 +220,10 @@ def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
     place = instance.place
     what = f"claim the place of {place or 'a state'}"
     for left in reversed(range(_TRIES)):
-        found = instance.read_sentinel()
+        sentinel = instance.read_sentinel()
         log.check_owner()  # after the read: a driver that claims the log later finds another sentinel than it read
-        if found is not None and is_foreign(found, place):
-            raise StatePlaceError(what, place, found.place)
+        if sentinel is not None and is_foreign(sentinel, place):
+            raise StatePlaceError(what, place, sentinel.place)
         try:
             instance.move_sentinel(claim, force=True)
             return

@@ -93,7 +93,7 @@ def _collect(step: str, table: pa.Table, node: Any, out: Emitted, on_error: Tupl
 def _append(
     step: Step, new: tuple[str, ...], table: pa.Table, parents: pa.Array | None, columns: list[pa.Array]
 ) -> pa.Table:
-    """Return the kept columns, each row repeated as often as it emitted (once without `parents`), and the new columns."""
+    """Return the columns that stay, each row repeated as often as it emitted (once without `parents`), and the new columns."""
     emitted = dict(zip(new, columns, strict=True))
     old = table.select([name for name in step.keep if name not in emitted])
     if parents is not None and old.num_columns:

@@ -5,7 +5,7 @@ A failure comes back from a worker as data, because an exception of a Spark task
 Marks the functions that call the user's code, so that a call which does not return can be found on a thread's
 stack.
 
-Each of them says how its own locals tell the step and the tuple: nothing is noted while it runs, so a call costs nothing.
+Each of them says which of its locals hold the step and the tuple: nothing is noted while it runs, so a call costs nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Failure:
     waits_for
         What does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the cause.
     is_mistake
-        True if code of the user's raised at a tuple what is the same at each try with the same tuples (`can_heal`).
+        True if user code raised at a tuple, and would do so at each try with the same tuples (`can_heal`).
     details
         The traceback.
     left_out

@@ -59,7 +59,7 @@ def window_runs(node: WindowNode) -> str:
 
 
 def only_kernels(plan: Plan) -> bool:
-    """Whether no code of the user's runs before the states, so that the time of a batch depends on its size only."""
+    """Whether no user code runs before the states, so that the time of a batch depends on its size only."""
     fragments = plan.fragments.values()
     steps = [step.node for fragment in fragments for step in fragment.steps]
     steps += [exchange.node for exchange in plan.exchanges.values()]

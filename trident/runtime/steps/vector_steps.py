@@ -158,7 +158,7 @@ def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
 
 
 def _declared(function: ArrowFunction, outputs: Fields) -> Fields:
-    """Return the outputs under the function's own names, which are those of the columns of a batch that it returns."""
+    """Return the outputs under the function's own names, which the columns of the batch that it returns have."""
     return Fields.of(function.output.names, outputs.types)
 
 

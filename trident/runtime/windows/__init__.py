@@ -1,4 +1,4 @@
-"""Windows, and joins over time: what is kept between batches, and what comes of it.
+"""Windows, and joins over time: what they hold between batches, and what they emit.
 
 Begin with `firing.py` (one batch of a window); `grid.py` says where windows lie, `kept_windows.py` what the state holds.
 `join_update.py` is one batch of a join over time.

@@ -48,15 +48,15 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = one_form(table.select(list(node.group.names)).take(pa.array(firsts)), node.group.names)
     names: list[Key] = list(zip(repeat("key"), *(keys.column(name).to_pylist() for name in keys.column_names)))
-    before, kept = _read(state, names, values, node.config)
-    held = _held(node, with_column(table, _KEY, ids), before, kept, run)
+    before, stored = _read(state, names, values, node.config)
+    held = _held(node, with_column(table, _KEY, ids), before, stored, run)
     _write(state, names, held, node)
     return _results(node, held, keys, run)
 
 
 @dataclass(frozen=True)
 class _Held:
-    """Everything that is kept for the keys of a batch, by the number of the key.
+    """Everything that the state holds for the keys of a batch, by the number of the key.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class _Held:
 
 
 def _values(node: WindowNode) -> Fields:
-    """The columns that are kept beside the key."""
+    """The columns that are stored beside the key."""
     fields = content_fields(node)
     names = [name for name in fields.names if name not in node.group.names]
     return fields.select(names) if names else NOTHING
@@ -110,15 +110,15 @@ def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig
     return np.array([record[3] for record in records], np.int64), [record[4:] for record in records]
 
 
-def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[Any]]], run: StepRun) -> _Held:
-    """Put the kept rows and those of the batch together."""
+def _held(node: WindowNode, table: pa.Table, before: Ints, stored: list[list[list[Any]]], run: StepRun) -> _Held:
+    """Put the stored rows and the batch's together."""
     values, width = _values(node), Grid.of(node.config).width if node.combines else 1
     ids = table.column(_KEY).to_numpy()
     new = with_column(table, PANE, (before[ids] + _ranks(ids)) // width)
     key = Fields.of([_KEY, PANE], ["bigint", "bigint"])
     if node.combines:
         new = partials(node, new, key, run)
-    rows = pa.concat_tables([_stored(values, kept, before, width), new.select([_KEY, PANE, *values.names])])
+    rows = pa.concat_tables([_stored(values, stored, before, width), new.select([_KEY, PANE, *values.names])])
     if node.combines:
         rows = merged(node, rows, key, run)
     rows = rows.sort_by([(_KEY, "ascending"), (PANE, "ascending")])
@@ -137,14 +137,14 @@ def _ranks(ids: Ints) -> Ints:
     return ranks
 
 
-def _stored(values: Fields, kept: list[list[list[Any]]], counts: Ints, width: int) -> pa.Table:
-    """The rows that were kept, each with the number of its key and its pane."""
-    sizes = np.array([len(columns[0]) for columns in kept], np.int64)
-    ids = np.repeat(np.arange(len(kept)), sizes)
+def _stored(values: Fields, stored: list[list[list[Any]]], counts: Ints, width: int) -> pa.Table:
+    """The stored rows, each with the number of its key and its pane."""
+    sizes = np.array([len(columns[0]) for columns in stored], np.int64)
+    ids = np.repeat(np.arange(len(stored)), sizes)
     last = (counts - 1) // width
     panes = np.repeat(last - sizes + 1, sizes) + _ranks(ids)
     schema = schema_of(Fields.of([_KEY, PANE], ["bigint", "bigint"]).concat(values))
-    columns = zip(schema.types[2:], zip(*kept, strict=True), strict=True)
+    columns = zip(schema.types[2:], zip(*stored, strict=True), strict=True)
     arrays = [pa.array(list(chain.from_iterable(of_keys)), type_) for type_, of_keys in columns]
     return pa.table([pa.array(ids, pa.int64()), pa.array(panes, pa.int64()), *arrays], schema=schema)
 
@@ -155,8 +155,8 @@ def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> N
     firsts = held.at(slice(None), (held.after // slide + 1) * slide - length).tolist()
     stops = held.starts[1:].tolist()
     columns = [held.rows.column(name).to_pylist() for name in _values(node).names]
-    kept = [[column[first:stop] for first, stop in zip(firsts, stops, strict=True)] for column in columns]
-    records = [[_VERSION, length, slide, *record] for record in zip(held.after.tolist(), *kept, strict=True)]
+    stored = [[column[first:stop] for first, stop in zip(firsts, stops, strict=True)] for column in columns]
+    records = [[_VERSION, length, slide, *record] for record in zip(held.after.tolist(), *stored, strict=True)]
     state.multi_put(names, encode_many(records))
 
 

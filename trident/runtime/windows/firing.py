@@ -193,9 +193,9 @@ class _Update:
         return runs[len(runs) - mergeable(runs, self._node.combines) :]
 
     def _pane(self, pane: int, runs: Sequence[Chunks], read: dict[Chunks, _Rows]) -> _Rows:
-        """The rows of some runs of a pane, then those of this batch."""
-        kept = [rows for run in runs for rows in read[run]]
-        return [*kept, *self._new[pane].to_batches()] if pane in self._new else kept
+        """The rows of some runs of a pane, then this batch's."""
+        stored = [rows for run in runs for rows in read[run]]
+        return [*stored, *self._new[pane].to_batches()] if pane in self._new else stored
 
     def _table(self, rows: _Rows) -> pa.Table:
         return pa.Table.from_batches(rows, self._store.schema)

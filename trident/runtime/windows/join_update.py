@@ -46,12 +46,12 @@ def update_join(
     place
         Which partition it is.
     """
-    kept = KeptJoin(node, state, place)
+    store = KeptJoin(node, state, place)
     came = side_tables(node, tables)
-    watermarks = _moved(node, kept.watermarks, moment)
-    new = [_in_time(node, at, kept.watermarks) for at in zip(range(2), came, strict=True)]
-    sides, keys = _brought_together(node, kept, new, watermarks)
-    return _joined(node, kept, sides, keys, watermarks, bounds)
+    watermarks = _moved(node, store.watermarks, moment)
+    new = [_in_time(node, at, store.watermarks) for at in zip(range(2), came, strict=True)]
+    sides, keys = _brought_together(node, store, new, watermarks)
+    return _joined(node, store, sides, keys, watermarks, bounds)
 
 
 def _moved(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Watermarks:
@@ -69,10 +69,10 @@ def _in_time(node: JoinWithinNode, numbered: tuple[int, pa.Table], watermarks: W
     watermark = watermarks[at]
     if watermark is None or not table.num_rows:
         return table
-    kept = table.filter(pc.greater_equal(table.column(0), watermark))
-    if kept.num_rows < table.num_rows:
-        count_again({f"{node.state}/late": table.num_rows - kept.num_rows})
-    return kept
+    in_time = table.filter(pc.greater_equal(table.column(0), watermark))
+    if in_time.num_rows < table.num_rows:
+        count_again({f"{node.state}/late": table.num_rows - in_time.num_rows})
+    return in_time
 
 
 # ---- the rows of all keys that a batch concerns ------------------------------------------------------------------------
@@ -80,18 +80,18 @@ def _in_time(node: JoinWithinNode, numbered: tuple[int, pa.Table], watermarks: W
 
 @dataclass
 class _Side:
-    """What is known of one side: kept rows, then those of the batch.
+    """What is known of one side: stored rows, then the batch's.
 
     Attributes
     ----------
     rows
         `$id` (the number of the key), `$at`, `MET`, and the fields beside the key.
-    kept
-        How many of them were kept.
+    old
+        How many of them were stored before this batch.
     """
 
     rows: pa.Table
-    kept: int
+    old: int
 
     @property
     def timed(self) -> Timed:
@@ -106,7 +106,7 @@ class _Keys:
     Attributes
     ----------
     rows
-        The key fields of each, named as those of the left side.
+        The key fields of each, named as on the left side.
     stored
         The keys that the state may have.
     """
@@ -116,20 +116,20 @@ class _Keys:
 
 
 def _brought_together(
-    node: JoinWithinNode, kept: KeptJoin, new: Sequence[pa.Table], watermarks: Watermarks
+    node: JoinWithinNode, store: KeptJoin, new: Sequence[pa.Table], watermarks: Watermarks
 ) -> tuple[list[_Side], _Keys]:
-    """Read what is kept for the keys of the batch, and for those that are due."""
+    """Read the rows for the keys of the batch, and for the keys that are due."""
     schema = schema_of(node.sides[0].key)
     parts = [
         table.select(list(side.key.names)).rename_columns(schema.names)
         for side, table in zip(node.sides, new, strict=True)
     ]
-    parts.append(kept.due_keys(watermarks))
+    parts.append(store.due_keys(watermarks))
     whole = one_form(pa.concat_tables([part.cast(schema) for part in parts]), schema.names)
     ids, keys = _numbered(whole)
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
-    for side, table, own, before in zip(node.sides, new, of_sides, kept.read(keys.stored), strict=False):
+    for side, table, own, before in zip(node.sides, new, of_sides, store.read(keys.stored), strict=False):
         columns = [pa.array(own, pa.int64()), table.column(0), pa.array(np.zeros(len(own), bool)),
                    *(table.column(name) for name in side.rest)]  # fmt: skip
         sides.append(_Side(pa.concat_tables([before, pa.table(columns, schema=before.schema)]), before.num_rows))
@@ -160,11 +160,11 @@ def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
 
 
 def _joined(
-    node: JoinWithinNode, kept: KeptJoin, sides: list[_Side], keys: _Keys, watermarks: Watermarks, bounds: Bounds
+    node: JoinWithinNode, store: KeptJoin, sides: list[_Side], keys: _Keys, watermarks: Watermarks, bounds: Bounds
 ) -> pa.Table:
-    found = _pairs(node, sides, bounds)
+    met_pairs = _pairs(node, sides, bounds)
     stored, alone = [], []
-    for at, (side, in_pairs) in enumerate(zip(sides, found, strict=True)):
+    for at, (side, in_pairs) in enumerate(zip(sides, met_pairs, strict=True)):
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
         met[in_pairs] = True
         ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
@@ -174,26 +174,26 @@ def _joined(
             over |= ends < watermark
         alone.append(np.flatnonzero(over & ~met) if node.sides[1 - at].outer else np.empty(0, np.int64))
         stored.append(side.rows.set_column(2, MET, pa.array(met)).filter(pa.array(~over)))
-        again = ~over & (kept.was_opened(at, ends) | (np.arange(len(ends)) >= side.kept))
+        again = ~over & (store.was_opened(at, ends) | (np.arange(len(ends)) >= side.old))
         if again.any():
-            kept.look_again(at, keys.rows.take(pa.array(side.timed.ids[again])), ends[again], watermark)
-    kept.write(keys.stored, stored, watermarks)
-    left = np.concatenate([found[0], alone[0], np.full(len(alone[1]), -1)])
-    right = np.concatenate([found[1], np.full(len(alone[0]), -1), alone[1]])
+            store.look_again(at, keys.rows.take(pa.array(side.timed.ids[again])), ends[again], watermark)
+    store.write(keys.stored, stored, watermarks)
+    left = np.concatenate([met_pairs[0], alone[0], np.full(len(alone[1]), -1)])
+    right = np.concatenate([met_pairs[1], np.full(len(alone[0]), -1), alone[1]])
     return _rows(node, sides, keys, left, right)
 
 
 def _pairs(node: JoinWithinNode, sides: list[_Side], bounds: Bounds) -> tuple[Ints, Ints]:
-    """Return the rows that meet in this batch: a new left one and any right one, or a kept left one and a new right one."""
+    """Return the rows that meet in this batch: a new left row and any right row, or a stored left row and a new right row."""
     left, right = (side.timed for side in sides)
     given = sum(side.rows.num_rows for side in sides)
-    before, made = np.arange(sides[0].kept), [0]
+    before, made = np.arange(sides[0].old), [0]
 
     def check(count: int) -> None:
         bounds.check_step(made[0] + count, given)
         made[0] += count
 
-    came = np.arange(sides[0].kept, len(left.ids)), np.arange(sides[1].kept, len(right.ids))
+    came = np.arange(sides[0].old, len(left.ids)), np.arange(sides[1].old, len(right.ids))
     first = pairs(left.take(came[0]), right, node.earliest_us, node.latest_us, check)
     second = pairs(left.take(before), right.take(came[1]), node.earliest_us, node.latest_us, check)
     return np.concatenate([came[0][first[0]], second[0]]), np.concatenate([first[1], came[1][second[1]]])
@@ -238,7 +238,7 @@ def pairs(left: Timed, right: Timed, earliest: int, latest: int, check: Callable
     Returns
     -------
     tuple
-        int64, one per pair: the number of the left row, ascending, and that of the right row, by time for each left one.
+        int64, one per pair: the numbers of the left row, ascending, and of the right row, by time for each left row.
     """
     if not len(left.ids) or not len(right.ids):
         return np.empty(0, np.int64), np.empty(0, np.int64)

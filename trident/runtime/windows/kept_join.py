@@ -34,7 +34,7 @@ from trident.state.encoding.codec import decode, decode_found, encode, encode_ma
 from trident.state.interfaces import Key
 
 MET = "$met"
-"""The column that says whether a kept row has met another one."""
+"""The column that says whether a stored row has met another one."""
 
 _VERSION = 1
 _PANES = 16
@@ -120,8 +120,8 @@ class KeptJoin:
             runs = self._panes.directory.panes.get(pane, [])
             merged = runs[len(runs) - mergeable(runs, True) :]
             read = self._panes.read(merged)
-            kept = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
-            self._panes.add(pane, _distinct(pa.concat_tables([kept, rows])), merged)
+            stored = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
+            self._panes.add(pane, _distinct(pa.concat_tables([stored, rows])), merged)
 
     def _numbers(self, side: int, ends: Ints, watermark: int) -> Ints:
         """Return the pane of each row."""
@@ -135,7 +135,7 @@ class KeptJoin:
     # ---- rows by key ------------------------------------------------------------------------------------------------
 
     def read(self, keys: Sequence[Key]) -> list[pa.Table]:
-        """Return the rows kept for some keys: for each side a table of `MET`, the mark of the side and the fields.
+        """Return the rows stored for some keys: for each side a table of `MET`, the mark of the side and the fields.
 
         A first column `$id` has the place of the row's key in `keys`; the key's own fields are left out.
         """

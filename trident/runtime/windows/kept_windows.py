@@ -159,9 +159,9 @@ class WindowStore:
     # ---- another number of partitions ------------------------------------------------------------------------------
 
     def _begin(self, key: Fields) -> None:
-        """Begin the directory: empty, or with what another number of partitions kept of this one's keys.
+        """Begin the directory: empty, or with what another number of partitions had stored for this one's keys.
 
-        All partitions do so in the same commit, and partition 0 removes what was kept before. Each reads the state as after
+        All partitions do so in the same commit, and partition 0 removes what they had stored. Each reads the state as after
         the batch before, whatever the others wrote meanwhile; so a replay moves the same rows again.
         """
         place = self._place
@@ -170,7 +170,7 @@ class WindowStore:
         count = first.elsewhere or (1 if first.content else 0)
         if count == place.partitions:
             raise CorruptValueError(
-                f"read {place.key('windows')!r} of a window: it is not there, but the window was kept in {count} partitions; "
+                f"read {place.key('windows')!r} of a window: it is not there, but the window was stored in {count} partitions; "
                 "the store lost what it had acknowledged (an eviction, an expiry)"
             )
         self.taken_from = [PartitionPlace(partition, count) for partition in range(count)]

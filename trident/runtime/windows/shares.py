@@ -7,8 +7,8 @@ depend on the number of partitions.
 What a task sends to the partitions of a window, or of a join over time, that executors commit: rows, and the
 moment.
 
-Every partition must know the moment of the whole batch. So each task tells all of them the moment of its own rows, and each
-puts together what all tasks told it.
+Every partition must know the moment of the whole batch. So each task sends all of them the moment of its own rows, and each
+partition combines what all tasks sent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Now(NamedTuple):
     ms
         In milliseconds since 1970.
     begins_again
-        Whether time begins again with this batch, because it was ahead. Only then is it earlier than that of the batch before.
+        Whether time begins again with this batch, because it was ahead. Only then is it earlier than the batch before's.
     """
 
     ms: int
@@ -101,7 +101,7 @@ def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None
 
 
 def together(moments: Iterable[Moment]) -> Moment:
-    """Return the moment of a batch from those of its pieces; there is at least one."""
+    """Return the moment of a batch from the moments of its pieces; there is at least one."""
     first, *others = moments
     for one in others:
         reached = tuple(map(_later, first.reached, one.reached))
@@ -157,7 +157,7 @@ def _key_of(node: OverTime, table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]
 
 
 MOMENT = -1
-"""The port of a table that tells a moment."""
+"""The port of a table that carries a moment."""
 
 _SCHEMA = pa.schema(
     [("given", pa.int64()), ("left", pa.int64()), ("right", pa.int64()), ("panes", pa.list_(pa.int64()))]
@@ -170,19 +170,19 @@ def pieces_of(
     """Give what a task sends for its rows: the number of the partition, the port (`MOMENT`, or 0) and a table."""
     moment = moment_of(node, tables)
     row = {"given": moment.given, "left": moment.reached[0], "right": moment.reached[1], "panes": list(moment.panes)}
-    told = pa.Table.from_pylist([row], schema=_SCHEMA)
+    sent = pa.Table.from_pylist([row], schema=_SCHEMA)
     for partition in range(partitions):
-        yield partition, MOMENT, told
+        yield partition, MOMENT, sent
     for partition, rows in sorted(shares_of(node, tables, partitions).items()):
         for table in rows:
             yield partition, 0, table
 
 
-def moment_told(tables: Iterable[pa.Table], now: Now | None) -> Moment:
-    """Return the moment of a batch from what all tasks told; without rows there is nothing but the time of the batch."""
-    told = [
+def read_moment(tables: Iterable[pa.Table], now: Now | None) -> Moment:
+    """Return the moment of a batch from what all tasks sent; without rows there is nothing but the time of the batch."""
+    sent = [
         Moment(row["given"], (row["left"], row["right"]), panes=tuple(row["panes"]))
         for table in tables
         for row in table.to_pylist()
     ]
-    return replace(together([Moment(0), *told]), now=now)
+    return replace(together([Moment(0), *sent]), now=now)

@@ -28,7 +28,7 @@ AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
 """Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples."""
 
 NOTHING = Fields.of(["$"], ["boolean"])
-"""The column that is kept for an aggregator without inputs, because a table needs a column to have rows."""
+"""The column that stands in for an aggregator without inputs, because a table needs a column to have rows."""
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
 
@@ -64,15 +64,15 @@ def _by_pane(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
         return partials(node, table, node.group, run)
     at = table.column(AT).to_numpy()
     panes = at // Grid.of(node.config).width
-    found, sizes = np.unique(panes, return_counts=True)
-    if len(found) == 1:  # the usual case in small batches: one column less to group by
+    distinct, sizes = np.unique(panes, return_counts=True)
+    if len(distinct) == 1:  # the usual case in small batches: one column less to group by
         part = partials(node, table, node.group, run)
-        part = with_column(part, PANE, np.full(part.num_rows, found[0]))
+        part = with_column(part, PANE, np.full(part.num_rows, distinct[0]))
     else:
         part = partials(node, with_column(table, PANE, panes), node.group.concat(bigint(PANE)), run)
     there, firsts = np.unique(part.column(PANE).to_numpy(), return_index=True)
     rows = np.zeros(part.num_rows, np.int64)
-    rows[firsts] = sizes[np.searchsorted(found, there)]
+    rows[firsts] = sizes[np.searchsorted(distinct, there)]
     part = with_column(with_column(part, AT, np.full(part.num_rows, at.max())), ROWS, rows)
     return part.select([*content_fields(node).names, PANE, AT, ROWS])  # one order, whatever was grouped by
 
@@ -132,7 +132,7 @@ def _timed(node: WindowNode, table: pa.Table, field: str) -> pa.Table:
 
 
 MARKS = ("$left", "$right")
-"""The name of the column of times (bigint, microseconds), which tells the side that a table is of."""
+"""The name of the column of times (bigint, microseconds), which says which side a table belongs to."""
 
 
 def join_input(node: JoinWithinNode, port: int, table: pa.Table) -> pa.Table:

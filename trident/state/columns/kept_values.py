@@ -1,4 +1,4 @@
-"""The values of a map that are kept in memory: a dict, or arrays while all of them are opaque numbers."""
+"""The values of a map in memory: a dict, or arrays while all of them are opaque numbers."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ datetimes with a zone in UTC, decimals without trailing zeros, zero without a si
 `math.nan`, which a dict finds again.
 
 The other way round 1, 1.0, True and Decimal(1) are one key in a dict and four in a store. Keys without a declared type
-keep their type, so where it matters they become keys that a dict tells apart as well (`told_apart`). Keys with declared
+keep their type, so where it matters they become keys that differ in a dict as well (`typed_keys`). Keys with declared
 types cannot differ in them (`declared_keys.py`), and pass as `OneForm`.
 """
 
@@ -28,8 +28,8 @@ _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)  # normalizing mus
 _DECIMAL_NAN = Decimal("NaN")
 _ONE_FORM = frozenset((str, int, bool, bytes, type(None), dt.date, dt.timedelta, UUID))
 _PLAIN = _ONE_FORM - {bool}
-_TOLD_APART = _PLAIN | {dt.datetime, dt.time}
-"""Types whose values equal those of no other of these; of the numbers, int."""
+_DISTINCT_TYPES = _PLAIN | {dt.datetime, dt.time}
+"""Types whose values never equal a value of another of these types; of the numbers, int."""
 
 
 class OneForm(list[Key]):
@@ -61,8 +61,8 @@ def canonical_key(key: Key) -> Key:
     return tuple(map(canonical, key))
 
 
-def told_apart(keys: Sequence[Key]) -> Sequence[Key]:
-    """Return keys in their one form, as a dict must have them: those of other types are other keys.
+def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
+    """Return keys in their one form, as a dict must have them: keys of other types are other keys.
 
     Raises
     ------
@@ -73,14 +73,14 @@ def told_apart(keys: Sequence[Key]) -> Sequence[Key]:
         return keys
     if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
         return keys
-    return [_told_apart(key) for key in keys]
+    return [_typed_key(key) for key in keys]
 
 
-def _told_apart(key: Key) -> Key:
+def _typed_key(key: Key) -> Key:
     form = canonical_key(key)
     for part in form:
         _refuse_unknown(key, part)
-    return form if _TOLD_APART.issuperset(map(type, form)) else _TypedKey(form)
+    return form if _DISTINCT_TYPES.issuperset(map(type, form)) else _TypedKey(form)
 
 
 def canonical(part: Any) -> Any:

@@ -119,9 +119,9 @@ _ENCODERS: dict[type[Any], tuple[int, Callable[[Any], bytes]]] = {
 
 
 def _default(obj: object) -> object:
-    found = _ENCODERS.get(tuple if isinstance(obj, tuple) else type(obj))
-    if found is not None:
-        code, payload = found
+    encoder = _ENCODERS.get(tuple if isinstance(obj, tuple) else type(obj))
+    if encoder is not None:
+        code, payload = encoder
         return msgpack.ExtType(code, payload(obj))
     number = plain_number(obj)
     if number is None:

@@ -1,6 +1,6 @@
 """Stored values as JSON, for stores that other programs read, Storm's among them.
 
-The fields are those of `STORED_FORMS`; Storm's opaque lists differ, see `StormOpaqueSerializer`.
+`STORED_FORMS` names the fields; Storm's opaque lists differ, see `StormOpaqueSerializer`.
 
 What JSON loses: a tuple comes back as a list, a key of a dict as text; a Decimal, a time, bytes or a set is refused,
 and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all of its

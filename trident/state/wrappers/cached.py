@@ -74,7 +74,7 @@ class CachedMap(CommitMemory):
         try:
             self.delegate.multi_put(keys, values)
         except BaseException:
-            # Any part may be written or not: only the store can tell.
+            # Any part may be written or not: only the store knows.
             for key in keys:
                 cache.pop(key, None)
             raise

@@ -50,7 +50,7 @@ class CommitMemory(MapWrapper):
     def _remembers(self, keys: Sequence[Key]) -> bool:
         """Whether this thread is inside a commit and these are keys of its data.
 
-        A sentinel kept under a reserved key is what tells of other writers: it is always asked of the store.
+        A sentinel under a reserved key shows what other writers did: it is always read from the store.
         """
         return self._committing == threading.get_ident() and not is_sentinel_key(keys)
 

@@ -36,7 +36,7 @@ class MapWrapper(BackingMap):
     inner
         The map that it is around.
     facts
-        Those of the inner map, except that what is read may be kept here, and by rows.
+        The inner map's, except that what is read may be cached here, and by rows.
     """
 
     def __init__(self, inner: IBackingMap[Any]) -> None:
@@ -124,7 +124,7 @@ class SerializedMap(MapWrapper):
         return self._values.keeps_attempts()
 
     def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read only the value that each key was last written with, if the serializer can tell it apart."""
+        """Read only the value that each key was last written with, if the serializer can decode it alone."""
         current = self._values.decode_current
         return None if current is None else current(keys, self.backing.multi_get(keys))
 

@@ -1,7 +1,7 @@
 """ReadThroughMap: a cache outside the process in front of a durable map. The cache may lose, delay and keep anything.
 
 Why no read is stale
-    Every entry is in a *space*, a name that one instance drew at random and told to no other. So only this instance
+    Every entry is in a *space*, a name that one instance drew at random and shares with no other. So only this instance
     fills the space, one call after the other, and no other writer's fill can be in it. The space is good while for each
     of its entries the last durable write of the key is the one that the entry shows:
 
@@ -103,7 +103,7 @@ class ReadThroughMap(CommitMemory):
         try:
             self.durable.multi_put(keys, values)
         except BaseException:
-            self._space = None  # any part may be written or not: only the durable map can tell
+            self._space = None  # any part may be written or not: only the durable map knows
             raise
         if in_use:
             self._fill(keys, values)

@@ -1,9 +1,9 @@
 """The acker: knows of each tuple tree only the xor of its edges, and sees from that when the tree is complete.
 
-Every edge of a tree is drawn at random. It is sent to the acker twice: once by whoever emits the tuple, in the very message
-in which its own tuple leaves the tree, and once by whoever answers it. So the xor is 0 when, and only when, every edge that
-entered the tree has left it; but for a chance of 2^-64 for each message. A tree that looked complete by such a chance would
-cost one replay, if one of its tuples failed just then.
+Every edge of a tree is drawn at random. It is sent to the acker twice: once by the emitter of the tuple, in the very message
+in which its own tuple leaves the tree, and once by the task that answers it. So the xor is 0 when, and only when, every edge
+that entered the tree has left it; but for a chance of 2^-64 for each message. A tree that looked complete by such a chance
+would cost one replay, if one of its tuples failed just then.
 
 A tree takes one number: the xor in the lower 64 bits, then one bit if it failed before it began, and above them the spout's
 task, plus one. So a tree without its beginning (lost, or not here yet) has nothing at the top, and never looks complete.
@@ -42,20 +42,20 @@ class Acker:
         """How many trees it tracks."""
         return len(self._young) + sum(map(len, self._older))
 
-    def handle(self, news: Tracking) -> None:
-        """Take in news, and tell spouts which of their trees are complete or failed."""
+    def handle(self, tracking: Tracking) -> None:
+        """Take in a message, and notify spouts which of their trees are complete or failed."""
         outcomes: dict[int, Outcomes] = {}
-        self._begin(news.begun, outcomes)
-        self._answer(news.acked, outcomes)
-        for root in news.failed:
+        self._begin(tracking.begun, outcomes)
+        self._answer(tracking.acked, outcomes)
+        for root in tracking.failed:
             self._fail(root, outcomes)
-        for root in news.extended:
+        for root in tracking.extended:
             self._extend(root, outcomes)
         for task, each in outcomes.items():
             self._send(task, each)
 
     def rotate(self) -> int:
-        """Forget the trees of which there was no news for two to three message timeouts; return how many those are.
+        """Forget the trees of which there was no message for two to three message timeouts; return how many those are.
 
         Their spouts have failed them already, by their own clocks.
         """
@@ -118,10 +118,10 @@ class Acker:
 
 
 def _of(outcomes: dict[int, Outcomes], task: int) -> Outcomes:
-    found = outcomes.get(task)
-    if found is None:
-        outcomes[task] = found = Outcomes()
-    return found
+    answers = outcomes.get(task)
+    if answers is None:
+        outcomes[task] = answers = Outcomes()
+    return answers
 
 
 class AckerExecutor:
@@ -147,14 +147,14 @@ class AckerExecutor:
         return 0
 
     def open(self) -> None:
-        """Begin with no trees: those of an acker that died time out at their spouts."""
+        """Begin with no trees: the trees of an acker that died time out at their spouts."""
         self.ackers = {task: Acker(self._setting.mail.send) for task in self.place.tasks}
         self.instances = dict(self.ackers)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
         began = self._setting.clock()
-        for task, news in deliveries:
-            self.ackers[task].handle(news)  # type: ignore[arg-type]
+        for task, tracking in deliveries:
+            self.ackers[task].handle(tracking)  # type: ignore[arg-type]
         now = self._setting.clock()
         self.handled += len(deliveries)
         self.busy_s += now - began

@@ -1,4 +1,4 @@
-"""What executors send each other, in batches, and the queue in front of each: tuples, news for ackers, outcomes for spouts."""
+"""What executors send each other, in batches, and the inbox of each: tuples, tracking for ackers, outcomes for spouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trident.storm.storm_tuples import Tuple
 
 @dataclass(slots=True)
 class Tracking:
-    """News of tuple trees for one acker.
+    """What happened to tuple trees, for one acker.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ _AT_ONCE = 8
 class Inbox:
     """Deliveries of one executor: many threads put, one takes.
 
-    Putting never fails and never waits, so news for ackers and spouts is never held up. Whoever sends tuples asks first
+    Putting never fails and never waits, so messages for ackers and spouts are never held up. A sender of tuples asks first
     whether the inbox is open, and so waits in front of it, not in it.
     """
 

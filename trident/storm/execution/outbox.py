@@ -1,4 +1,4 @@
-"""What an executor is about to send: tuples by task and news by acker, until a batch is full or the executor is done."""
+"""What an executor is about to send: tuples by task and messages by acker, until a batch is full or the executor is done."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Outbox:
         self.acks: dict[int, int] = {}
         """The xor that each root's acker must hear of; acks of one root are combined here before they are sent."""
         self._tracking = [Tracking() for _ in self._ackers]
-        self._has_news = False
+        self._has_tracking = False
 
     @property
     def tracks(self) -> bool:
@@ -53,23 +53,23 @@ class Outbox:
     def begin(self, root: int, edges: int, spout_task: int) -> None:
         """Tell of a new tree."""
         self._tracking[root % len(self._ackers)].begun += (root, edges, spout_task)
-        self._has_news = True
+        self._has_tracking = True
 
     def fail(self, roots: Sequence[int]) -> None:
         """Tell of trees that failed."""
         for root in roots:
             self._tracking[root % len(self._ackers)].failed.append(root)
-        self._has_news = True
+        self._has_tracking = True
 
     def extend(self, roots: Sequence[int]) -> None:
         """Ask for the whole timeout again for these trees."""
         for root in roots:
             self._tracking[root % len(self._ackers)].extended.append(root)
-        self._has_news = True
+        self._has_tracking = True
 
     def flush(self) -> None:
-        """Send everything. News for ackers never waits for a queue that is full."""
-        if self.acks or self._has_news:
+        """Send everything. Messages for ackers never wait for a queue that is full."""
+        if self.acks or self._has_tracking:
             self._flush_news()
         if self.tuples:
             for task in list(self.tuples):
@@ -81,11 +81,11 @@ class Outbox:
             if edges:
                 self._tracking[root % ackers].acked += (root, edges)
         self.acks.clear()
-        self._has_news = False
-        for at, news in enumerate(self._tracking):
-            if news.begun or news.acked or news.failed or news.extended:
+        self._has_tracking = False
+        for at, tracking in enumerate(self._tracking):
+            if tracking.begun or tracking.acked or tracking.failed or tracking.extended:
                 self._tracking[at] = Tracking()
-                self._mail.send(self._ackers[at], news)
+                self._mail.send(self._ackers[at], tracking)
 
     def _send(self, task: int, batch: list[Tuple]) -> None:
         if task not in self._uncontrolled and not self._mail.is_open(task):

@@ -36,7 +36,7 @@ def chooser_of(
     source, fields
         The component and stream that are read, and the stream's fields.
     tasks, local
-        The tasks of the reading bolt; those of them that run in the emitter's worker.
+        The tasks of the reading bolt; which of them run in the emitter's worker.
     """
     positions = [fields.position(name) for name in grouping.fields]
     match grouping.kind:

@@ -75,13 +75,13 @@ class SpoutExecutor:
         self.tasks: dict[int, SpoutTask] = {}
         self.instances: dict[int, Any] = {}
         self.call_since = self.uncounted_since = 0.0
-        self._told_active: bool | None = None
+        self._notified_active: bool | None = None
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
 
     @property
     def at_rest(self) -> bool:
         """Whether the spouts know that they are not asked, and nothing is pending."""
-        return self._told_active is False and not self.active and self.pending == 0
+        return self._notified_active is False and not self.active and self.pending == 0
 
     @property
     def pending(self) -> int:
@@ -171,10 +171,10 @@ class SpoutExecutor:
             each.pending.extend(root)
 
     def _is_active(self) -> bool:
-        """Whether tuples are asked for; tells the spouts when that changes."""
+        """Whether tuples are asked for; notifies the spouts when that changes."""
         active = self.active
-        if active is not self._told_active:
-            self._told_active = active
+        if active is not self._notified_active:
+            self._notified_active = active
             for task, each in self.tasks.items():
                 if isinstance(each.spout, Activated):
                     self._call(

@@ -1,6 +1,6 @@
 """A worker: the executors that run in one process, each in a thread of its own.
 
-Which calls of the user's keep threads busy, or from ending.
+Which calls of user code keep threads busy or prevent their end.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Worker:
         return self._stopping.is_set()
 
     def stop(self, wait_s: float) -> list[str]:
-        """End all threads, spouts first; return the names of those that did not end in time."""
+        """End all threads, spouts first; return the names of threads that did not end in time."""
         self.set_active(False)
         self._stopping.set()
         for each in self.executors:
@@ -195,8 +195,8 @@ def line_of(thread: int | None) -> str:
 
 def lines_of(names: Collection[str]) -> list[str]:
     """Return, for each thread of these names that still runs, its name and where it is."""
-    found = [(each.name, line_of(each.ident)) for each in threading.enumerate() if each.name in names]
-    return [f"{name}: in {line}" for name, line in found if line]
+    places = [(each.name, line_of(each.ident)) for each in threading.enumerate() if each.name in names]
+    return [f"{name}: in {line}" for name, line in places if line]
 
 
 def _of_user(innermost: FrameType) -> FrameType | None:

@@ -28,10 +28,10 @@ class TaskLayout:
     @cached_property
     def tasks(self) -> Mapping[str, tuple[int, ...]]:
         """The tasks of each component, in order; ackers included."""
-        found: dict[str, list[int]] = {}
+        by_component: dict[str, list[int]] = {}
         for each in self.executors:
-            found.setdefault(each.component, []).extend(each.tasks)
-        return {component: tuple(sorted(tasks)) for component, tasks in found.items()}
+            by_component.setdefault(each.component, []).extend(each.tasks)
+        return {component: tuple(sorted(tasks)) for component, tasks in by_component.items()}
 
     @cached_property
     def component_of(self) -> Mapping[int, str]:

@@ -26,7 +26,7 @@ class Keys:
         return Keys(*zmq.curve_keypair())
 
     def listen(self, socket: zmq.Socket[bytes], host: str) -> int:
-        """Let a socket accept whoever has these keys; return its port. Its context must come from `new_context`."""
+        """Let a socket accept any peer that has these keys; return its port. Its context must come from `new_context`."""
         self._secure(socket)
         socket.curve_server = True
         socket.zap_domain = _DOMAIN.encode()
@@ -51,7 +51,7 @@ class Keys:
 
 
 def new_context(keys: Keys) -> tuple[zmq.Context[zmq.Socket[bytes]], ThreadAuthenticator]:
-    """Return a context in which sockets that listen refuse who has other keys, and what does so until it is stopped."""
+    """Return a context whose listening sockets refuse peers with other keys, and the authenticator, which is to be stopped."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     doorkeeper = ThreadAuthenticator(context)
     doorkeeper.start()

@@ -1,4 +1,4 @@
-"""`LinkedMail`: carries deliveries to the executors of this process as they are, to those of other workers over ZeroMQ."""
+"""`LinkedMail`: carries deliveries to executors of this process as they are, to other workers over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ class LinkedMail:
         free = [task for task in self._full if self.inboxes[task].is_open]
         if free:
             self._full.difference_update(free)
-            self._tell(False, free)
+            self._send_marks(False, free)
         now = monotonic()
         if self._full and now >= self._next_marks:
             self._next_marks = now + _REPEATED_S
-            self._tell(True, sorted(self._full))
+            self._send_marks(True, sorted(self._full))
 
-    def _tell(self, full: bool, tasks: list[int]) -> None:
+    def _send_marks(self, full: bool, tasks: list[int]) -> None:
         frame = encode_marks(full, tasks)
         for peer in self._peers.values():
             peer.send(frame)

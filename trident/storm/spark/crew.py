@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trident.storm")
 
 _LOOK_S = 0.02
-_END_S = 8.0  # after which a worker that was told to end is ended by Spark
+_END_S = 8.0  # after which a worker that was asked to end is ended by Spark
 _KILL_S = 10.0
 
 
 class Crew:
-    """Starts workers, tells them their orders, ends them; the supervisor's thread alone changes it.
+    """Starts workers, sends them their orders, ends them; the supervisor's thread alone changes it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Crew:
         self._pickled = b""
 
     def start_all(self, launch: Launch) -> None:
-        """Start all workers of a layout; those of another one have ended."""
+        """Start all workers of a layout; the workers of any other have ended."""
         self.launch = launch
         self.orders = replace(self.orders, stop=False, places={})
         self.slots = {number: Slot(number) for number in range(launch.layout.workers)}
@@ -90,7 +90,7 @@ class Crew:
         Parameters
         ----------
         heed
-            Takes in what workers tell, and waits a moment for it.
+            Takes in what workers report, and waits a moment for it.
         """
         self.order(stop=True)
         ends = monotonic() + _END_S

@@ -181,7 +181,7 @@ class RunningStormTopology:
                 self._launch, self.conf = launch, launch.conf
                 self._supervisor.move(launch)
                 self._wait_until_ready()
-            finally:  # workers that are late are told when they are up, as those that were started again
+            finally:  # workers that are late get this when they are up, as restarted ones do
                 self._set_active(was_active)
 
     def __enter__(self) -> Self:

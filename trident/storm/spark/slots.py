@@ -116,7 +116,7 @@ def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]
         raise ConfigError(f"rebalance: workers={workers!r} must be a whole number of at least 1")
     _check(layout, executors)
     threads = {**Counter(place.component for place in layout.executors), **executors}
-    ackers = launch.conf.ackers  # tasks stay, those of ackers too
+    ackers = launch.conf.ackers  # tasks stay, the ackers' too
     conf = replace(launch.conf, workers=workers, acker_executors=ackers)
     return replace(launch, conf=conf, layout=lay_out(launch.topology, workers, ackers, threads))
 

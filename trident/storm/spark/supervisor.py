@@ -1,4 +1,4 @@
-"""Watches the workers of a topology, and starts again whoever died. One thread does it all."""
+"""Watches the workers of a topology, and restarts those that died. One thread does it all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Supervisor:
     counted
         Takes the workers' statistics.
     over
-        Called once, by that thread, with what ended the topology: None if it was told to end.
+        Called once, by that thread, with what ended the topology: None if it was asked to end.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Supervisor:
         return self._watch.total
 
     def set_active(self, active: bool) -> None:
-        """Let spouts be asked for tuples, or not; return when the workers are being told."""
-        told = threading.Event()
+        """Let spouts be asked for tuples, or not; return when the order is on its way to the workers."""
+        ordered = threading.Event()
         self._do(lambda: self.crew.order(active=active))
-        self._do(told.set)
-        while not told.wait(_LOOK_S) and self._thread.is_alive():
+        self._do(ordered.set)
+        while not ordered.wait(_LOOK_S) and self._thread.is_alive():
             pass
 
     def move(self, launch: Launch) -> None:

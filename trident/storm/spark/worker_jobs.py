@@ -29,7 +29,7 @@ class WorkerJob:
     Parameters
     ----------
     ended
-        Told by that thread when the job is over, and what Spark says of it: None if the task returned, an
+        Called by that thread when the job is over, with what Spark says about it: None if the task returned, an
         `EnvironmentProblem` if no other try can help.
     """
 

@@ -1,4 +1,4 @@
-"""What the workers of a topology and its driver tell each other, and over which sockets.
+"""What the workers of a topology and its driver send each other, and over which sockets.
 
 Every message is a packed dict with its kind. A worker sends `register`, `ready`, `beat`, `died` and `ended`, each with its
 number and incarnation; the driver answers with its `WorkerOrders`, or `replaced` to a worker in whose place another one runs.

@@ -69,11 +69,11 @@ class _WorkerTask:
             self._open()
             while not self._is_over():
                 self._heed(self._line.receive(_LOOK_S))
-                self._tell()
+                self._report_progress()
         except Exception as error:  # noqa: BLE001  reported to the driver
             self._death = error
         if self._death is not None:
-            self._line.send("died", **_told(self._death), errors=self._take_errors())
+            self._line.send("died", **_death_report(self._death), errors=self._take_errors())
         try:
             stuck = self._close()
         finally:
@@ -130,8 +130,8 @@ class _WorkerTask:
         worker.start()  # waits for all open() and prepare(), while the worker's heart goes on beating
         self._opened.set()
 
-    def _tell(self) -> None:
-        """Tell the driver how it goes: each second, and more often while it waits for the end of what is pending."""
+    def _report_progress(self) -> None:
+        """Report to the driver: each second, and more often while it waits for the end of what is pending."""
         if self._opened.is_set() and not self._ready and self._worker is not None and not self._worker.stopping:
             self._ready = True
             self._next_beat = 0.0
@@ -170,11 +170,11 @@ class _WorkerTask:
         self._death = error
 
     def _take_errors(self) -> list[dict[str, Any]]:
-        found = []
+        errors = []
         while self._errors:
             each = self._errors.popleft()
-            found.append(dataclasses.asdict(each) | {"text": each.text[-_SHOWN:]})
-        return found
+            errors.append(dataclasses.asdict(each) | {"text": each.text[-_SHOWN:]})
+        return errors
 
 
 def _own_address(registry: str, wait_s: float) -> str:
@@ -184,7 +184,7 @@ def _own_address(registry: str, wait_s: float) -> str:
         return str(connection.getsockname()[0])
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _death_report(error: BaseException) -> dict[str, Any]:
     return {
         "error": str(error) or repr(error),
         "text": "".join(traceback.format_exception(error))[-_SHOWN:],

@@ -1,7 +1,7 @@
 """Statistics as Storm counts them, over ten minutes, three hours, a day and all time.
 
 A worker's executors keep totals (`trident/storm/execution/counts.py`). `worker_snapshots.py` reads them once a second,
-`collected_totals.py` puts those of all workers together, and `topology_monitor.py` makes statuses, log lines and metrics of
+`collected_totals.py` adds up the totals of all workers, and `topology_monitor.py` makes statuses, log lines and metrics of
 them (`trident/observe/topology_status.py`); `local_observer.py` does all that for workers of this process.
 """
 

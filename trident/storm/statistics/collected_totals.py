@@ -37,9 +37,9 @@ class _Start(NamedTuple):
 
 
 class Collected:
-    """Adds up what snapshots tell.
+    """Adds up what snapshots report.
 
-    A worker that starts again counts from 0: its snapshots have another start, and all that they tell is new. Tasks keep
+    A worker that starts again counts from 0: its snapshots have another start, and all that they report is new. Tasks keep
     their totals when they move to other executors or workers.
     """
 

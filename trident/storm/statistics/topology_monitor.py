@@ -73,7 +73,7 @@ class TopologyMonitor:
         return None if self._server is None else self._server.url
 
     def take(self, snapshot: WorkerSnapshot) -> None:
-        """Take in what a worker tells, about once a second; log a line when it is time for one."""
+        """Take in what a worker reports, about once a second; log a line when it is time for one."""
         now = self._clock()
         acked = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)

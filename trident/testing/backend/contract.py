@@ -91,9 +91,9 @@ class StoreContract:
 
     def _unbound(self, name: str, arguments: int) -> Any:
         # A function in a class body becomes a method; one without a parameter for `self` is used as a function.
-        found = inspect.getattr_static(self, name)
-        if isinstance(found, FunctionType) and len(inspect.signature(found).parameters) in (0, arguments):
-            return found
+        member = inspect.getattr_static(self, name)
+        if isinstance(member, FunctionType) and len(inspect.signature(member).parameters) in (0, arguments):
+            return member
         return getattr(self, name)
 
 

@@ -1,4 +1,4 @@
-"""The checks of `FencedMapContract` about the sentinel alone: all of it is kept, and it moves by comparison."""
+"""The checks of `FencedMapContract` about the sentinel alone: all of it is stored, and it moves by comparison."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _REFUSED = (FencedError, SecondRunError, StateLossDetected, BackendError)
 
 
 class SentinelContract(MapContract):
-    """A sentinel is kept whole, and moves only from what its mover has read."""
+    """A sentinel is stored whole, and moves only from what its mover has read."""
 
     @promise(Promise.SENTINEL)
     def test_a_sentinel_keeps_the_name_of_its_state(self) -> None:
-        """Two states that share a place are told apart by it."""
+        """It distinguishes two states that share a place."""
         self.store.writer().commit(rows(1), 1)
         self._lay("contract/counts", sealed=True)
         found = fenced(self.store.map(), 0).read_sentinel()

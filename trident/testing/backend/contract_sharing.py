@@ -147,7 +147,7 @@ class MapSharing(MapContract):
 
     @promise(Promise.LISTING, "lists")
     def test_every_key_is_listed_once(self) -> None:
-        """Keys of all types and many keys, written more than once; not those of other states, nor the sentinel."""
+        """Keys of all types and many keys, written more than once; no keys of other states, and no sentinel."""
         if not self._has("lists", "key_pages"):
             return
         writer = self.store.writer()

@@ -1,4 +1,4 @@
-"""A store that fails where it is told to: before a call, in the middle of it, after it, or with the reply lost."""
+"""A store that fails where a test asks for it: before a call, in the middle of it, after it, or with the reply lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Faults:
     Parameters
     ----------
     seed
-        Of what `fail` draws where it is not told when or how.
+        For drawing when or how a call fails, where `fail` does not say.
 
     Attributes
     ----------

@@ -26,8 +26,8 @@ _ABSENT = rows(3, 10**6)
 class FencedMapContract(SentinelContract):
     """What a map that keeps a sentinel must do, and how far it stops a writer that was replaced.
 
-    A map without `read_sentinel` and `move_sentinel` has its sentinel under a reserved key: the checks of what is kept run
-    on it all the same, those of fencing do not.
+    A map without `read_sentinel` and `move_sentinel` has its sentinel under a reserved key: the checks of what is stored run
+    on it all the same, the checks of fencing do not.
     """
 
     @promise(Promise.SENTINEL)
@@ -196,7 +196,7 @@ class FencedMapContract(SentinelContract):
         grace_s = 0.1 + 5 * (time.monotonic() - began)  # what a successor needs if nothing is in its way
         taken, locked = 0, set[str]()
         for point in points[: 2 * _POINTS]:
-            # Where the writer holds a lock, the successor has to wait; another point of that name tells no more.
+            # Where the writer holds a lock, the successor has to wait; another point of that name shows nothing new.
             if taken < _POINTS and point.name not in locked:
                 if self._replace_inside(f"inside {point.at}", pairs, point, grace_s):
                     taken += 1

@@ -172,7 +172,7 @@ class MapStateContract(StateContract):
 
     @promise(Promise.LOSS)
     def test_a_store_that_was_wiped_is_found(self) -> None:
-        """The log knows of a commit of which the store knows nothing."""
+        """The log has a commit that the store does not have."""
         self._expect_mismatch("commit to an empty store what follows batch 1", lambda: None)
 
     @promise(Promise.LOSS)

@@ -45,13 +45,13 @@ def opened_factory(factory: Any) -> Any:
     """Return the `BackingMapFactory` or `StateFactory` that was given, in whatever form."""
     if supplies(factory):
         factory = factory()
-    found = factory.factory if isinstance(factory, StateSpec) else factory
-    if not is_factory(found) and not callable(found):
+    inner = factory.factory if isinstance(factory, StateSpec) else factory
+    if not is_factory(inner) and not callable(inner):
         raise ConfigError(
-            f"a {type(found).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
+            f"a {type(inner).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
             "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
         )
-    return found
+    return inner
 
 
 def supplies(factory: Any) -> bool:

@@ -77,14 +77,14 @@ class Schedule:
             for _ in range(BATCHES):
                 self._run_batch()
         except Violation as error:
-            raise Violation(f"{error}; seed {self.seed!r}: {self._told()}") from error
+            raise Violation(f"{error}; seed {self.seed!r}: {self._schedule_text()}") from error
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             raise Violation(
-                f"batch {self.log.committed + 1} raised {text}; seed {self.seed!r}: {self._told()}"
+                f"batch {self.log.committed + 1} raised {text}; seed {self.seed!r}: {self._schedule_text()}"
             ) from error
 
-    def _told(self) -> str:
+    def _schedule_text(self) -> str:
         setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
         return ", ".join([setting, *self.story[-8:]])
 

@@ -1,6 +1,6 @@
-"""The log of a driver, simulated: what a commit is told of attempts, winners and sentinels.
+"""The log of a driver, simulated: what a commit knows of attempts, winners and sentinels.
 
-Updaters that a test can tell apart: sums, and lists of everything that was applied.
+Updaters that a test can distinguish: sums, and lists of everything that was applied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Log:
         self._expected: dict[int, Sentinel] = {}
 
     def next(self, partition: int = 0) -> Txid:
-        """Return the txid of the batch that comes next, as a partition is told it."""
+        """Return the txid of the batch that comes next, as a partition gets it."""
         return Txid(self.committed + 1, self.attempt, self.winners, INCARNATION, self._expected.get(partition))
 
     def fail(self, takeover: bool = False) -> None:
@@ -48,7 +48,7 @@ class Log:
             self._expected[partition] = Sentinel(INCARNATION, self.committed, self.attempt)
 
     def snapshot(self) -> Snapshot:
-        """Return what readers are told."""
+        """Return what readers get."""
         return Snapshot(self.committed, self.winners)
 
 

@@ -31,7 +31,7 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SINGLE_VALUE)
     def test_it_is_none_until_it_is_written(self) -> None:
-        """Then it is kept from batch to batch and from instance to instance."""
+        """Then it stays from batch to batch and from instance to instance."""
         state = self.store.state()
         expect(state.get(), None, "the value of an empty state")
         self.add(state, 1)

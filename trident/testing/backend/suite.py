@@ -65,7 +65,7 @@ def backend_suite(
         Called with the `StateConf` of a state when its values are no longer needed. A map with `reset` or `multi_delete`
         needs none; of others the report says how many keys stay.
     out
-        Where the report is printed; None: standard output, and standard error tells meanwhile what is being checked.
+        Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
 
     Returns
     -------
@@ -97,12 +97,12 @@ def _by_kind(factory: Any, kinds: Iterable[StateType | str] | None) -> dict[Stat
         return {kind: given[kind] for kind in wanted}
     if kinds is None:
         return {Store(factory).kind: factory}
-    found = {state_type(kind): factory for kind in kinds}
-    if isinstance(factory, StateSpec) and set(found) != {Store(factory).kind}:
+    factories = {state_type(kind): factory for kind in kinds}
+    if isinstance(factory, StateSpec) and set(factories) != {Store(factory).kind}:
         raise ValueError(
-            f"a StateSpec that is {Store(factory).kind.value} cannot be checked as {', '.join(k.value for k in found)}"
+            f"a StateSpec that is {Store(factory).kind.value} cannot be checked as {', '.join(k.value for k in factories)}"
         )
-    return found
+    return factories
 
 
 def _cases(maps_too: bool) -> Iterator[tuple[type[StoreContract], str]]:
@@ -118,19 +118,19 @@ def _subclass(contract: type[StoreContract], seed: int) -> type[StoreContract]:
 def _run_case(case: StoreContract, name: str, run: SuiteRun) -> Finding:
     check, kind = getattr(case, name), case.kind
     assert kind is not None
-    kept, where = promise_of(check), f"{type(case).__name__}.{name}"
+    promise, where = promise_of(check), f"{type(case).__name__}.{name}"
     try:
         run.check_time()
         claimed = not check.claim or case.is_claimed(check.claim)
         check()
     except OutOfTime:
-        return Finding(kept, kind.value, where, Status.NOT_RUN)
+        return Finding(promise, kind.value, where, Status.NOT_RUN)
     except Exception as error:  # noqa: BLE001 - a user's store may raise anything
         detail = str(error) if isinstance(error, Violation) else f"raised {describe(error)}"
-        return Finding(kept, kind.value, where, Status.VIOLATED, detail)
+        return Finding(promise, kind.value, where, Status.VIOLATED, detail)
     finally:
         case.teardown_method()
-    return Finding(kept, kind.value, where, Status.OK if claimed else Status.NOT_CLAIMED)
+    return Finding(promise, kind.value, where, Status.OK if claimed else Status.NOT_CLAIMED)
 
 
 class Subject(NamedTuple):

@@ -24,14 +24,14 @@ class Violation(AssertionError):
     """A promise is broken; the text says how."""
 
 
-def promise(kept: Promised, claim: str = "") -> Callable[[Check], Check]:
+def promise(promised: Promised, claim: str = "") -> Callable[[Check], Check]:
     """Mark a check with the promise that it belongs to.
 
     `claim` names what the contract asks before it: without that claim the promise is not made.
     """
 
     def mark(check: Check) -> Check:
-        check.promise, check.claim = kept, claim  # type: ignore[attr-defined]
+        check.promise, check.claim = promised, claim  # type: ignore[attr-defined]
         return check
 
     return mark
@@ -39,10 +39,10 @@ def promise(kept: Promised, claim: str = "") -> Callable[[Check], Check]:
 
 def promise_of(check: object) -> Promised:
     """Return the promise that a check was marked with."""
-    found = getattr(check, "promise", None)
-    if not isinstance(found, Promised):
+    promised = getattr(check, "promise", None)
+    if not isinstance(promised, Promised):
         raise TypeError(f"{check!r} is marked with no promise; put @promise(Promise.…) above it")
-    return found
+    return promised
 
 
 def broken(text: str) -> NoReturn:

@@ -129,7 +129,7 @@ class BatchChecks(SpoutChecks):
 
     @promise(SpoutPromise.GROWTH)
     def test_what_is_added_is_found(self) -> None:
-        """By a coordinator that has said that there is nothing, more than once; and by a new one."""
+        """By a coordinator that has reported nothing new, more than once; and by a new one."""
         filled = self.filled
         self.needs(filled.source.grows, "an open coordinator does not find what is added")
         filled.fill(filled.backlog)

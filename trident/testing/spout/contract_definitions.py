@@ -38,10 +38,10 @@ class DefinitionChecks(SpoutChecks):
                 expect(decode(encode(definition)), definition, f"the definition of batch {txid}, read from the log")
             except ValueError as error:
                 broken(f"the definition of batch {txid}: {error}")
-            kept = copy.deepcopy(definition)
+            before = copy.deepcopy(definition)
             life.read(txid, definition)
             life.coordinator.success(txid, definition)
-            expect(definition, kept, f"the definition of batch {txid}, after the batch was read and committed")
+            expect(definition, before, f"the definition of batch {txid}, after the batch was read and committed")
             txid, previous = txid + 1, definition
 
     @promise(SpoutPromise.SMALL)
@@ -161,7 +161,7 @@ class DefinitionChecks(SpoutChecks):
         filled.expect_all(tally.rows, "batches of one driver each")
 
     def _defined_after(self, life: Life, last: FilledBatch | None, wait: bool) -> FilledBatch | None:
-        """Have the batch after another one defined; where there is nothing, wait a while if told so."""
+        """Have the batch after another one defined; where there is nothing, wait a while if `wait`."""
         txid, previous = (1, None) if last is None else (last.txid + 1, last.definition)
         definition = self.filled.next(life, txid, previous) if wait else life.define(txid, previous)
         return None if definition is None else FilledBatch(txid, definition, [])

@@ -25,7 +25,7 @@ from trident.testing.spout.spout_checks import SpoutChecks
 
 _CYCLES = 3
 _SOON_S = 1.0
-_FACTOR = 1000  # between the size that is told and that of the rows: a compressed source is small
+_FACTOR = 1000  # between the reported size and the size of the rows: a compressed source is small
 _OVERHEAD_BYTES = 1 << 20
 
 
@@ -59,10 +59,10 @@ class SurroundingChecks(SpoutChecks):
         filled.fill(filled.backlog)
         life = filled.live()
         self.needs(life.coordinator.offers("size"), "the coordinator has no size()")
-        sized, told = life.coordinator, list[tuple[FilledBatch, Any]]()
-        for batch in filled.drain(life, each=lambda batch: told.append((batch, sized.size(batch.definition)))):
+        sized, sizes = life.coordinator, list[tuple[FilledBatch, Any]]()
+        for batch in filled.drain(life, each=lambda batch: sizes.append((batch, sized.size(batch.definition)))):
             rows_bytes = len(repr(batch.rows))
-            size = told[batch.txid - 1][1]
+            size = sizes[batch.txid - 1][1]
             if size is None:
                 continue
             if type(size) is not int or size < 0:
@@ -72,7 +72,7 @@ class SurroundingChecks(SpoutChecks):
                     f"size of batch {batch.txid} is {size}, its {len(batch.rows)} rows take about {rows_bytes} bytes"
                 )
         with self._away():
-            for batch, size in told:
+            for batch, size in sizes:
                 with _no_error(f"size of batch {batch.txid}, while the source is away"):
                     again = sized.size(batch.definition)
                 if again not in (size, None):  # of a committed batch it may be forgotten
@@ -80,7 +80,7 @@ class SurroundingChecks(SpoutChecks):
 
     @promise(SpoutPromise.LAG)
     def test_the_lag_reaches_zero_and_no_server_is_asked(self) -> None:
-        """It is above zero in a backlog, zero at its end, and told at once while the source is away."""
+        """It is above zero in a backlog, zero at its end, and known at once while the source is away."""
         filled = self.filled
         filled.fill(filled.backlog)
         life = filled.live()
@@ -103,7 +103,7 @@ class SurroundingChecks(SpoutChecks):
                 with _no_error("the lag, while the source is away"):
                     lagging.lag(batch.definition)
                 if (took := time.monotonic() - began) > _SOON_S:
-                    broken(f"the lag took {took:.1f} s while the source is away; it is told without asking it")
+                    broken(f"the lag took {took:.1f} s while the source is away; it must be known without asking it")
 
     @promise(SpoutPromise.CLOSE)
     def test_threads_files_and_connections_are_released(self) -> None:
@@ -116,7 +116,7 @@ class SurroundingChecks(SpoutChecks):
             self._open_and_close()
         until = time.monotonic() + filled.source.patience_s
         while (grown := Held.now().more_than(before, _CYCLES)) and time.monotonic() < until:
-            time.sleep(0.01)  # a thread that was told to end may take a moment
+            time.sleep(0.01)  # a thread that was asked to end may take a moment
         if grown:
             broken(f"{_CYCLES} drivers ended, and {grown}")
 

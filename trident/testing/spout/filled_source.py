@@ -100,7 +100,7 @@ class FilledSource:
                 self.stated.setdefault(partition, []).extend(added)
 
     def rows(self, *partitions: int) -> list[Row]:
-        """Return all rows that the source holds, or those of some partitions."""
+        """Return all rows that the source holds, or the rows of some partitions."""
         return [row for at, rows in self.stated.items() if not partitions or at in partitions for row in rows]
 
     # ---- its readers ------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class FilledSource:
     # ---- comparing --------------------------------------------------------------------------------------------------
 
     def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
-        """Compare rows that were read with those of the source."""
+        """Compare rows that were read with the source's."""
         wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}
         found = [self.source.row_of(row) for row in rows]
         counts, by_name = Counter(map(repr, found)), {repr(row): row for row in found}
@@ -187,9 +187,9 @@ class FilledSource:
         """Every row of the source exactly once."""
         wrong = {name: some for name, some in self.compare(rows, stated)._asdict().items() if some}
         if wrong:
-            found = "; ".join(f"{len(some)} {name}, the first is {some[0]!r}" for name, some in wrong.items())
+            problems = "; ".join(f"{len(some)} {name}, the first is {some[0]!r}" for name, some in wrong.items())
             broken(
-                f"{what}: {len(rows)} rows were read, {len(self.rows() if stated is None else stated)} are expected: {found}"
+                f"{what}: {len(rows)} rows were read, {len(self.rows() if stated is None else stated)} are expected: {problems}"
             )
 
     def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:

@@ -26,7 +26,7 @@ class SpoutSource(ABC):
     limit
         How many rows a batch of the spout has at most, as you declared it to the spout; about 10 is good. None: no limit.
     unit
-        How many rows a batch of a backlog has at least, where they cannot be parted, as those of a file of Parquet.
+        How many rows a batch of a backlog has at least, where they cannot be parted, as in a Parquet file.
     partitions
         How many partitions the source begins with. With one, the source has no partitions.
     adds_partitions
@@ -69,7 +69,7 @@ class SpoutSource(ABC):
         """
 
     def row_of(self, emitted: Row) -> Row:
-        """Return what `fill` told of an emitted row, where that cannot be all of it, as with the time of writing."""
+        """Return the part of an emitted row that `fill` knew: not, for example, the time of writing."""
         return emitted
 
     def close(self) -> None:  # noqa: B027  most have nothing to release
@@ -123,7 +123,7 @@ class SpoutPromise(Promised):
     NEW_PARTITIONS = "a partition that is added is read from its first row"
     LOST_PARTITIONS = "the rows of a partition that is lost and comes back count once"
     SHIPPED = "what goes to workers can be pickled, and a description opens nothing"
-    SIZE = "the size of a batch is told from its definition alone"
+    SIZE = "the size of a batch follows from its definition alone"
     LAG = "the lag reaches zero, and no server is asked for it"
     CLOSE = "threads, files and connections are released"
     ERRORS = "a source that is away raises SpoutError"

@@ -86,7 +86,7 @@ class PartitionChecks(SpoutChecks):
                 tally.add(batch.rows)
                 batches.append(batch)
                 life.succeeded(batch.txid, batch.definition)
-        raise SkipTest("the rows of the partition are not among those of many batches")
+        raise SkipTest("the rows of the partition are spread over too many batches")
 
     def _expect_whole_or_error(self, life: Life, batch: FilledBatch) -> None:
         """Read a batch while a partition is lost: it cannot be read, or it is the same."""

@@ -136,9 +136,9 @@ class SpoutSchedule:
     def _crash(self) -> None:
         self._note("another driver")
         self._fail_from(0)
-        kept = self._random.randint(self._txid, self._txid + len(self._logged))  # the last ones were not synced
-        self._logged = {txid: definition for txid, definition in self._logged.items() if txid <= kept}
-        self._read = {txid: rows for txid, rows in self._read.items() if txid <= kept}
+        last_logged = self._random.randint(self._txid, self._txid + len(self._logged))  # the last ones were not synced
+        self._logged = {txid: definition for txid, definition in self._logged.items() if txid <= last_logged}
+        self._read = {txid: rows for txid, rows in self._read.items() if txid <= last_logged}
         end = self._filled.crash if self._random.random() < _HARD else self._filled.end
         end(self._life)
         self._life = self._filled.live()

@@ -64,7 +64,7 @@ def spout_suite(
     at_most
         Seconds no check starts after: what is left is reported as not run, and the report is not `ok`.
     out
-        Where the report is printed; None: standard output, and standard error tells meanwhile what is being checked.
+        Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
 
     Returns
     -------
@@ -183,8 +183,8 @@ def spout_table(reports: Mapping[str, SpoutReport]) -> str:
     """Return a table: a line for each promise, a column for each spout, by the names of the reports."""
     lines = [["promise", *reports, "meaning"]]
     for promise in SpoutPromise:
-        told = [report.status(promise) for report in reports.values()]
-        lines.append([promise.title, *("–" if status is None else status.value for status in told), promise.value])
+        statuses = [report.status(promise) for report in reports.values()]
+        lines.append([promise.title, *("–" if status is None else status.value for status in statuses), promise.value])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = [" | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
     rule = "|".join("-" * (width + 2) for width in widths)

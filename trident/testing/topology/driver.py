@@ -43,7 +43,7 @@ _DEFAULTS: dict[str, Any] = {
 class TopologyTestDriver:
     """Runs a topology step by step: the fed rows are a batch, and a step is one attempt at it.
 
-    Coordinator, plan, steps, commits and value rules are those of a running topology. The spouts are replaced by fed ones
+    Coordinator, plan, steps, commits and value rules are the same as in a running topology. The spouts are replaced by fed ones
     that make the same promise. States in memory begin empty; other stores must be given empty. The log is in memory
     unless `log_dir` is given.
 
@@ -123,10 +123,10 @@ class TopologyTestDriver:
             self.clock.advance(self._config.retry_backoff_max_ms / 1000)
         self._late = False
         done, failed = self._progress.batches, self._progress.failures
-        news = True
-        while news:
+        handled = True
+        while handled:
             try:
-                news = self._loop.turn()
+                handled = self._loop.turn()
             except InjectedFault as fault:
                 return self._taken_over(fault)
             if self._progress.batches > done:

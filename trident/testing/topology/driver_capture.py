@@ -61,12 +61,12 @@ class Captures:
         self.begin()
 
     def commit(self, attempt: TransactionAttempt) -> None:
-        """Keep the tuples of the attempt, because its batch is committed; drop those of other attempts."""
+        """Keep the tuples of the attempt, because its batch is committed; drop the tuples of other attempts."""
         self.committed[attempt.txid] = self._live.pop(attempt)
         self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
 
     def knows(self, node: str) -> bool:
-        """Whether a node's tuples are kept."""
+        """Whether a node's tuples are captured."""
         return node in self._collected
 
     def by_batch(self, node: str) -> dict[int, list[Row]]:

@@ -55,7 +55,7 @@ class FedSpout:
         return _Emitter()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Give the feed after that of the batch before; None if it is not fed yet.
+        """Return the feed after the one of the batch before; None if it is not fed yet.
 
         A log that something else wrote before is continued with what is fed here.
         """

@@ -203,7 +203,7 @@ def test_the_hash_is_in_the_file_and_readers_of_the_columns_do_not_see_it(tmp_pa
 
 def test_overlapping_files_are_refused(tmp_path: Path) -> None:
     whole, half = (BucketFile(f"part-{n}", 1, 1, bucket) for n, bucket in enumerate([Bucket(0, 0), Bucket(1, 1)]))
-    with pytest.raises(StateError, match=r"hashes of data file part-1 overlap with those of part-0"):
+    with pytest.raises(StateError, match=r"hashes of data file part-1 overlap with the hashes of part-0"):
         base_in(tmp_path, [half, whole])
 
 

@@ -1,4 +1,4 @@
-"""Who tells the user what a server may lose: the driver, once. The worker processes of its topology do not repeat it.
+"""Warnings that a server may lose data come from the driver, once. The worker processes of its topology do not repeat them.
 
 It is a property of the process, because a store warns where it connects, and knows nothing of drivers and workers.
 """
