@@ -7,12 +7,13 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-COMPAT := 3.5 4.0 4.1 4.2
+# PySpark and Python: each PySpark with one Python that it knows, the newest one with all of them.
+COMPAT := 3.5-3.11 4.0-3.12 4.1-3.13 4.2-3.13 4.3-3.11 4.3-3.12 4.3-3.13 4.3-3.14
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
 COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/commit runtime/reading/test_views.py \
 	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
 	spouts/spark/test_structured_streaming.py)
-LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics storm zookeeper ui cluster
+LOCK_EXTRAS := dev all
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
@@ -76,22 +77,25 @@ bench: install java servers ## measure the word count, the stores' commits and D
 	@$(BIN)/python -m tests.benchmarks.commits $(COMMITS)
 	@$(BIN)/python -m tests.benchmarks.drpc $(DRPC)
 
-compat: install java servers $(COMPAT:%=build/compat/%/$(notdir $(STAMP))) ## run tests of what depends on Spark on each supported PySpark, 3.5 to 4.2
-	@for version in $(COMPAT); do \
-		echo "PySpark $$version"; \
-		build/compat/$$version/bin/python -m pytest -q -m spark -k "not kill" $(COMPAT_TESTS) $(ARGS) || failed="$${failed:-} $$version"; \
+compat: install java servers ## run tests of what depends on Spark on each PySpark, 3.5 to 4.3, and each Python that is here (COMPAT: pairs)
+	@for pair in $(COMPAT); do \
+		if ! "python$${pair#*-}" -c '' 2>/dev/null; then missing="$${missing:-} $$pair"; continue; fi; \
+		echo "PySpark $${pair%-*}, Python $${pair#*-}"; \
+		$(MAKE) build/compat/$$pair/$(notdir $(STAMP)) && \
+			build/compat/$$pair/bin/python -m pytest -q -m spark -k "not kill" $(COMPAT_TESTS) $(ARGS) || failed="$${failed:-} $$pair"; \
 	done; \
-	if [ -n "$${failed:-}" ]; then echo "failed with PySpark$$failed" >&2; exit 1; fi
+	if [ -n "$${missing:-}" ]; then echo "not run, because no such Python is on PATH:$$missing" >&2; fi; \
+	if [ -n "$${failed:-}" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
-# The versions of the lock, but for Spark's. PySpark 3.5 knows no Python after 3.11.
+# The versions of the lock, but for Spark's.
 $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP)): | build/uv.path
-	@uv=$$(cat build/uv.path); python=$$(command -v python3.11 || cat build/python.path); here=build/compat/$*; \
-	echo "installing PySpark $* into $$here" >&2; \
-	$$uv venv --quiet --clear --python "$$python" $$here; \
+	@uv=$$(cat build/uv.path); pair=$*; spark=$${pair%-*}; here=build/compat/$*; \
+	echo "installing PySpark $$spark into $$here" >&2; \
+	$$uv venv --quiet --clear --python "$$(command -v python$${pair#*-})" $$here; \
 	sed -n 's/ *\\$$//; s/^\([a-z][^ =]*\)\[[^]]*\]==/\1==/; /^[a-z].*==/p' requirements.lock \
-		| grep -Ev '^(pyspark|py4j|delta-spark)==' >$$here/constraints.txt; \
+		| grep -Ev '^(pyspark|py4j)==' >$$here/constraints.txt; \
 	$$uv pip install --quiet --python $$here/bin/python --constraint $$here/constraints.txt -r pyproject.toml \
-		$(addprefix --extra ,$(LOCK_EXTRAS)) "pyspark==$*.*"; \
+		$(addprefix --extra ,$(LOCK_EXTRAS)) "pyspark==$$spark.*"; \
 	$$uv pip install --quiet --python $$here/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 

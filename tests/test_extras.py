@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import subprocess
 import textwrap
 from collections.abc import Callable
 from importlib.metadata import Distribution
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -19,6 +22,7 @@ from tests.harness.rabbit_servers import RabbitServer
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from tests.test_docs import ROOT, environment
+from trident.cli.doctor import EXTRAS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -42,6 +46,7 @@ if __name__ == "__main__":
         print(running.state(counts).multi_get(["the"]))
         {last}
 """
+_FIRST = {"redis", "cluster", "spark"}  # these are tried each time
 _MEMORY = ("from states.memory import MemoryMapState", "MemoryMapState()")
 _DELTA = ("from states.delta import DeltaState", "DeltaState.opaque('counts')")
 _FROM_KAFKA = """
@@ -122,6 +127,60 @@ def run_words(
 
 def test_without_an_extra_words_are_counted_in_memory(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     assert run_words(pip_install(), tmp_path, _MEMORY) == "[2]\n"
+
+
+def test_without_pyspark_a_start_on_spark_says_what_to_do(
+    pip_install: Callable[..., Environment], tmp_path: Path
+) -> None:
+    bare = pip_install("delta")
+    done = _ended(bare, tmp_path, "run", f"{words(tmp_path, _DELTA)}:topology", "--once")
+    assert done.returncode == 1
+    assert re.search(
+        r"error: .*PySpark 3\.5 or newer, and \S+ has none\..*pip install 'trident-spark\[spark\]'", done.stderr
+    )
+    assert "in_process" in done.stderr
+    assert not (tmp_path / "counts").exists()
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("extra", ["", "redis", "all", "cluster", "spark", *sorted({*EXTRAS} - _FIRST)])
+def test_the_doctor_finds_what_an_extra_brings(
+    extra: str, pip_install: Callable[..., Environment], tmp_path: Path
+) -> None:
+    done = _ended(pip_install(*filter(None, [extra])), tmp_path, "doctor", "--json")
+    told = json.loads(done.stdout)
+    usable = {name for name, found in told["extras"].items() if found["usable"]}
+    brought = {"": set(), "all": {*EXTRAS}, "ui": {"ui", "drpc"}, "cluster": {"cluster", "ui", "drpc", "zookeeper"}}
+    assert usable == brought.get(extra, {extra})
+    assert told["pyspark"]["usable"] is (extra in ("spark", "all"))
+    assert done.returncode == (0 if extra in ("spark", "all") and told["java"]["usable"] else 1)
+    assert all("missing: " in found["problem"] for found in _others(told, usable | {"spark"}))
+    assert all(
+        found["mend"] == f"pip install 'trident-spark[{name}]'"
+        for name, found in told["extras"].items()
+        if name not in usable
+    )
+
+
+def _others(told: dict[str, Any], usable: set[str]) -> list[dict[str, Any]]:
+    return [found for name, found in told["extras"].items() if name not in usable]
+
+
+def _ended(pip_environment: Environment, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run the command `trident`, which may fail."""
+    program = str(pip_environment.scripts / "trident")
+    variables = pip_environment.variables
+    return subprocess.run(
+        [program, *command], cwd=folder, env=variables, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_spark(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    bare = pip_install("spark", "delta")
+    bare.run("trident", "run", f"{words(tmp_path, _DELTA)}:topology", "--once", cwd=tmp_path)
+    assert "2" in bare.run("trident", "get", "words.py:topology", "count", "the", cwd=tmp_path)
 
 
 def test_delta(pip_install: Callable[..., Environment], tmp_path: Path) -> None:

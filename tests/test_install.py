@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -69,6 +72,21 @@ def test_every_module_is_imported_from_where_it_was_installed(installed: Environ
 
 
 @pytest.mark.long
+def test_the_archive_of_the_sources_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    subprocess.run([*build, "-t", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (sources,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    subprocess.run([*build, "-t", "wheel"], cwd=sources, check=True, capture_output=True)
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / wheel.name) as other:
+        assert {each.filename: each.CRC for each in one.infolist()} == {
+            each.filename: each.CRC for each in other.infolist()
+        }
+
+
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(450)
 def test_the_readme_is_followed_from_top_to_bottom_in_one_folder(installed: Environment, tmp_path: Path) -> None:
@@ -77,7 +95,7 @@ def test_the_readme_is_followed_from_top_to_bottom_in_one_folder(installed: Envi
     (tmp_path / "word_count.py").write_text(program, encoding="utf-8")
     assert installed.run(installed.python, "word_count.py", cwd=tmp_path).splitlines() == promised(program)
 
-    _, commands, kept_running = blocks(README, "sh")
+    _, _, commands, kept_running = blocks(README, "sh")
     told = installed.run("bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path)
     assert "complete: 1 batch with 1 tuple" in told
     assert re.search(r"the\W+4\W+dish\W+1\W", told)

@@ -69,7 +69,6 @@ DRIVERS = (
     "pymemcache",
     "cassandra",
     "deltalake",
-    "delta",
     "confluent_kafka",
     "pika",
     "psycopg",
@@ -97,7 +96,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 LAYERS = (
     Layer(("trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
-    Layer(("trident.extras",), ("trident.errors",)),
+    Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
     Layer(
         ("trident.servers",),
         ("trident.errors", "trident.extras", "trident.fields", "trident.redaction"),
@@ -313,7 +312,7 @@ LAYERS = (
             "cassandra": ("cassandra",),
             "postgres": ("psycopg",),
             "kafka": ("confluent_kafka", "trident.tuples"),
-            "delta": ("deltalake", "delta", "numpy", "pyspark", "py4j"),
+            "delta": ("deltalake", "numpy", "pyspark", "py4j"),
         }.items()
     ),
     Layer(("states",), FOR_STORES, each_other=False),

@@ -17,6 +17,7 @@ __all__ = [
     "concatenated",
     "ipc_of",
     "one_array",
+    "python_of",
     "rows_without_columns",
     "schema_of",
     "table_of",
@@ -107,6 +108,38 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
         large = pa.large_string() if pa.types.is_string(array.type) else pa.large_binary()
         array = pa.concat_arrays([chunk.cast(large) for chunk in array.chunks])
     return array
+
+
+def python_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values of an array as tuples carry them: maps, also inside of other values, are dictionaries.
+
+    Raises
+    ------
+    ValueError
+        A map has a key twice.
+    """
+    values: list[Any] = array.to_pylist()
+    return [_with_dicts(value, array.type) for value in values] if _has_map(array.type) else values
+
+
+def _has_map(type_: pa.DataType) -> bool:
+    if not pa.types.is_nested(type_):
+        return False
+    return pa.types.is_map(type_) or any(_has_map(type_.field(at).type) for at in range(type_.num_fields))
+
+
+def _with_dicts(value: Any, type_: pa.DataType) -> Any:
+    """Do what `to_pylist(maps_as_pydicts="strict")` does, which Arrow has had since its version 20."""
+    if value is None or not _has_map(type_):
+        return value
+    if pa.types.is_map(type_):
+        made = {key: _with_dicts(each, type_.item_type) for key, each in value}
+        if len(made) < len(value):
+            raise ValueError(f"a map has a key twice: {value!r}")
+        return made
+    if pa.types.is_struct(type_):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in type_}
+    return [_with_dicts(each, type_.value_type) for each in value]
 
 
 def _known(fields: Fields, name: str) -> str:

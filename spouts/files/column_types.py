@@ -16,9 +16,9 @@ _OTHER_FORMS = {
     pa.uint8(): pa.int16(),  # Spark has no unsigned numbers
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
-    pa.string_view(): pa.string(),
-    pa.binary_view(): pa.binary(),
 }
+if hasattr(pa, "string_view"):  # since Arrow 16
+    _OTHER_FORMS |= {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _WIDER = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
     pa.int16(): (pa.int32(), pa.int64()),

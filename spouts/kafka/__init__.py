@@ -1,4 +1,4 @@
-"""Records of Kafka topics, in batches for Trident, or record by record for bolts; `pip install 'trident-spark[kafka]'`.
+"""Records of Kafka topics, in batches for Trident, or record by record for bolts; the extra `kafka`.
 
 Begin with `spout.py` (the two spouts of batches), then `batch_ranges.py` (what a definition is), `range_coordinator.py` (the
 driver's side: which offsets make up a batch) and `range_reader.py` (the workers' side: reads them). `message_spout.py` emits

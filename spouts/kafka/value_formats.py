@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.messages.queue import plain
-from trident.arrow import schema_of
+from trident.arrow import python_of, schema_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -74,7 +73,7 @@ class Format(ABC):
     def lists(self, values: Sequence[bytes | None]) -> list[list[Any]]:
         """Return the columns as lists of plain values; `SpoutError` for a value that cannot be read."""
         try:
-            return [plain(array) for array in self.columns(pa.array(values, pa.binary()), False)]
+            return [python_of(array) for array in self.columns(pa.array(values, pa.binary()), False)]
         except BadValue as bad:
             raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
 

@@ -117,9 +117,3 @@ def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequenc
         if len(items) == 1:
             return [str(error)]
     return [decoded([item], decode)[0] for item in items]
-
-
-def plain(array: Any) -> list[Any]:
-    """Return the values of an Arrow array as tuples carry them, maps as dictionaries."""
-    values: list[Any] = array.to_pylist(maps_as_pydicts="strict")
-    return values

@@ -1,6 +1,6 @@
 """Messages of a RabbitMQ queue, each unacknowledged there until its tuple tree is complete.
 
-`pip install 'trident-spark[rabbitmq]'`. Begin with `spout.py`, then `queue_consumer.py` (what becomes of a message at the
+It takes the extra `rabbitmq`. Begin with `spout.py`, then `queue_consumer.py` (what becomes of a message at the
 broker); `broker.py` calls it. `Json` and `Avro` are the formats of Kafka's spouts.
 """
 

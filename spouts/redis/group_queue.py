@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spouts.messages.queue import Message, decoded, plain
+from spouts.messages.queue import Message, decoded
 from spouts.redis.entry_tables import EntryTables
 from spouts.redis.group_client import GroupClient
 from spouts.redis.stream_server import NOTHING, Entry
+from trident.arrow import python_of
 from trident.errors import SpoutError
 
 
@@ -189,7 +190,7 @@ class GroupQueue:
         return messages
 
     def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
-        return list(zip(*map(plain, self._tables.table(entries).columns), strict=True))
+        return list(zip(*map(python_of, self._tables.table(entries).columns), strict=True))
 
 
 def _by_stream(entries: Iterable[Entry]) -> list[tuple[str, list[str]]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type
+from trident.arrow import arrow_type, python_of
 from trident.errors import CorruptValueError
 from trident.fields import normal_type
 from trident.state.encoding.codec import decode, encode, encode_tuples
@@ -148,13 +148,6 @@ def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
             f"cannot write {bad!r} ({type(bad).__name__}) into column {name!r} of type {type_}: {error}. "
             "Declare the type that the values have, or return values of the declared type"
         ) from error
-
-
-def python_of(array: Any) -> list[Any]:
-    """Return the values of an Arrow array as Python objects."""
-    if pa.types.is_nested(array.type):
-        return list(array.to_pylist(maps_as_pydicts="strict"))
-    return list(array.to_pylist())
 
 
 def _free_names(names: Sequence[str]) -> tuple[str, ...]:

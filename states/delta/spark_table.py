@@ -40,15 +40,30 @@ _PROVIDED = (
     "org.apache.logging.log4j", "org.apache.parquet", "org.locationtech.jts", "org.roaringbitmap", "org.slf4j",
     "org.xerial.snappy",
 )  # fmt: skip
+_PACKAGES = {
+    "3.5": "io.delta:delta-spark_2.12:3.3.3",
+    **{release: f"io.delta:delta-spark_{release}_2.13:4.4.0" for release in ("4.0", "4.1", "4.2")},
+}
 _COLUMNS = {("txid", "attempt", "prev", "curr"): "curr", ("txid", "value"): "value", ("value",): "value"}
 
 
 def delta_package() -> str:
-    """Return the Maven coordinates of the Delta library for the Spark that is installed."""
+    """Return the Maven coordinates of the Delta library for the Spark that is installed.
+
+    Raises
+    ------
+    EnvironmentProblem
+        No library for that Spark is known.
+    """
     import pyspark
 
     release = ".".join(pyspark.__version__.split(".")[:2])
-    return "io.delta:delta-spark_2.12:3.3.3" if release == "3.5" else f"io.delta:delta-spark_{release}_2.13:4.4.0"
+    if release not in _PACKAGES:
+        raise EnvironmentProblem(
+            f"no Delta library for PySpark {pyspark.__version__} is known, only for {', '.join(_PACKAGES)}. Give that of your "
+            "platform by delta_session_conf(jars=[...]), or read the rows without Spark: open_state(...).get_tuples()"
+        )
+    return _PACKAGES[release]
 
 
 def delta_session_conf(ivy_dir: str | os.PathLike[str] | None = None, jars: Sequence[str] = ()) -> dict[str, str]:

@@ -16,7 +16,7 @@ from trident.cli.app import app
 
 COMMANDS = (
     "run", "ui", "get", "drpc", "log", "dead-letters", "explain", "demo", "up", "nimbus", "supervisor", "submit", "upgrade",
-    "list", "show", "activate", "deactivate", "kill", "rebalance", "errors", "logs",
+    "doctor", "list", "show", "activate", "deactivate", "kill", "rebalance", "errors", "logs",
 )  # fmt: skip
 
 

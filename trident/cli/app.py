@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +26,7 @@ from trident.cli.arguments import (
 from trident.cli.console import reporting, say
 from trident.cli.daemon_commands import add_daemon_commands, add_ui_command
 from trident.cli.run_command import add_run_command
+from trident.extras import pyspark_version
 
 app = typer.Typer(
     name="trident",
@@ -43,8 +43,8 @@ app.add_typer(dead_letter_commands.app, name="dead-letters")
 
 def _version(asked: bool) -> None:
     if asked:
-        spark = importlib.metadata.version("pyspark")
-        say(f"trident {__version__} (PySpark {spark}, Python {platform.python_version()})")
+        spark = pyspark_version()
+        say(f"trident {__version__} (PySpark {spark or 'none'}, Python {platform.python_version()})")
         raise typer.Exit
 
 
@@ -236,6 +236,21 @@ def demo_command(
     with reporting(debug):
         folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
         code = Demo(paths or [], folder, engine.value, crashes if crash else 0, fresh).run()
+    raise typer.Exit(code)
+
+
+@app.command("doctor", epilog="Example: `trident doctor`, or `trident doctor --json`")
+def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show what is installed: Python, Java, PySpark, and for each extra which states and spouts it makes usable.
+
+    For what is missing it prints the command that brings it. No Java is started and nothing is connected to.
+
+    Exit codes: 0 topologies can run on Spark here, 1 they cannot, and the last lines say why.
+    """
+    from trident.cli.doctor import doctor
+
+    with reporting(debug):
+        code = doctor(as_json)
     raise typer.Exit(code)
 
 

@@ -22,6 +22,7 @@ from trident.cli.target import load_topology
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import EnvironmentProblem
+from trident.extras import check_pyspark
 from trident.naming import counted
 from trident.planner import make_plan
 from trident.reading import open_state
@@ -168,6 +169,7 @@ def _check_environment(engine: str) -> None:
             "`delta`, as in `pip install 'trident-spark[delta]'`"
         ) from error
     if engine == "spark":
+        check_pyspark("--engine in_process")
         try:
             check_java()
         except EnvironmentProblem as error:

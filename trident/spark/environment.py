@@ -27,6 +27,7 @@ _INSTALL = (
     f"`brew install openjdk@{MINIMUM_JAVA}`), or set JAVA_HOME to the folder of one"
 )
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?[^"]*"')
+_RELEASE = re.compile(r'^JAVA_VERSION="((\d+)(?:\.(\d+))?[^"]*)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class JavaVersion:
     major
         8, 11, 17, 21 …
     text
-        The first line that `java -version` prints.
+        The first line that `java -version` prints; of `look_at_java` the version alone.
     path
         The program that was asked.
     """
@@ -63,14 +64,36 @@ def check_java() -> JavaVersion:
     if match is None:
         said = answer.strip() or "nothing"
         raise EnvironmentProblem(f"`{path} -version` does not say which Java it is; it printed {said!r}. {_INSTALL}")
-    first, second = int(match[1]), int(match[2] or 0)
-    major = second if first == 1 else first  # Java 8 calls itself 1.8
     line = next(line for line in answer.splitlines() if _VERSION.search(line))
+    return _new_enough(match[1], match[2], line.strip(), path)
+
+
+def look_at_java() -> tuple[Path, JavaVersion | None]:
+    """Return the program that `check_java` asks, and what the files beside it say of its version, without starting it.
+
+    The Java of a platform may have no such file.
+
+    Raises
+    ------
+    EnvironmentProblem
+        As `check_java`.
+    """
+    path = _find_java()
+    try:
+        told = (path.resolve().parents[1] / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        told = ""
+    match = _RELEASE.search(told)
+    return path, None if match is None else _new_enough(match[2], match[3], match[1], path)
+
+
+def _new_enough(first: str, second: str | None, text: str, path: Path) -> JavaVersion:
+    major = int(second or 0) if first == "1" else int(first)  # Java 8 calls itself 1.8
     if major < MINIMUM_JAVA:
         raise EnvironmentProblem(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, and {path} is Java {major} ({line.strip()}). {_INSTALL}"
+            f"Spark needs Java {MINIMUM_JAVA} or newer, and {path} is Java {major} ({text}). {_INSTALL}"
         )
-    return JavaVersion(major, line.strip(), path)
+    return JavaVersion(major, text, path)
 
 
 def pin_worker_python(asked: str | None = None) -> None:

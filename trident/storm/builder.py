@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem, TopologyError
+from trident.extras import check_pyspark
 from trident.roles import missing
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.checks import check_signatures, check_topology
@@ -154,6 +155,7 @@ class TopologyBuilder:
 
 def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
     """Run a topology on Spark; return once all its workers are up. See `TopologyBuilder.start`."""
+    check_pyspark("a LocalCluster")
     try:
         from trident.storm.spark.running_storm import start
     except ModuleNotFoundError as error:

@@ -20,7 +20,8 @@ from states.delta.beyond_memory.large_values import LargeValues
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows
 from states.delta.layout import DeltaLayout, RawKey, RawValue
 from states.delta.number_rows import columns_of, key_column, table_of
-from states.delta.raw_forms import SENTINEL_COLUMN, python_of
+from states.delta.raw_forms import SENTINEL_COLUMN
+from trident.arrow import python_of
 from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
 from trident.state.interfaces import Key, StateType
 from trident.state.values import UNKNOWN_ATTEMPT

@@ -230,7 +230,7 @@ class Schedule:
 def test_a_paused_task_of_a_failed_attempt_overwrites_no_key_that_has_come_to_another_partition(
     spark: Any, url: str, tmp_path: Path, pending: int
 ) -> None:
-    conf = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf()
+    conf = spark.sparkContext._jsc.sc().conf()  # the live one, not a copy
     conf.set("spark.python.task.killTimeout", "300s")  # a task that is stopped is not ended
     topology, schedule = TridentTopology("sums"), Schedule(tmp_path, RedisState.opaque(url).factory)
     rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, 2, ("ann", 1), ("bob", 1), ("ann", 2), ("bob", 2)))

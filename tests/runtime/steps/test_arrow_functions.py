@@ -52,7 +52,7 @@ def twice(n: pa.Array) -> tuple[pa.Array, tuple[pa.Array, pa.Array]]:
 
 @arrow_function("n: bigint, line: string")
 def turned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.record_batch({"line": batch.column("line"), "n": pc.cast(batch.column("n"), pa.int64())})
+    return pa.RecordBatch.from_pydict({"line": batch.column("line"), "n": pc.cast(batch.column("n"), pa.int64())})
 
 
 @arrow_function("big: bigint", flat=True)
@@ -147,8 +147,8 @@ STRUCTS = pa.StructArray.from_arrays([TEXTS, NUMBERS], ["x", "y"])
         [TEXTS, NUMBERS],
         STRUCTS,
         pa.chunked_array([STRUCTS]),
-        pa.record_batch({"x": TEXTS, "y": NUMBERS}),
-        pa.record_batch({"y": NUMBERS, "x": TEXTS}),
+        pa.RecordBatch.from_pydict({"x": TEXTS, "y": NUMBERS}),
+        pa.RecordBatch.from_pydict({"y": NUMBERS, "x": TEXTS}),
         pa.table({"other": TEXTS, "names": NUMBERS}),
         (TEXTS.dictionary_encode(), NUMBERS.cast(pa.int8())),
         (TEXTS.cast(pa.large_string()), pa.chunked_array([NUMBERS])),

@@ -22,6 +22,7 @@ from pathlib import Path
 from trident.cluster.code.package_archive import unpack_into
 from trident.cluster.code.package_manifest import MANIFEST, PYTHON, PackageManifest
 from trident.cluster_errors import BadPackage, ClusterError, RequirementsFailed
+from trident.extras import pyspark_version
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,11 @@ def _pins() -> str:
     except importlib.metadata.PackageNotFoundError:
         needed = []
     names = {re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in needed if "extra ==" not in each}
-    return "".join(f"{name}=={importlib.metadata.version(name)}\n" for name in sorted(names, key=str.lower))
+    pins = {name: importlib.metadata.version(name) for name in names}
+    spark = pyspark_version()
+    if spark is not None and re.fullmatch(r"[\d.]+", spark):  # pip refuses some names of a vendor's versions
+        pins["pyspark"] = spark
+    return "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
 
 
 @contextmanager

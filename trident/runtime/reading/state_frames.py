@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type
+from trident.arrow import arrow_type, python_of
 from trident.errors import StateError
 from trident.fields import Fields
 from trident.graph import StateNode
@@ -71,4 +71,10 @@ def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -
 
 def frame_of(spark: SparkSession, state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> DataFrame:
     """Return rows as a DataFrame."""
-    return spark.createDataFrame(table_of_state(state, columns, rows))
+    table = table_of_state(state, columns, rows)
+    if not spark.version.startswith("3."):
+        return spark.createDataFrame(table)
+    from pyspark.sql.pandas.types import from_arrow_schema  # PySpark 3.5 takes no tables
+
+    values = zip(*map(python_of, table.columns), strict=True)
+    return spark.createDataFrame(list(values), from_arrow_schema(table.schema, prefer_timestamp_ntz=True))

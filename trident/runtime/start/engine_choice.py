@@ -13,8 +13,6 @@ from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
 from trident.runtime.engine.pace import ALONE, MOST_PENDING
 from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
-from trident.runtime.engine.shared_jobs import SharingRunner
-from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.worker import Program
 from trident.spark.spark_resources import memory_settings
 
@@ -77,6 +75,8 @@ def _auto_runner(program: Program, spark: Committing, config: Config, loads: Seq
 def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> Runner:
     from pyspark import SparkContext
 
+    from trident.runtime.engine.shared_jobs import SharingRunner
+    from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
     from trident.spark.shipping import ship_code
 

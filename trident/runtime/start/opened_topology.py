@@ -13,6 +13,7 @@ from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
 from trident.errors import TridentError
+from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import stage_loads
@@ -121,6 +122,8 @@ def open_topology(
     in_threads
         Whether the partitions of a state may be updated in several threads.
     """
+    if config.engine != "in_process":
+        check_pyspark('engine="in_process"')
     closers = Closers(plan.topology)
     try:
         states = _open_states(plan, config, closers)

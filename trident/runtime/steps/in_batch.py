@@ -31,7 +31,9 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> 
     table, kernel = one_form(table, node.group.names), _table_kernel(node)
     if kernel is not None:
         (member,) = node.members
-        return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(node.fields.names)
+        return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(
+            list(node.fields.names)
+        )
     parts = [_aggregation(node, member) for member in node.members if member.combines]
     if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
         tables = [partial(step, part, table, run.on_error) for part in parts]
@@ -62,8 +64,9 @@ def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
     value = (pc.max if isinstance(aggregator, MaxBy) else pc.min)(column)
     if not value.is_valid:
         return table.slice(0, 0)
-    is_nan = pa.types.is_floating(column.type) and value.as_py() != value.as_py()
-    at = pc.indices_nonzero(pc.is_nan(column) if is_nan else pc.equal(column, value))
+    at = pc.indices_nonzero(pc.equal(column, value))
+    if not len(at):  # all are NaN; Arrow says NaN or, before its version 21, infinity
+        at = pc.indices_nonzero(pc.is_nan(column))
     return table.slice(at[len(at) - 1].as_py(), 1)
 
 

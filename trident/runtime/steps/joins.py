@@ -60,7 +60,9 @@ class _SideRows:
 def _keys(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
     """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
     names = node.groups[0].names
-    parts = [side.select(list(key.names)).rename_columns(names) for side, key in zip(sides, node.groups, strict=True)]
+    parts = [
+        side.select(list(key.names)).rename_columns(list(names)) for side, key in zip(sides, node.groups, strict=True)
+    ]
     whole = one_form(pa.concat_tables(parts), names)
     ids, firsts = group_ids(whole.columns, whole.num_rows)
     if not node.null_keys_match:
@@ -125,7 +127,7 @@ class _Grouped:
         names = node.groups[0].names
         keys = pa.concat_tables(
             [
-                table.select(list(group.names)).rename_columns(names)
+                table.select(list(group.names)).rename_columns(list(names))
                 for table, group in zip(streams, node.groups, strict=True)
             ]
         )

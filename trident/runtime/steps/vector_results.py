@@ -180,13 +180,17 @@ def _family(type_: pa.DataType) -> str:
     return str(type_)
 
 
+def _is_string_view(type_: pa.DataType) -> bool:
+    return str(type_) == "string_view"  # Arrow 14 and 15 have no name for it
+
+
 _types = pa.types
 _FAMILIES: dict[str, tuple[Any, ...]] = {
     "null": (_types.is_null,),
     "whole": (_types.is_integer,),
     "fraction": (_types.is_floating,),
     "decimal": (_types.is_decimal,),
-    "text": (_types.is_string, _types.is_large_string, _types.is_string_view),
+    "text": (_types.is_string, _types.is_large_string, _is_string_view),
     "bytes": (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary),
     "time": (_types.is_timestamp,),
     "list": (_types.is_list, _types.is_large_list),

@@ -63,7 +63,7 @@ def _batches(table: pa.Table, fields: Fields) -> list[pa.RecordBatch]:
     if not table.num_rows:
         return []
     if not len(fields):
-        return [pa.record_batch({"_": pa.nulls(table.num_rows)})]
+        return [pa.RecordBatch.from_pydict({"_": pa.nulls(table.num_rows)})]
     batches: list[pa.RecordBatch] = table.select(list(fields.names)).combine_chunks().to_batches()
     return batches
 

@@ -1,0 +1,265 @@
+"""`trident doctor`: what of this machine a topology can use, and what mends the rest.
+
+It imports packages, reads files and looks for programs. It starts no Java and connects to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from trident import __version__
+from trident.cli.console import results, say, table
+from trident.errors import EnvironmentProblem, describe
+from trident.extras import check_pyspark
+from trident.spark.environment import look_at_java
+
+_DISTRIBUTION = "trident-spark"
+_WITHOUT = "--engine in_process"
+_FLOOR = re.compile(r"""([\w.-]+)(?:\[[^\]]*\])?>=([\d.]+)(?:.*extra == ['"]([\w-]+))?""")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What an extra brings.
+
+    Attributes
+    ----------
+    packages
+        The module that each package is imported by.
+    names
+        The states, spouts and bolts that need it.
+    more
+        What else needs it.
+    """
+
+    packages: Mapping[str, str]
+    names: tuple[str, ...] = ()
+    more: str = ""
+
+    @property
+    def uses(self) -> str:
+        """What it is for, in one line."""
+        return ", ".join([*self.names, *filter(None, [self.more])])
+
+
+_HTTP = {each: each for each in ("starlette", "uvicorn", "httptools", "uvloop")}
+_PAGE = {**_HTTP, "httpx": "httpx"}
+EXTRAS = {
+    "spark": Extra({"pyspark": "pyspark"}, ("DataFrameSpout", "StructuredStreamingSpout"), "topologies on Spark"),
+    "delta": Extra({"deltalake": "deltalake", "pyarrow": "pyarrow"}, ("DeltaState", "DeltaSpout"), "trident demo"),
+    "redis": Extra(
+        {"redis": "redis", "hiredis": "hiredis"},
+        (
+            "RedisState",
+            "RedisStreamSpout",
+            "TransactionalRedisStreamSpout",
+            "RedisStreamRichSpout",
+            "RedisStreamBolt",
+        ),
+    ),
+    "memcached": Extra({"pymemcache": "pymemcache"}, ("MemcachedState",)),
+    "cassandra": Extra({"cassandra-driver": "cassandra.cluster"}, ("CassandraState",)),
+    "postgres": Extra({"psycopg": "psycopg"}, ("PostgresState",)),
+    "kafka": Extra(
+        {"confluent-kafka": "confluent_kafka", "fastavro": "fastavro"},
+        ("KafkaTopicState", "OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout", "KafkaSpout"),
+    ),
+    "rabbitmq": Extra({"pika": "pika"}, ("RabbitMQSpout",)),
+    "zookeeper": Extra({"kazoo": "kazoo.client"}, more="a log or a cluster in ZooKeeper"),
+    "drpc": Extra(_HTTP, more="requests over HTTP"),
+    "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
+    "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),
+    "ui": Extra(_PAGE, more="the page of a topology, trident run --ui"),
+    "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
+}
+ALWAYS = Extra(
+    {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle"},
+    (
+        "MemoryMapState",
+        "TextFileSpout",
+        "CsvFileSpout",
+        "JsonFileSpout",
+        "ParquetFileSpout",
+        "FixedBatchSpout",
+        "FeederBatchSpout",
+        "RateSpout",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What was found of one thing.
+
+    Attributes
+    ----------
+    version, path
+        Empty if they are not known.
+    problem
+        What is wrong with it; None if it can be used.
+    mend
+        The command that mends it; empty if the problem says what to do.
+    """
+
+    version: str = ""
+    path: str = ""
+    problem: str | None = None
+    mend: str = ""
+
+
+def doctor(as_json: bool = False) -> int:
+    """Print what is here; return the exit code: 0 if topologies can run on Spark, else 1."""
+    here = {
+        "trident": Checkup(__version__, str(Path(__file__).parents[1])),
+        "python": Checkup(platform.python_version(), sys.executable),
+        "java": _java(),
+        "pyspark": _pyspark(),
+        "packages": _extra("", ALWAYS),
+    }
+    extras = {name: _extra(name, extra) for name, extra in EXTRAS.items()}
+    extras["spark"] = here["pyspark"]
+    problems = [each.problem for each in here.values() if each.problem is not None]
+    if as_json:
+        say(json.dumps(_document(here, extras, ready=not problems), indent=2))
+    else:
+        _print(here, extras)
+        _conclude(problems)
+    return 1 if problems else 0
+
+
+# ---- what is here ----------------------------------------------------------------------------------------------------
+
+
+def _java() -> Checkup:
+    try:
+        path, found = look_at_java()
+    except EnvironmentProblem as problem:
+        return Checkup(problem=str(problem))
+    return Checkup("" if found is None else found.text, str(path))
+
+
+def _pyspark() -> Checkup:
+    try:
+        version = check_pyspark(_WITHOUT)
+    except EnvironmentProblem as problem:
+        return Checkup(problem=str(problem), mend=_install("spark"))
+    return Checkup(version, str(Path(importlib.import_module("pyspark").__file__ or "").parent))
+
+
+def _extra(name: str, extra: Extra) -> Checkup:
+    found: dict[str, str] = {}
+    absent, wrong = [], []
+    for package, module in extra.packages.items():
+        try:
+            imported = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            absent.append(package if error.name in (None, module.partition(".")[0]) else f"{error.name}, for {package}")
+            continue
+        except Exception as error:  # noqa: BLE001  a broken package may raise anything
+            return Checkup(
+                problem=f"{package} cannot be imported: {describe(error)}",
+                mend=f"pip install --force-reinstall {package}",
+            )
+        found[package] = _version_of(package, imported)
+        floor = _floors(name).get(package, "")
+        if found[package] and _number(found[package]) < _number(floor):
+            wrong.append(f"{package} {found[package]} is older than {floor}")
+    problem = "; ".join([*([f"missing: {', '.join(absent)}"] if absent else []), *wrong]) or None
+    version = ", ".join(f"{package} {version}".strip() for package, version in found.items())
+    return Checkup(version, problem=problem, mend=_install(name) if problem else "")
+
+
+def _version_of(package: str, module: Any) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # a platform's own
+        return str(getattr(module, "__version__", ""))
+
+
+@cache
+def _floors(extra: str) -> dict[str, str]:
+    """Return the oldest version of each package that Trident, or this extra of it, asks for."""
+    try:
+        asked = importlib.metadata.requires(_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # a folder on the path, or a zip
+        return {}
+    found: dict[str, str] = {}
+    for match in filter(None, map(_FLOOR.match, asked)):  # those without an extra come first
+        if match[3] == extra or match[1] not in found:
+            found[match[1]] = match[2]
+    return found
+
+
+def _number(version: str) -> list[int]:
+    match = re.match(r"[\d.]*", version)
+    return [int(part) for part in (match[0] if match else "").split(".") if part]
+
+
+def _install(extra: str) -> str:
+    return f"pip install '{_DISTRIBUTION}[{extra}]'" if extra else f"pip install {_DISTRIBUTION}"
+
+
+# ---- telling it ------------------------------------------------------------------------------------------------------
+
+
+def _document(here: Mapping[str, Checkup], extras: Mapping[str, Checkup], ready: bool) -> dict[str, Any]:
+    return {
+        "ready": ready,
+        **{name: _fields(each) for name, each in here.items()},
+        "extras": {
+            name: {**_fields(each), "names": EXTRAS[name].names, "more": EXTRAS[name].more}
+            for name, each in extras.items()
+        },
+    }
+
+
+def _fields(each: Checkup) -> dict[str, Any]:
+    return {
+        "usable": each.problem is None,
+        "version": each.version or None,
+        "path": each.path or None,
+        "problem": each.problem,
+        "mend": each.mend or None,
+    }
+
+
+def _print(here: Mapping[str, Checkup], extras: Mapping[str, Checkup]) -> None:
+    console = results()
+    rows = table(console, "", "version", "where")
+    for title, name in {"Trident": "trident", "Python": "python", "Java": "java", "PySpark": "pyspark"}.items():
+        each = here[name]
+        rows.add_row(title, "none" if each.problem else each.version or "not known without starting it", each.path)
+    console.print(rows)
+    console.print()
+    rows = table(console, "extra", "for", "here")
+    rows.add_row("-", ALWAYS.uses, escape(_told(here["packages"])))
+    for name, each in extras.items():
+        told = "see below" if each is here["pyspark"] and each.problem else _told(each)
+        rows.add_row(name, EXTRAS[name].uses, escape(told))
+    console.print(rows)
+
+
+def _told(each: Checkup) -> str:
+    return each.version if each.problem is None else f"{each.problem}; {each.mend}"
+
+
+def _conclude(problems: list[str]) -> None:
+    say("")
+    for problem in problems:
+        say(f"problem: {problem}", "bold red")
+    if problems:
+        say(f"topologies cannot run on Spark here; without it they run with {_WITHOUT}", "yellow")
+    else:
+        say("topologies can run here: trident run MODULE:TOPOLOGY", "green")
