@@ -12,7 +12,7 @@ COMPAT := 3.5-3.11 4.0-3.12 4.1-3.13 4.2-3.13 4.3-3.11 4.3-3.12 4.3-3.13 4.3-3.1
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
 COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/commit runtime/reading/test_views.py \
 	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
-	spouts/spark/test_structured_streaming.py)
+	spouts/spark/test_structured_streaming.py runtime/query/test_foreach_batch.py)
 LOCK_EXTRAS := dev all
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))

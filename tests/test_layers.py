@@ -113,12 +113,18 @@ LAYERS = (
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
-    # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
-    # no state is kept in memory.
+    # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
+    # A window that is given no state is kept in memory.
     Layer(
         GRAPH,
         INTERFACES,
-        deferred=("trident.explain", "trident.observe", "trident.runtime.running", "states.memory"),
+        deferred=(
+            "trident.explain",
+            "trident.observe",
+            "trident.runtime.running",
+            "trident.runtime.query.foreach_batch",
+            "states.memory",
+        ),
     ),
     Layer(("trident.http.strangers", "trident.http.plain_json")),
     # Below the runtime: what a topology says of itself, as functions of values.

@@ -13,9 +13,11 @@ from trident.errors import (
     TopologyError,
     TridentError,
 )
+from trident.exactly_once import exactly_once
 from trident.fields import Fields
 from trident.fluent.joining import JoinOutFieldsMode, JoinType
 from trident.reading import open_state
+from trident.spout.query_batches import QueryBatches
 from trident.stream import GroupedStream, Stream, TridentState
 from trident.topology import TridentTopology
 from trident.tuples import TridentCollector, TridentTuple
@@ -31,6 +33,7 @@ __all__ = [
     "GroupedStream",
     "JoinOutFieldsMode",
     "JoinType",
+    "QueryBatches",
     "ReportedFailedException",
     "Stream",
     "TopologyError",
@@ -40,5 +43,6 @@ __all__ = [
     "TridentTopology",
     "TridentTuple",
     "__version__",
+    "exactly_once",
     "open_state",
 ]

@@ -20,6 +20,7 @@ from trident.stream import Stream, TridentState
 if TYPE_CHECKING:
     from trident.config import Config
     from trident.observe.events import TopologyListener
+    from trident.runtime.query.foreach_batch import ForeachBatch
     from trident.runtime.running import RunningTopology
 
 __all__ = ["TridentTopology"]
@@ -205,6 +206,38 @@ class TridentTopology(Declaration):
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
         return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners, active=active)
+
+    def foreach_batch(
+        self,
+        conf: Config | Mapping[str, Any] | None = None,
+        *,
+        adopt_checkpoint: bool = False,
+        listeners: Sequence[TopologyListener] = (),
+        **settings: Any,
+    ) -> ForeachBatch:
+        """Return the topology as a function for `writeStream.foreachBatch`, in place of `start`.
+
+        Its one stream is `new_stream(name, QueryBatches(schema))`. Spark owns the loop and the source; nothing is opened before
+        the first batch.
+
+        Parameters
+        ----------
+        conf, listeners, settings
+            As of `start`, without those that say how batches are made and where they run.
+        adopt_checkpoint
+            Take the query's first batch as the next one, although its checkpoint and the log do not belong together. For one
+            start, by one who knows what the states have.
+
+        Raises
+        ------
+        TopologyError
+            A stream has a source of its own, or there are several.
+        """
+        from trident.runtime.query.foreach_batch import ForeachBatch
+
+        return ForeachBatch(
+            self.name, self.graph(), conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners
+        )
 
     def explain(self, placements: Mapping[str, str] | None = None) -> str:
         """Return what runs where, as text: `print(topology.explain())`.

@@ -69,12 +69,11 @@ class _Spark:
         write_deltalake(self._path, _rows(all_keys, 1))
 
     def commit(self) -> None:
-        from delta.tables import DeltaTable
-
         self._txid += 1
-        rows = self._spark.createDataFrame(_rows(self._keys, self._txid))
-        merge = DeltaTable.forPath(self._spark, self._path).alias("t").merge(rows.alias("s"), _ON)
-        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+        self._spark.createDataFrame(_rows(self._keys, self._txid)).createOrReplaceTempView("s")
+        self._spark.sql(
+            f"MERGE INTO delta.`{self._path}` t USING s ON {_ON} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
 
 
 def rust_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> _Rust:

@@ -16,11 +16,11 @@ from trident.errors import TridentError
 from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.loads import stage_loads
+from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
-from trident.runtime.commit.committing import committing_program
+from trident.runtime.commit.committing import Committing, committing_program
 from trident.runtime.commit.dead_letters import DeadLetters, dead_letters_of
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.runners import Runner
@@ -40,6 +40,7 @@ from trident.state.interfaces import State
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
+RunnerOf = Callable[[Program, Config, Sequence[StageLoad], Committing | None], Runner]
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def open_topology(
     open_log: Callable[[States], TransactionLog],
     reach: Reach | None = None,
     in_threads: bool = True,
+    runner_of: RunnerOf = open_runner,
 ) -> OpenedTopology:
     """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
 
@@ -121,11 +123,12 @@ def open_topology(
         Called with the points of each state's commit, see `update_partition`.
     in_threads
         Whether the partitions of a state may be updated in several threads.
+    runner_of
+        Opens what processes the batches.
     """
-    if config.engine != "in_process":
-        check_pyspark('engine="in_process"')
     closers = Closers(plan.topology)
     try:
+        _check_engine(config)
         states = _open_states(plan, config, closers)
         check_states(plan, graph, states, config.allow_inexact)
         placements = placements_of(plan, config, states)
@@ -134,7 +137,7 @@ def open_topology(
         lasting = lasting_states(plan, states)
         meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting)
         spouts, emitters = open_spouts(plan, config, closers)
-        runner = _open_runner(plan, config, emitters, placements, closers)
+        runner = _open_runner(plan, config, emitters, placements, closers, runner_of)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         letters = dead_letters_of(config, plan.topology)
@@ -161,6 +164,11 @@ def open_topology(
     except BaseException:
         closers.close()
         raise
+
+
+def _check_engine(config: Config) -> None:
+    if config.engine != "in_process":
+        check_pyspark('engine="in_process"')
 
 
 def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
@@ -192,7 +200,12 @@ def _bring_together(
 
 
 def _open_runner(
-    plan: Plan, config: Config, emitters: Mapping[str, Any], placements: Mapping[str, PlacedState], closers: Closers
+    plan: Plan,
+    config: Config,
+    emitters: Mapping[str, Any],
+    placements: Mapping[str, PlacedState],
+    closers: Closers,
+    runner_of: RunnerOf,
 ) -> Runner:
     """Open the runner of the fragments before the states, and of the states that executors commit."""
     committed = {node.id for node in plan.commits}
@@ -201,7 +214,7 @@ def _open_runner(
         plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels
     )
     in_executors = committing_program(program, plan, executors_of(placements))
-    runner = open_runner(program, config, stage_loads(plan, executors_of(placements)), in_executors)
+    runner = runner_of(program, config, stage_loads(plan, executors_of(placements)), in_executors)
     closers.add("runner", runner.close)
     return runner
 

@@ -1,0 +1,71 @@
+"""`exactly_once`: one aggregate as a function for `writeStream.foreachBatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trident.config import Config
+from trident.fields import FieldsLike
+from trident.state.interfaces import StateFactory, StateSpec
+
+if TYPE_CHECKING:
+    from trident.observe.events import TopologyListener
+    from trident.runtime.query.one_aggregate import ExactlyOnce
+
+__all__ = ["exactly_once"]
+
+
+def exactly_once(
+    name: str,
+    state: StateFactory | StateSpec,
+    *,
+    group_by: str | Sequence[str] = (),
+    aggregate: Any,
+    of: str | Sequence[str] = (),
+    value: str,
+    schema: FieldsLike | Any = None,
+    deterministic: bool = False,
+    adopt_checkpoint: bool = False,
+    listeners: Sequence[TopologyListener] = (),
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> ExactlyOnce:
+    """Return a function for `foreachBatch` that keeps one aggregate of all rows of a query, each of them counted once.
+
+    Parameters
+    ----------
+    name
+        Names the log, and the keys in a shared store; keep it as long as the state exists.
+    state
+        Where the values are, such as `PostgresState.opaque(dsn)`.
+    group_by
+        The columns of the key; none: one value for all rows.
+    aggregate, of, value
+        The aggregator, the columns that it is given, and the name of its result: `aggregate=Sum(), of="euros",
+        value="total"`.
+    schema
+        The columns and their types, as `orders.schema` or `"shop: string, euros: bigint"`. Without it they are those of the
+        first batch; with it, states can be read and `explain()` asked before.
+    deterministic
+        Promise that a batch that Spark repeats has the same rows, so that the state may be transactional; see
+        `QueryBatches`.
+    adopt_checkpoint
+        Take the query's first batch as the next one, although checkpoint and log do not belong together: for one start.
+    listeners, conf, settings
+        As of `TridentTopology.start`; `log_dir` names the log.
+
+    Examples
+    --------
+    ::
+
+        totals = exactly_once("orders", PostgresState.opaque(dsn), group_by="shop", aggregate=Sum(), of="euros", value="total")
+        query = orders.writeStream.foreachBatch(totals).option("checkpointLocation", "checkpoint").start()
+
+        totals.write(spark.read.parquet("orders/2026-11-25"), batch="2026-11-25")  # or by a job that a scheduler starts
+    """
+    from trident.runtime.query.one_aggregate import ExactlyOnce, OneAggregate
+
+    keys, inputs = ([one] if isinstance(one, str) else list(one) for one in (group_by, of))
+    declared = OneAggregate(name, state, tuple(keys), aggregate, tuple(inputs), value, deterministic)
+    return ExactlyOnce(declared, schema, conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners)

@@ -1,0 +1,284 @@
+"""DataFrameRunner: each attempt is one query of Spark over a DataFrame that someone else has planned.
+
+Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
+the RDDs' runner (`tasks.py`), and so is what travels between them (`hops.py`): here as rows of three columns. `at` chooses
+the task of the next stage, `to` says which destination the row is for, `item` is what is sent. A row for a later stage, or
+for the driver, passes through the tasks between.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pyarrow as pa
+
+from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
+from trident.runtime.engine.runners import InProcessRunner, Runner, captures, of_width, pickled
+from trident.runtime.engine.spark_hash import numbers_for
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
+from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.spark.job_errors import JobFailed, bound_reached, executor_problem, jvm_gone
+from trident.spout.interfaces import TransactionAttempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCHEMA = "at int, to int, item binary"
+_ROWS = pa.schema([("at", pa.int32()), ("to", pa.int32()), ("item", pa.binary())])
+_RESULT = -1
+_MOST_BYTES = 4 << 20  # of items that go to Spark at once, unless one has more
+_PIECE_ROWS = 1 << 16
+_APART = 1 << 20  # the number of the first part beside those of a DataFrame, which has fewer partitions
+_CANCELLED = ("cancelled", "canceled", "InterruptedException", "interrupted by the user")
+
+
+@dataclass(frozen=True, eq=False)
+class QueryRows:
+    """The part of a batch that is a DataFrame: Spark cuts it into tasks. Stays in the driver."""
+
+    df: DataFrame
+
+
+class QueryStopped(BaseException):
+    """The query was stopped while its batch was processed: not to be tried again. The cause is Spark's own error."""
+
+
+class DataFrameRunner:
+    """Runs each attempt as one query: a stage over the parts of the batch, and a stage per level of exchanges.
+
+    A part that is a DataFrame is as many tasks as it has partitions; other parts, such as dead letters, are rows of a small
+    DataFrame. States are committed by the driver.
+
+    Parameters
+    ----------
+    session
+        Evaluates batches that have no DataFrame; None: there are none.
+    """
+
+    here = False
+    commits: Collection[str] = ()
+
+    def __init__(self, program: Program, parallelism: int, session: SparkSession | None = None) -> None:
+        self.parallelism = parallelism
+        self.program = of_width(program, parallelism)
+        self.operations: Sequence[Any] = ()
+        self._session, self._id, self._pickled = session, uuid.uuid4().hex, pickled(self.program)
+        self._empty: InProcessRunner | None = None
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+        """Evaluate the DataFrame once, with all parts and exchanges behind it."""
+        job = Job(self._id, self._pickled, order or Order(attempt, captures(parts)))
+        routes = routes_of(self.program, skips(parts), False, self.parallelism) if self.program.levels else None
+        others = [part for part in parts if not isinstance(part[1], QueryRows)]
+        try:
+            first = self._first_stage(job, routes, parts, others)
+            items = [] if first is None else self._collected(job, routes, first)
+        except StepFailed as error:
+            return TaskOutput(failure=error.failure)
+        if items:
+            return gathered(items)
+        return self._without_tasks().process(attempt, others, order)  # Spark starts no task where it sees no rows
+
+    def _first_stage(
+        self, job: Job, routes: Routes | None, parts: Sequence[Part], others: Sequence[Part]
+    ) -> DataFrame | None:
+        """Return what the tasks of the first stage send; None if there are none."""
+        session, rows = self._session, None
+        for spout, part, capture in parts:
+            if isinstance(part, QueryRows):
+                session = part.df.sparkSession
+                names = self.program.fragments[spout].fields.names
+                columns = part.df.selectExpr(*(f"{_quoted(name)} AS c{at}" for at, name in enumerate(names)))
+                rows = columns.mapInArrow(partial(_query_task, job, routes, spout, names, capture), _SCHEMA)
+        apart = others if rows is not None else with_empty_parts(self.program, others)
+        if not apart or session is None:
+            return rows
+        numbered = [(number, cloudpickle.dumps(part)) for number, part in enumerate(apart, _APART)]
+        small = session.createDataFrame(numbered, "number int, part binary")
+        sent = small.mapInArrow(partial(_parts_task, job, routes), _SCHEMA)
+        return sent if rows is None else rows.union(sent)
+
+    def _collected(self, job: Job, routes: Routes | None, rows: DataFrame) -> list[bytes | Sent]:
+        """Add a stage for each level of exchanges, and run all of it."""
+        if routes is not None:
+            for stage, level in enumerate(routes.levels, 1):
+                rows = rows.repartition(len(level), "at").mapInArrow(partial(_level_task, job, routes, stage), _SCHEMA)
+        return [pickle.loads(item) for item in _evaluated(rows).column("item").to_pylist()]
+
+    def _without_tasks(self) -> Runner:
+        if self._empty is None:  # a copy: the objects of the plan may be prepared where states are committed
+            self._empty = InProcessRunner(cloudpickle.loads(self._pickled), self.parallelism)
+        return self._empty
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Commit nothing."""
+        return output
+
+    def of_size(self, size: int | None) -> Runner:
+        """Take batches of any size."""
+        return self
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Do nothing: an attempt has ended when its call returns."""
+
+    def close(self) -> None:
+        """End the operations of this process."""
+        if self._empty is not None:
+            self._empty.close()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# ---- in the driver ------------------------------------------------------------------------------------------------------
+
+
+def _evaluated(df: DataFrame) -> pa.Table:
+    """Evaluate a DataFrame; `StepFailed` says why Spark could not, `QueryStopped` that it was told to end."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        if not hasattr(df, "toArrow"):  # PySpark 3.5
+            collected: Any = df
+            batches = collected._collect_as_arrow()  # noqa: SLF001
+            return pa.Table.from_batches(batches, None if batches else _ROWS)
+        return df.toArrow()
+    except (Py4JJavaError, PySparkException) as error:
+        said = _with_causes(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+        if any(word in said for word in _CANCELLED):
+            raise QueryStopped from error
+        raise StepFailed(_failure(said)) from error
+    except (Py4JError, OSError) as error:
+        raise StepFailed(failure_of("spark", jvm_gone(error), retry=False)) from error
+
+
+def _with_causes(thrown: Any) -> str:
+    """Return what an exception of the JVM says: an interruption is the cause of one that only says that it waited."""
+    told: list[str] = []
+    while thrown is not None:
+        told.append(thrown.toString())
+        thrown = thrown.getCause()
+    return "\n".join(told)
+
+
+def _failure(said: str) -> Failure:
+    problem = bound_reached(said) or executor_problem(said)
+    return failure_of("spark", JobFailed.of(said)) if problem is None else failure_of("spark", problem, retry=False)
+
+
+# ---- in a task ----------------------------------------------------------------------------------------------------------
+
+
+def _query_task(
+    job: Job,
+    routes: Routes | None,
+    spout: str,
+    names: Sequence[str],
+    capture: bool,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Run a partition of the DataFrame as a part of the batch: PySpark maps only columns whose names need no quotes."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    yield from _rows(routes, 0, _first_items(job, routes, task, (spout, _pieces(batches, names), capture)))
+    for _ in batches:  # Spark keeps a worker only if it reads all of its input
+        pass
+
+
+def _parts_task(job: Job, routes: Routes | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the parts that are rows of this partition."""
+    for batch in batches:
+        for number, part in zip(batch.column("number").to_pylist(), batch.column("part").to_pylist(), strict=True):
+            yield from _rows(routes, 0, _first_items(job, routes, number, cloudpickle.loads(part)))
+
+
+def _first_items(job: Job, routes: Routes | None, task: int, part: Part) -> Iterator[tuple[int, bytes]]:
+    if routes is None:
+        return ((_RESULT, pickle.dumps(item)) for item in run_task(job, iter([(task, part)])))
+    return ((to, pickle.dumps(item)) for to, item in run_parts_task(job, routes, task, iter([(task, part)])))
+
+
+def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Serve the destinations of this level whose rows come here; pass on the rows of others."""
+    level = routes.levels[stage - 1]
+    here: dict[int, list[bytes]] = {}
+
+    def passed_on() -> Iterator[tuple[int, bytes]]:
+        for batch in batches:
+            for to, item in zip(batch.column("to").to_pylist(), batch.column("item").to_pylist(), strict=True):
+                if to in level:
+                    here.setdefault(to, []).append(item)
+                else:
+                    yield to, item
+
+    yield from _rows(routes, stage, passed_on())
+    for to in sorted(here):
+        arrived = (pickle.loads(item) for item in here.pop(to))
+        sent = run_level_task(job, routes, stage, to - level.start, arrived)
+        yield from _rows(routes, stage, map(_addressed, sent))
+
+
+def _addressed(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
+    """Return where something goes, and its bytes; the last stage gives the result alone."""
+    return (_RESULT, pickle.dumps(sent)) if isinstance(sent, bytes) else (sent[0], pickle.dumps(sent[1]))
+
+
+def _rows(routes: Routes | None, stage: int, sent: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Give what a task of a stage sends as rows of Spark, several at once."""
+    at = _task_chooser(routes, stage)
+    rows: list[tuple[int, int, bytes]] = []
+    size = 0
+    for to, item in sent:
+        rows.append((at(to), to, item))
+        size += len(item)
+        if size >= _MOST_BYTES:
+            yield _batch(rows)
+            rows, size = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def _batch(rows: Sequence[tuple[int, int, bytes]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _ROWS, strict=True)], schema=_ROWS
+    )
+
+
+def _task_chooser(routes: Routes | None, stage: int) -> Callable[[int], int]:
+    """Return what gives the value of `at` for a destination: one for each task of the next level, or for none."""
+    if routes is None or stage == len(routes.levels):
+        return lambda to: 0
+    following = routes.levels[stage]
+    numbers = numbers_for(len(following))
+    return lambda to: numbers[(to - following.start) % len(following)]
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
+    kept: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        if rows >= _PIECE_ROWS:
+            yield _table(kept, names)
+            kept, rows = [], 0
+    if rows:
+        yield _table(kept, names)
+
+
+def _table(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> pa.Table:
+    return pa.Table.from_batches(batches).rename_columns(list(names)).combine_chunks()

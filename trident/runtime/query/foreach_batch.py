@@ -1,0 +1,299 @@
+"""ForeachBatch: the function that `writeStream.foreachBatch` calls with one batch after the other."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from trident.config import Config
+from trident.coordination.memory_log import TransactionLog
+from trident.errors import ConfigError, TopologyError, TridentError
+from trident.graph import Graph, SpoutNode
+from trident.observe.events import TopologyListener
+from trident.runtime.engine.auto import cores
+from trident.runtime.engine.dataframe_runner import QueryStopped
+from trident.runtime.loop.batch import Observer
+from trident.runtime.query.batch_names import definition_of_name
+from trident.runtime.query.batch_numbers import definition_of
+from trident.runtime.query.handed_batches import check_columns
+from trident.runtime.query.query_run import QueryRun, plan_of_query
+from trident.runtime.query.session_facts import query_batch_of, width_of
+from trident.runtime.reading.views import StateView
+from trident.runtime.running import new_memory_log
+from trident.runtime.start.capabilities import is_all_in_memory
+from trident.runtime.start.opened_topology import States, open_log
+from trident.runtime.start.placements import DRIVER, EXECUTORS
+from trident.spout.interfaces import Definition
+from trident.spout.query_batches import QueryBatches
+from trident.stream import TridentState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OF_SPARK = (
+    "auto_bytes", "batch_emit_interval_ms", "engine", "master", "max_spout_pending", "poll_interval_ms", "spark_conf",
+    "state_placement", "target_batch_s",
+)  # fmt: skip
+_FIXED: dict[str, Any] = {"engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER}
+
+Define = Callable[[int, Definition | None, Definition | None], dict[str, Any] | None]
+"""Returns the definition of the batch that was given, for the last txid, the last definition, and one that was begun."""
+
+_open_runs: dict[str, ForeachBatch] = {}  # by the place of the log: what holds it in this process
+_opening = threading.Lock()
+
+
+class ForeachBatch:
+    """A function for `writeStream.foreachBatch`: Spark owns the loop and the sources, Trident the states and the log.
+
+    Made by `TridentTopology.foreach_batch` and `exactly_once`. It is opened by the first batch and stays open while this
+    process runs, or until an error; it holds no session of Spark. One query uses it.
+
+    Parameters
+    ----------
+    graph
+        What is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
+    adopt_checkpoint
+        Take the first batch as the next one, although checkpoint and log do not belong together.
+    observer
+        Called at each point of a batch; see `Observer`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        graph: Graph | None,
+        conf: Config | Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        adopt_checkpoint: bool = False,
+        listeners: Sequence[TopologyListener] = (),
+        observer: Observer | None = None,
+    ) -> None:
+        self.name, self._graph = name, graph
+        self.config = _config(conf, settings or {})
+        self._adopts, self._listeners, self._observer = adopt_checkpoint, listeners, observer
+        self._run: QueryRun | None = None
+        self._memory_log: Any = None
+        self._calls = threading.Lock()
+        if graph is not None:
+            _check_graph(graph)
+
+    # ---- the two ways in --------------------------------------------------------------------------------------------
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Process and commit a batch of a query, for `foreachBatch`; returns when the log has it, raises if it cannot have it.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            The checkpoint of the query and the log do not belong together, or two queries use the function.
+        TopologyError
+            The DataFrame does not have the columns that are read.
+        BatchFailedError
+            The batch failed as often as it may. Spark stops the query; its next start replays the batch.
+        """
+        with self._alone(f"batch {batch_id}"):
+            found, adopts = query_batch_of(df, batch_id), self._adopts
+            self._lead(df, lambda txid, last, begun: definition_of(found, txid, last, begun, adopts))
+            self._adopts = False  # for one start
+
+    def write(self, df: DataFrame, *, batch: str) -> bool:
+        """Process and commit a batch DataFrame under a name, once, however often it is repeated; whether it was done now.
+
+        For a job that a scheduler starts. A batch that failed may be written again with other rows, or be left out. Names are
+        best given in increasing order, as by their date: the log remembers the 400 greatest.
+
+        Raises
+        ------
+        SpoutError
+            The name is smaller than all that the log remembers, so it cannot be known whether it was written.
+        CheckpointMismatchError
+            The batches of this log come from a query.
+        TopologyError, BatchFailedError
+            As for a query.
+        """
+        if not isinstance(batch, str) or not batch:
+            raise ValueError(f"batch={batch!r}: name the batch by a text, such as the date that its rows are of")
+        with self._alone(f"batch {batch!r}"):
+            return self._lead(df, lambda _, last, begun: definition_of_name(batch, last, begun))
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        if not self._calls.acquire(blocking=False):
+            raise TridentError(
+                f"{self!r} was given {what} while it processes another batch: two queries use one function. Give each query a "
+                "function and a log_dir of its own"
+            )
+        try:
+            yield
+        finally:
+            self._calls.release()
+
+    def _lead(self, df: DataFrame, define: Define) -> bool:
+        """Lead a batch to its record; False if the log has it already."""
+        try:
+            run = self._opened(df, define)
+            state = run.opened.log.state
+            begun = state.definitions.get(state.txid + 1, {}).get(run.stream)
+            definition = define(state.txid, state.spouts.get(run.stream), begun)
+            if definition is not None:
+                run.lead(df, definition)
+        except QueryStopped as stopped:
+            self._end()
+            raise (stopped.__cause__ or stopped) from None  # as Spark knows it
+        except BaseException as error:
+            self._end(error)
+            raise
+        return definition is not None
+
+    # ---- opening and closing ----------------------------------------------------------------------------------------
+
+    def _opened(self, df: DataFrame, define: Define) -> QueryRun:
+        graph = self._graph_of(df)
+        (spout,) = graph.spouts()
+        check_columns(df, spout.fields, self.name)
+        if self._run is None:
+            self._displace()
+            plan = plan_of_query(graph)
+            if is_all_in_memory(plan) and self._memory_log is None:
+                self._memory_log = new_memory_log(self.name)
+
+            def open_checked(states: States) -> TransactionLog:
+                log = open_log(plan, self.config, self._memory_log)
+                try:
+                    begun = log.state.definitions.get(log.state.txid + 1, {}).get(spout.id)
+                    define(log.state.txid, log.state.spouts.get(spout.id), begun)  # before anything is written
+                except BaseException:
+                    log.close()
+                    raise
+                return log
+
+            width = self.config.parallelism or width_of(df, cores())
+            self._run = QueryRun(graph, self.config, open_checked, width, self._listeners, self._observer)
+        return self._run
+
+    def _displace(self) -> None:
+        """Close another function of this process that holds the log and is not called: a notebook's cell runs twice."""
+        place = os.path.abspath(self.config.log_folder(self.name))  # noqa: PTH100  it may be an address
+        with _opening:
+            other, _open_runs[place] = _open_runs.get(place), self
+        if other is not None and other is not self:
+            with suppress(TridentError):  # it is called just now: the log refuses a second one
+                other.close()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close(error)
+
+    def close(self) -> None:
+        """Close states and log; the next batch opens them again. Not needed before a process ends."""
+        with self._alone("close()"):
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _graph_of(self, df: DataFrame) -> Graph:
+        """Return what is declared, for the batches of a DataFrame like this one."""
+        return self.graph
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """What is declared."""
+        assert self._graph is not None
+        return self._graph
+
+    @property
+    def run(self) -> QueryRun:
+        """What is open; `TridentError` before the first batch and after an error."""
+        if self._run is None:
+            raise TridentError(
+                f"{self!r} is not open: it is opened by its first batch, and closed by an error. Read its states with "
+                "trident.open_state(…), as any process can"
+            )
+        return self._run
+
+    @property
+    def txid(self) -> int:
+        """The last committed batch, as the log counts."""
+        return self.run.opened.log.state.txid
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The last committed batch of this run; None before the first."""
+        return self.run.progress.last()
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The last `progress_kept` committed batches of this run, oldest first."""
+        return [event.as_dict() for event in self.run.progress.events()]
+
+    def state(self, state: TridentState | str) -> StateView:
+        """Return a state for reading, at the snapshot of the last committed batch."""
+        return self.run.opened.view(state if isinstance(state, str) else state.state_name)
+
+    def explain(self) -> str:
+        """Return what runs where, as `TridentTopology.explain`."""
+        from trident.explain import explain
+
+        graph = self.graph
+        text = explain(graph, dict.fromkeys(plan_of_query(graph).partitions, DRIVER))
+        return (
+            f"{text}\nbatches\n  come from a query, by foreachBatch, or from write(df, batch=…)\n"
+            "  an attempt evaluates the DataFrame once: its partitions are the tasks of stage 1 (mapInArrow), exchanges are "
+            "repartition by a column\n  the process that calls the function commits, and records in the log before it returns\n"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        gone = {"_run": None, "_memory_log": None, "_calls": None}
+        return {**self.__dict__, **gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _calls=threading.Lock())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def _config(conf: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:
+    refused = [name for name in _OF_SPARK if name in settings or (isinstance(conf, Mapping) and name in conf)]
+    if refused:
+        raise ConfigError(
+            f"{refused[0]} is not set here: a query of Spark's gives the batches, one at a time, its session runs them, and "
+            "the process that calls the function commits them"
+        )
+    return Config.of(conf, **{**settings, **_FIXED})
+
+
+def _check_graph(graph: Graph) -> None:
+    """Refuse a topology that one query cannot run."""
+    spouts = list(graph.spouts())
+    others = [spout.id for spout in spouts if not isinstance(spout.spout, QueryBatches)]
+    if others or len(spouts) != 1:
+        found = (
+            f"the stream {others[0]!r} has a source of its own"
+            if others
+            else f"it has {len(spouts)} streams of queries"
+        )
+        raise TopologyError(
+            f"topology {graph.name!r} cannot be a function for foreachBatch, because {found}: one query gives the batches of "
+            "one stream, new_stream(name, QueryBatches(schema)). Join or union the other sources in the query itself"
+        )
+    elsewhere = [name for name, where in graph.placements.items() if where == EXECUTORS]
+    if elsewhere:
+        raise ConfigError(
+            f'state {elsewhere[0]!r} asks for placement "executors", and the process that calls foreachBatch commits the '
+            'states of a query: use "auto" or "driver" for it'
+        )
+    assert all(isinstance(spout, SpoutNode) for spout in spouts)
+    plan_of_query(graph)

@@ -1,0 +1,71 @@
+"""The driver's side of `QueryBatches`: the batch that was handed over is the next one, and there is no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import SpoutError, TopologyError
+from trident.fields import Fields
+from trident.runtime.engine.dataframe_runner import QueryRows
+from trident.spout.interfaces import BatchCoordinator, Definition, TransactionAttempt
+from trident.spout.query_batches import QueryBatches, fields_of_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class HandedBatches(BatchCoordinator):
+    """Gives one batch at a time, from `hand_over` to its record."""
+
+    def __init__(self) -> None:
+        self._df: DataFrame | None = None
+        self._definition: Definition | None = None
+
+    def hand_over(self, df: DataFrame | None, definition: Definition | None = None) -> None:
+        """Give the rows of the next batch, and what it is; None: there is no more."""
+        self._df, self._definition = df, definition
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Return what the batch is that was handed over."""
+        return self._definition
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[QueryRows]:
+        """Return the DataFrame; Spark cuts it."""
+        if self._df is None or definition != self._definition:
+            raise SpoutError(f"batch {attempt.txid} is {definition}, and handed over was {self._definition}")
+        return [QueryRows(self._df)]
+
+
+class HandedSpout(QueryBatches):
+    """`QueryBatches` as it runs: with the batches that are handed over."""
+
+    def __init__(self, declared: QueryBatches, handed: HandedBatches) -> None:
+        self.fields, self.spout_type, self._handed = declared.fields, declared.spout_type, handed
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> HandedBatches:
+        """Return the driver's side."""
+        return self._handed
+
+
+def check_columns(df: DataFrame, fields: Fields, topology: str) -> None:
+    """Raise `TopologyError` if a DataFrame lacks a column that the topology reads, or has it with another type."""
+    if df.isStreaming:
+        raise TopologyError(
+            f"topology {topology!r} was given a streaming DataFrame: give the function to its writeStream.foreachBatch, which "
+            "calls it with one batch after the other"
+        )
+    there = fields_of_schema(df.schema, fields.names)
+    lacking = [name for name in fields.names if name not in there.names]
+    if lacking:
+        raise TopologyError(
+            f"topology {topology!r} reads the column {lacking[0]!r}, and the query has {', '.join(df.columns) or 'none'}: "
+            f'select it, as in .withColumnRenamed("…", {lacking[0]!r}), or declare what the query has'
+        )
+    for name in fields.names:
+        found, declared = there.type_of(name), fields.type_of(name)
+        if found != declared:
+            raise TopologyError(
+                f"topology {topology!r} reads the column {name!r} as {declared}, and the query has it as {found}: cast it, as "
+                f'in .withColumn({name!r}, col({name!r}).cast("{declared}")), or declare the type that it has'
+            )

@@ -1,0 +1,99 @@
+"""ExactlyOnce: one aggregate of a query, declared when the columns of the query are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trident.config import Config
+from trident.errors import TopologyError
+from trident.fields import Fields
+from trident.graph import Graph
+from trident.runtime.query.foreach_batch import ForeachBatch
+from trident.runtime.reading.views import StateView
+from trident.spout.query_batches import QueryBatches, fields_of_schema
+from trident.stream import TridentState
+from trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_STREAM = "query"
+
+
+@dataclass(frozen=True)
+class OneAggregate:
+    """What `exactly_once` was given, see there."""
+
+    name: str
+    state: Any
+    group_by: tuple[str, ...]
+    aggregate: Any
+    of: tuple[str, ...]
+    value: str
+    deterministic: bool
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return list(dict.fromkeys((*self.group_by, *self.of)))
+
+    def topology(self, schema: Any) -> TridentTopology:
+        """Declare it for these columns; `TopologyError` if they do not fit."""
+        there = fields_of_schema(schema, self.columns)
+        topology = TridentTopology(self.name)
+        read = there.select(self.columns, _STREAM) if self.columns else _any_of(schema)
+        rows = topology.new_stream(_STREAM, QueryBatches(read, deterministic=self.deterministic))
+        inputs = [list(self.of)] if self.of else []
+        grouped: Any = rows.group_by(*self.group_by) if self.group_by else rows
+        grouped.persistent_aggregate(self.state, *inputs, self.aggregate, self.value, state_name=self.value)
+        return topology
+
+
+def _any_of(schema: Any) -> Fields:
+    """Return one column, where rows are only counted: tables without columns lose their rows."""
+    names = fields_of_schema(schema).names if isinstance(schema, (str, Fields)) else [schema.fields[0].name]
+    return fields_of_schema(schema, names[:1]).select(names[:1])
+
+
+class ExactlyOnce(ForeachBatch):
+    """A function for `foreachBatch` that keeps one aggregate; made by `exactly_once`."""
+
+    def __init__(
+        self,
+        declared: OneAggregate,
+        schema: Any,
+        conf: Config | Mapping[str, Any] | None,
+        settings: Mapping[str, Any],
+        **more: Any,
+    ) -> None:
+        self._declared = declared
+        TridentTopology(declared.name)  # refuses what cannot be a name, now
+        self._topology = None if schema is None else declared.topology(schema)
+        graph = None if self._topology is None else self._topology.graph()
+        super().__init__(declared.name, graph, conf, settings, **more)
+
+    @property
+    def topology(self) -> TridentTopology:
+        """What is declared, for `open_state` and `trident get`; `TopologyError` if the columns are not known yet."""
+        if self._topology is None:
+            raise TopologyError(
+                f"{self!r} does not know its columns before its first batch: give them, as in exactly_once(…, "
+                "schema=orders.schema)"
+            )
+        return self._topology
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of `topology`."""
+        return self.topology.graph()
+
+    def state(self, state: TridentState | str | None = None) -> StateView:
+        """Return the state for reading, at the snapshot of the last committed batch."""
+        return super().state(self._declared.value if state is None else state)
+
+    def _graph_of(self, df: DataFrame) -> Graph:
+        if self._topology is None:
+            self._topology = self._declared.topology(df.schema)
+        return self.graph

@@ -1,0 +1,63 @@
+"""QueryBatches: a stream whose batches a query of Spark gives, to `topology.foreach_batch(…)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike, normal_type
+from trident.spout.interfaces import BatchCoordinator, SpoutType
+
+
+class QueryBatches:
+    """The batches that `writeStream.foreachBatch` hands over. Opaque: Spark repeats a batch, but not always its rows.
+
+    The topology is not started: `topology.foreach_batch(…)` returns the function that the query calls.
+
+    Parameters
+    ----------
+    schema
+        The columns that the topology reads, as in `"shop: string, euros: bigint"`, or the schema of a DataFrame. The query may
+        have more.
+    deterministic
+        Promise that a batch that Spark gives again has the same rows, so that transactional states may be fed. A plan with
+        `rand()`, `current_timestamp()`, a limit without an order, or a source that forgets does not keep that promise.
+    """
+
+    def __init__(self, schema: FieldsLike | Any, *, deterministic: bool = False) -> None:
+        self.fields = fields_of_schema(schema)
+        self.spout_type = SpoutType.TRANSACTIONAL if deterministic else SpoutType.OPAQUE
+
+    def get_output_fields(self) -> Fields:
+        """Return the columns that are read."""
+        return self.fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> BatchCoordinator:
+        """Refuse: there is no query yet."""
+        raise TopologyError(
+            f"stream {conf.get('stream', '')!r} gets its batches from a query, so the topology is not started: give "
+            "topology.foreach_batch() to writeStream.foreachBatch, and start the query"
+        )
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> QueryEmitter:
+        """Return the worker's side."""
+        return QueryEmitter()
+
+
+class QueryEmitter:
+    """Gives the rows of a partition of the query's DataFrame, which are there already."""
+
+    def emit(self, part: Iterable[Any]) -> Iterable[Any]:
+        """Give the part: Arrow data, piece by piece."""
+        return part
+
+
+def fields_of_schema(schema: Any, names: Iterable[str] | None = None) -> Fields:
+    """Return declared fields, or those of the schema of a DataFrame; `names`: only these of its columns."""
+    if type(schema).__module__.partition(".")[0] != "pyspark":  # asked without an import of PySpark
+        return Fields(schema)
+    columns = [column for column in schema.fields if names is None or column.name in names]
+    return Fields.of(
+        [column.name for column in columns], [normal_type(column.dataType.simpleString()) for column in columns]
+    )
