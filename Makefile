@@ -99,10 +99,10 @@ $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP))
 	$$uv pip install --quiet --python $$here/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-soak: install java servers build/spark.jsa ## the long tests: random failures, for minutes to hours
+soak: install java servers build/services/azurite build/spark.jsa ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
 
-servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/chromium ## install the servers that tests start
+servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/s3 build/services/chromium ## install the servers that tests start
 
 lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
 	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
@@ -170,6 +170,19 @@ build/services/cassandra build/services/kafka build/services/zookeeper build/ser
 	mvn -B -q -Dstyle.color=never -f $< -P $* org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part 2>&1 | sed $$'s/\e\\[[0-9;]*m//g' >&2; \
 	mv $@.part $@ && touch $@
+
+# In an environment of its own: it needs a dozen packages that nothing else does.
+build/services/s3: tests/services/s3.txt | build/uv.path build/python.path
+	@echo "installing the S3 server of the tests into $@" >&2; rm -rf $@; uv=$$(cat build/uv.path); \
+	$$uv venv --quiet --python "$$(cat build/python.path)" $@; \
+	$$uv pip install --quiet --python $@/bin/python --requirements $< || { rm -rf $@; exit 1; }; \
+	touch $@
+
+# Of the soak alone: it needs Node.js.
+build/services/azurite:
+	@echo "installing Azurite into $@" >&2; mkdir -p $@.part; \
+	npm install --silent --no-audit --no-fund --prefix $@.part azurite@3.35.0 >&2 || { rm -rf $@.part; exit 1; }; \
+	mv $@.part $@
 
 # Not needed: with it each Spark of the tests starts sooner.
 build/spark.jsa: $(STAMP) | java

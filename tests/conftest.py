@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests.harness import quick, quick_java, sampling, workers
-from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
+from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis, start_s3
 from trident.spark.environment import pin_worker_python
 
 if TYPE_CHECKING:
@@ -145,6 +145,20 @@ def cassandra_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A PostgreSQL. Who kills it starts it again."""
     yield from _server(start_postgres, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def s3_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from _server(start_s3, tmp_path_factory)
+
+
+@pytest.fixture
+def s3_server(s3_session: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """An S3 server with a bucket `logs`, to which the environment leads. Who kills it loses what is in it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_session.address}")
+    for name, value in {"REGION": "us-east-1", "ACCESS_KEY_ID": "user", "SECRET_ACCESS_KEY": "secret"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    return s3_session
 
 
 @pytest.fixture(scope="session")

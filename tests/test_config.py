@@ -73,8 +73,11 @@ def test_every_setting_is_described() -> None:
         ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'adopt', 'restart'"),
         ({"spark_conf": "a=b"}, "spark_conf='a=b': expected a JSON object"),
         ({"log_dir": 7}, "log_dir=7: expected"),
-        ({"log_dir": "s3://bucket/log"}, "log_dir='s3://bucket/log': must be a folder of a local disk"),
-        ({"log_dir": Path("s3://bucket/log")}, "log_dir='s3:/bucket/log': must be a folder of a local disk"),
+        (
+            {"log_dir": "https://host/log"},
+            "log_dir='https://host/log': must be a folder of a local disk",
+        ),
+        ({"log_dir": Path("https://host/log")}, "log_dir='https:/host/log': must be a folder of a local disk"),
         ({"log_dir": "dbfs:/logs"}, "log_dir='dbfs:/logs': must be a folder of a local disk"),
         ({"dead_letter_dir": "file:///var/dead"}, "dead_letter_dir='file:///var/dead': must be a folder"),
     ],

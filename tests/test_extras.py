@@ -245,6 +245,12 @@ def test_zookeeper(
     assert run_words(pip_install("zookeeper"), tmp_path, _MEMORY, log) == "[2]\n"
 
 
+@pytest.mark.server
+@pytest.mark.soak
+def test_object_store(pip_install: Callable[..., Environment], tmp_path: Path, s3_server: Server) -> None:
+    assert run_words(pip_install("object-store"), tmp_path, _MEMORY, "log_dir='s3://logs/extras'") == "[2]\n"
+
+
 @pytest.mark.soak
 def test_metrics(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     last = "print('trident_batches' in urlopen(running.metrics_url).read().decode())"

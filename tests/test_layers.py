@@ -38,6 +38,7 @@ VALUES = (
     "trident.object_stores",
     "trident.redaction",
     "trident.setting_types",
+    "trident.servers.log_addresses",
     "trident.servers.zookeeper_address",
     "trident.tuples",
 )
@@ -73,6 +74,7 @@ DRIVERS = (
     "pika",
     "psycopg",
     "kazoo",
+    "obstore",
 )
 
 RUNTIME = (
@@ -97,6 +99,7 @@ LAYERS = (
     Layer(("trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
+    Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(
         ("trident.servers",),
         ("trident.errors", "trident.extras", "trident.fields", "trident.redaction"),
@@ -129,7 +132,9 @@ LAYERS = (
     Layer(("trident.http.strangers", "trident.http.plain_json")),
     # Below the runtime: what a topology says of itself, as functions of values.
     Layer(("trident.observe",), ("trident.http.strangers", *INTERFACES), deferred=("prometheus_client",)),
-    Layer(("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo",)),
+    Layer(
+        ("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo", "obstore", "psycopg")
+    ),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(
         ("trident.explain",),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
-from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
+from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
 from trident.setting_types import check_types, read_settings
 
 __all__ = ["NO_URL", "Config", "is_url"]
@@ -59,7 +59,7 @@ class Config(Redacted):
         to `dead_letter_dir`, whole, with step and error. `trident dead-letters` shows them and puts them back.
     dead_letter_dir
         The folder of dead letters, one JSON-lines file per batch that has any; default: `<log_dir>/dead_letters`, and with a
-        log in ZooKeeper `trident-log/<topology>/dead_letters`.
+        log on a server `trident-log/<topology>/dead_letters`.
     max_rows_per_tuple
         How many rows a function or a query may make of one tuple. One row more is treated as an exception that it raised.
         So a generator that never ends does not take all memory. (`Split` ends with its text, and has no limit.)
@@ -71,8 +71,9 @@ class Config(Redacted):
         byte more fails the batch; the error names the key if one key has many of the rows. Without it the process would be
         killed where memory ends. A text column cannot hold more than the default.
     log_dir
-        Folder of the transaction log, on a file system with locks and hard links (a local disk; no object store); or
-        `zookeeper://host1:2181,host2:2181/path`, which [any machine can take over](deploying.md#the-log-in-zookeeper).
+        Folder of the transaction log, on a file system with locks and hard links; or the address of one that
+        [any machine can take over](deploying.md#the-log): `zookeeper://host1:2181,host2:2181/path`,
+        `postgresql://user@host/database?topology=name`, `s3://bucket/prefix` (`gs`, `az`, `abfss`).
         Default: in memory if every state is in memory, else `trident-log/<topology>`.
     takeover
         Take a log that another driver holds. That driver can then write neither the log nor the states.
@@ -185,10 +186,12 @@ class Config(Redacted):
             raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
 
     def _check_places(self) -> None:
-        if is_zookeeper(self.log_dir or ""):
-            ZooKeeperAddress.of(self.log_dir or "")
+        if is_log_address(self.log_dir or ""):
+            check_log_address(self.log_dir or "")
         elif is_url(self.log_dir or ""):
-            raise ConfigError(f"log_dir={self.log_dir!r}: {NO_URL}. Or give zookeeper://HOST:PORT/PATH")
+            raise ConfigError(
+                f"log_dir={self.log_dir!r}: must be a folder of a local disk, a path without a scheme, or one of {LIKE}"
+            )
         if is_url(self.dead_letter_dir or ""):
             raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
 
@@ -210,11 +213,11 @@ class Config(Redacted):
     def dead_letter_folder(self, topology: str) -> str:
         """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in the folder of the log.
 
-        They are always files: if the log is in ZooKeeper, they are where its folder would be.
+        They are always files: if the log is on a server, they are where its folder would be.
         """
         if self.dead_letter_dir is not None:
             return self.dead_letter_dir
-        folder = Config().log_folder(topology) if is_zookeeper(self.log_dir or "") else self.log_folder(topology)
+        folder = Config().log_folder(topology) if is_log_address(self.log_dir or "") else self.log_folder(topology)
         return str(Path(folder) / "dead_letters")
 
 

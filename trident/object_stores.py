@@ -1,4 +1,4 @@
-"""What the errors of object stores say, as delta-rs raises them: whether one is away, or refuses, in few words."""
+"""What the errors of object stores say, as delta-rs and obstore raise them: whether one is away, or refuses, in few words."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def is_unanswered(error: Exception) -> bool:
 
 
 def short(error: Exception) -> str:
-    """Return the text of an error without secrets, and without the colours and the stack trace of some of delta-rs."""
-    lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
+    """Return the text of an error without secrets, and without the colours, stack traces and sources that some have."""
+    text = str(error).partition("Debug source:")[0]
+    lines = [line.strip() for line in _COLOUR.sub("", redacted(text)).splitlines()]
     return "; ".join(line for line in lines if line and not _BACKTRACE.match(line))[:500]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import struct
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -18,26 +16,16 @@ from psycopg.pq import Format
 from states.postgres.options import PostgresOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
+from trident.servers.postgres_connection import (
+    PostgresConnection as PostgresConnection,
+)  # the modules beside use it too
+from trident.servers.postgres_connection import is_away, passes, server_of
 from trident.storekit import Retries, warn_once
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
-_AWAY = (
-    "08",
-    "25006",
-    "53300",
-    "57P01",
-    "57P02",
-    "57P03",
-)  # beginnings of codes of a server that is out of reach for a while
 _AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")  # codes of errors that another connection may avoid
-_LATER = ("08", "25006", "40", "53", "55P03", "57")  # beginnings of codes of errors that pass
-# A refusal to connect has no code. These are permanent.
-_REFUSALS = re.compile(
-    r"FATAL(?!.*(starting up|shutting down|recovery|too many|connection slots|terminat))|no password|certificate|"
-    r"root\.crt|SSL was required|invalid "
-)
 _ADVICE = {
     "25006": "the server is a standby: give the address of the primary (several hosts with "
     "?target_session_attrs=read-write find it), or wait until the failover is over",
@@ -70,35 +58,12 @@ class _BytesDumper(Dumper):
         return head + b"".join(chain.from_iterable(zip(lengths, obj, strict=True)))
 
 
-class PostgresConnection(psycopg.Connection[Any]):
-    """Waits at most `limit_s` for a silent server."""
-
-    limit_s = 60.0
-
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
-        """Consume a generator of psycopg's, which is resumed with 0 every tenth of a second without an answer."""
-        return super().wait(self._limited(gen), *args, **options)
-
-    def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        heard, ready = time.monotonic(), None
-        try:
-            while True:
-                ready = yield gen.send(ready)
-                if ready:
-                    heard = time.monotonic()
-                elif time.monotonic() > heard + self.limit_s:
-                    self.pgconn.finish()
-                    raise psycopg.OperationalError(f"no answer within {self.limit_s:g} s")
-        except StopIteration as end:
-            return cast("T", end.value)
-
-
 class Session:
     """Runs calls on one connection, each again if the connection breaks. Used by one thread at a time."""
 
     def __init__(self, options: PostgresOptions, what: str, read_only: bool) -> None:
         self._options, self._what, self._read_only = options, what, read_only
-        self._server = f"PostgreSQL at {_address(options.url)}"
+        self._server = f"PostgreSQL at {server_of(options.url)}"
         self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
         self._connection: PostgresConnection | None = None
         self._process = 0
@@ -167,22 +132,10 @@ class Session:
 
     def _refused(self, doing: str, error: psycopg.Error) -> BackendError:
         text, code = redacted(" ".join(str(error).split())), error.sqlstate or ""
-        retryable, advice = code.startswith(_LATER), _ADVICE.get(code, "see the server's log")
-        away = code.startswith(_AWAY)
+        away, retryable = is_away(error), passes(error)
+        advice = _ADVICE.get(code, "see the server's log")
         if not code:
-            away = retryable = isinstance(error, psycopg.OperationalError) and not _REFUSALS.search(text)
             wrong = "check user, password and database of the URL, its TLS options and the server's pg_hba.conf"
             advice = "is the server up, and is its address right?" if retryable else wrong
         message = f"{doing} of {self._what}: {text}; {advice}"
         return StoreAwayError(message, self._server) if away else BackendError(message, retryable)
-
-
-def _address(url: str) -> str:
-    """Return host, port and database of a URL, as far as it gives them: `db:5432/shop`."""
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return redacted(url)
-    hosts, ports = str(given.get("host") or "localhost").split(","), str(given.get("port") or "5432").split(",")
-    places = [f"{host}:{ports[min(at, len(ports) - 1)]}" for at, host in enumerate(hosts)]
-    return ",".join(places) + f"/{given.get('dbname', '')}".rstrip("/")

@@ -1,17 +1,20 @@
-"""What the transaction log costs, in files and in ZooKeeper: `python -m tests.benchmarks.log_append`.
+"""What the transaction log costs, in files and on servers: `python -m tests.benchmarks.log_append`.
 
-Prints one JSON line for each kind of ZooKeeper (one server, with `--members 3` also an ensemble). Both logs take turns, round
-by round, on the same disk, so a ratio is that of one run: the median time in ZooKeeper by the median time in files.
+Prints one JSON line: ZooKeeper of one server (with `--members 3` an ensemble), PostgreSQL, an S3 server in Python, whose own
+time is most of what a request to it takes. The logs take turns, round by round, on the same machine, so a ratio is that of
+one run: the median time by the median time in files.
 
 `append`: one durable record. `batch`: what a batch of an opaque topology does: a definition that need not be durable, a
 look at the claim before the commit, the record of the commit. `topology`: a whole batch of 100 words in this process, counted
-in memory. `cpu_ms`: the processor time of this process instead of the wall clock.
+in memory. `cpu_ms`: the processor time of this process instead of the wall clock. `start`: seconds, and with an object store
+requests, to open a log of `--batches` batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -21,13 +24,18 @@ from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.servers import start_postgres, start_s3
 from tests.harness.zookeeper_servers import start_zookeeper
 from trident import TridentTopology
 from trident.coordination.log_address import open_log
+from trident.coordination.patience import Patience
 from trident.coordination.records import CommitRecord, DefineRecord
+from trident.coordination.remote_log import RemoteLog
+from trident.coordination.transaction_log import FileLog
 from trident.operations import Count
 
 _WORDS = [(f"word{number % 37}",) for number in range(100)]
@@ -70,6 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--rounds", type=int, default=40, help="turns of each log")
     options.add_argument("--records", type=int, default=25, help="records a turn")
     options.add_argument("--members", type=int, choices=(1, 3), default=1, help="servers of the ZooKeeper")
+    options.add_argument("--batches", type=int, default=100_000, help="batches of the log that is opened")
     given = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
         found = _measure(Path(work), given)
@@ -78,24 +87,63 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
-    zookeeper = start_zookeeper(work / "zookeeper", given.members)
-    try:
-        with ExitStack() as stack:
-            logs = {"files": _Log(str(work / "log")), "zookeeper": _Log(f"zookeeper://{zookeeper.hosts}/bench/log")}
-            for log in logs.values():
-                stack.enter_context(closing(log.log))
-            found: dict[str, Any] = {"members": given.members}
-            for what in ("append", "batch"):
-                acts = {name: getattr(log, what) for name, log in logs.items()}
-                found[what] = _in_turn(acts, given.rounds, given.records)
-            seconds: dict[str, list[float]] = {name: [] for name in logs}
-            for _ in range(max(3, given.rounds // 8)):
-                for name, log in logs.items():
-                    seconds[name].append(log.topology(4 * given.records))
-            found["topology"] = _compared({name: statistics.median(each) for name, each in seconds.items()})
-            return found
-    finally:
-        zookeeper.stop()
+    with ExitStack() as stack:
+        zookeeper = start_zookeeper(work / "zookeeper", given.members)
+        stack.callback(zookeeper.stop)
+        servers = {}
+        for name, start in {"postgres": start_postgres, "s3": start_s3}.items():
+            (work / name).mkdir()
+            servers[name] = start(work / name)
+            stack.callback(servers[name].stop)
+        os.environ |= {"AWS_ENDPOINT_URL": f"http://{servers['s3'].address}", "AWS_REGION": "us-east-1"}
+        os.environ |= {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret"}
+        logs = {
+            "files": _Log(str(work / "log")),
+            "zookeeper": _Log(f"zookeeper://{zookeeper.hosts}/bench/log"),
+            "postgres": _Log(f"postgresql://trident@{servers['postgres'].address}/postgres?topology=bench"),
+            "s3": _Log("s3://logs/bench/log"),
+        }
+        closing_all = stack.enter_context(ExitStack())
+        for log in logs.values():
+            closing_all.enter_context(closing(log.log))
+        found: dict[str, Any] = {"members": given.members}
+        for what in ("append", "batch"):
+            acts = {name: getattr(log, what) for name, log in logs.items()}
+            found[what] = _in_turn(acts, given.rounds, given.records)
+        seconds: dict[str, list[float]] = {name: [] for name in logs}
+        for _ in range(max(3, given.rounds // 8)):
+            for name, log in logs.items():
+                seconds[name].append(log.topology(4 * given.records))
+        found["topology"] = _compared({name: statistics.median(each) for name, each in seconds.items()})
+        closing_all.close()
+        return {**found, "start": {name: _start(log, given.batches) for name, log in logs.items()}}
+
+
+def _start(log: _Log, batches: int) -> dict[str, Any]:
+    """Let a log have so many batches, which fail now and then; return what opening it takes."""
+    with closing(open_log(log.address, "log-append")) as writer:
+        state, epoch = writer.state, writer.epoch
+        while state.txid < batches - 1000:  # folded as if they had been read, because each append takes its time
+            txid = state.txid + 1
+            state.fold(CommitRecord(txid, epoch << 20 | txid // 100, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
+        if isinstance(writer, RemoteLog):
+            writer._remote.next(state)
+        elif isinstance(writer, FileLog):
+            writer._segments.begin(state, None)
+        while state.txid < batches:
+            writer.append(CommitRecord(state.txid + 1, 1 << 40, {"lines": _DEFINITION}, {"counts": [0]}, {}, 0))
+    requests, run = [0], Patience.run
+
+    def counted(self: Patience, request: Callable[[], Any]) -> Any:
+        requests[0] += 1
+        return run(self, request)
+
+    with mock.patch.object(Patience, "run", counted):
+        since = time.perf_counter()
+        with closing(open_log(log.address, "log-append")) as again:
+            seconds = time.perf_counter() - since
+            assert again.state.txid == batches
+            return {"seconds": round(seconds, 3), "requests": requests[0]}
 
 
 def _in_turn(acts: dict[str, Callable[[], None]], rounds: int, records: int) -> dict[str, Any]:
@@ -116,7 +164,7 @@ def _in_turn(acts: dict[str, Callable[[], None]], rounds: int, records: int) -> 
 
 def _compared(medians: dict[str, float]) -> dict[str, Any]:
     ms = {name: round(1000 * seconds, 3) for name, seconds in medians.items()}
-    return {"ms": ms, "ratio": round(medians["zookeeper"] / medians["files"], 2)}
+    return {"ms": ms, "ratio": {name: round(each / medians["files"], 2) for name, each in medians.items()}}
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ def test_every_command_has_an_example(name: str) -> None:
     "words",
     [
         ["demo", "--state-dir", "s3://bucket/demo"],
-        ["log", "s3://bucket/log"],
-        ["run", "nowhere:topology", "--log-dir", "s3://bucket/log"],
-        ["get", "nowhere:topology", "count", "--log-dir", "s3://bucket/log"],
+        ["log", "dbfs:/log"],
+        ["run", "nowhere:topology", "--log-dir", "dbfs:/log"],
+        ["get", "nowhere:topology", "count", "--log-dir", "dbfs:/log"],
     ],
 )
 def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

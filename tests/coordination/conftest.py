@@ -12,8 +12,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 
-from tests.coordination.log_homes import ZooKeeperHome
+from tests.coordination.log_homes import ObjectHome, PostgresHome, ZooKeeperHome
 from tests.coordination.log_samples import TOPOLOGY, commit
+from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog
@@ -53,3 +54,13 @@ def zookeeper_home(zookeeper_server: ZooKeeperEnsemble, zookeeper_client: KazooC
     yield ZooKeeperHome(zookeeper_server.hosts, path, zookeeper_client)
     with suppress(NoAuthError, NoNodeError):
         zookeeper_client.delete(path, recursive=True)  # it keeps everything in memory
+
+
+@pytest.fixture
+def postgres_home(postgres_server: Server) -> PostgresHome:
+    return PostgresHome(f"postgresql://trident@{postgres_server.address}/postgres?topology=log-{next(_numbers)}")
+
+
+@pytest.fixture
+def object_home(s3_server: Server) -> ObjectHome:
+    return ObjectHome(f"s3://logs/trident/log-{next(_numbers)}")

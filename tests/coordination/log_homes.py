@@ -1,24 +1,35 @@
-"""Where the logs of the contract tests are: in a folder, or in a ZooKeeper. Both are asked in the same way."""
+"""Where the logs of the contract tests are: in a folder, or on a server. All are asked in the same way."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import obstore
+import psycopg
+from obstore.store import from_url
 
 from tests.coordination.log_samples import TOPOLOGY
-from trident.coordination import lock, zookeeper_claim
+from trident.coordination import lock, stored_log, zookeeper_claim
+from trident.coordination.log_address import store_at
 from trident.coordination.log_reader import LogReader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
+from trident.coordination.object_records import _Body, segment_of
+from trident.coordination.stored_reader import StoredReader
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_nodes import LogNodes
 from trident.coordination.zookeeper_reader import ZooKeeperReader
+from trident.servers.log_addresses import PostgresAddress, is_postgres
 from trident.servers.zookeeper_address import ZooKeeperAddress
 
-__all__ = ["FileHome", "Home", "ZooKeeperHome", "reopened"]
+__all__ = ["FileHome", "Home", "ObjectHome", "PostgresHome", "StoredHome", "ZooKeeperHome", "reopened"]
 
 
 class FileHome:
@@ -96,7 +107,130 @@ class ZooKeeperHome:
         return found
 
 
-Home = FileHome | ZooKeeperHome
+class StoredHome:
+    """A log that a `RecordStore` keeps."""
+
+    claim = (stored_log, "look")
+    claim_type = stored_log.StoredClaim
+    keeps_undurable = False
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def open(self, topology: str = TOPOLOGY, **options: Any) -> stored_log.StoredLog:
+        store, place = store_at(self.address)
+        return stored_log.StoredLog.open(place, topology, store, **options)
+
+    def reader(self) -> StoredReader:
+        store, place = store_at(self.address)
+        return StoredReader(place, store)
+
+    def contents(self) -> Any:
+        raise NotImplementedError
+
+    def spoil_claim(self) -> None:
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        raise NotImplementedError
+
+    def segments(self) -> list[lock.SegmentName]:
+        raise NotImplementedError
+
+    def save(self) -> Any:
+        """Return what `restore` sets the log back to."""
+        return self.contents()
+
+    def restore(self, saved: Any) -> None:
+        raise NotImplementedError
+
+
+class PostgresHome(StoredHome):
+    """A log in a PostgreSQL."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._url, self._topology = PostgresAddress.of(address).url, PostgresAddress.of(address).topology
+
+    def contents(self) -> list[Any]:
+        """Return all rows of the log."""
+        heads = self.ask("SELECT * FROM trident_log_heads WHERE topology = %s")
+        return [*heads, *self.ask("SELECT * FROM trident_log WHERE topology = %s ORDER BY epoch, segment, number")]
+
+    def restore(self, saved: list[Any]) -> None:
+        self.remove()
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            for row in saved:
+                table = "trident_log" if isinstance(row[-1], bytes) else "trident_log_heads"
+                connection.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", row)
+
+    def spoil_claim(self) -> None:
+        self.ask("UPDATE trident_log_heads SET about = '?' WHERE topology = %s")
+
+    def remove(self) -> None:
+        for table in ("trident_log_heads", "trident_log"):
+            self.ask(f"DELETE FROM {table} WHERE topology = %s")
+
+    def segments(self) -> list[lock.SegmentName]:
+        found = self.ask("SELECT DISTINCT epoch, segment FROM trident_log WHERE topology = %s ORDER BY 1, 2")
+        return [lock.SegmentName(*each) for each in found]
+
+    def ask(self, query: Any, *given: Any) -> list[Any]:
+        """Return what the database answers; a placeholder is the topology if nothing is given."""
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            found = connection.execute(query, given or ([self._topology] if "%s" in query else None))
+            return found.fetchall() if found.description else []
+
+
+class ObjectHome(StoredHome):
+    """A log in an object store.
+
+    Parameters
+    ----------
+    endpoint
+        Where the store answers for this home; None: as the environment says.
+    """
+
+    def __init__(self, address: str, endpoint: str | None = None) -> None:
+        super().__init__(address)
+        self._endpoint = endpoint
+
+    def open(self, topology: str = TOPOLOGY, **options: Any) -> stored_log.StoredLog:
+        with mock.patch.dict(os.environ, {} if self._endpoint is None else {"AWS_ENDPOINT_URL": self._endpoint}):
+            return super().open(topology, **options)
+
+    def contents(self) -> dict[str, bytes]:
+        """Return all objects of the log."""
+        names = [each["path"] for batch in obstore.list(self.objects) for each in batch]
+        return {name: bytes(obstore.get(self.objects, name).bytes()) for name in names}
+
+    def restore(self, saved: dict[str, bytes]) -> None:
+        self.remove()
+        for name, data in saved.items():
+            obstore.put(self.objects, name, data)
+
+    def spoil_claim(self) -> None:
+        body = _Body.of(self.contents()["head"], "head")
+        obstore.put(self.objects, "head", replace(body, about="?").to_bytes())
+
+    def remove(self) -> None:
+        obstore.delete(self.objects, list(self.contents()))
+
+    def segments(self) -> list[lock.SegmentName]:
+        return sorted({segment for name in self.contents() if (segment := segment_of(name)) is not None})
+
+    @property
+    def objects(self) -> Any:
+        """The objects below the prefix."""
+        return from_url(self.address, client_options={"allow_http": True})
+
+
+def stored_home(address: str) -> StoredHome:
+    """Return the home of a log in a `RecordStore`."""
+    return PostgresHome(address) if is_postgres(address) else ObjectHome(address)
+
+
+Home = FileHome | ZooKeeperHome | StoredHome
 
 
 def reopened(home: Home, **options: Any) -> LogState:

@@ -23,8 +23,11 @@ TOPOLOGY = "word-count"
 
 # Appends one batch per line that it reads ("+" for as many as it can), and says which batches are durable.
 DRIVER = """
+import functools
 import sys
+from trident.coordination import log_address
 from trident.coordination.transaction_log import FileLog
+from trident.coordination.stored_log import StoredLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.records import CommitRecord, DefineRecord
 
@@ -35,8 +38,10 @@ def append():
     print(txid, flush=True)
 
 try:
-    kind = ZooKeeperLog if sys.argv[1].startswith("zookeeper:") else FileLog
-    log = kind.open(sys.argv[1], "word-count", segment_bytes=int(sys.argv[2]))
+    address, size = sys.argv[1], int(sys.argv[2])
+    for kind in (FileLog, ZooKeeperLog, StoredLog):  # with small segments
+        kind.open = functools.partial(kind.open, segment_bytes=size)
+    log = log_address.open_log(address, "word-count")
     print("open", log.state.txid, flush=True)
     for line in sys.stdin:
         append()

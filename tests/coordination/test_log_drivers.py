@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome
+from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome, stored_home
 from tests.coordination.log_samples import commit
+from tests.harness.servers import Server
 from trident.coordination.records import DefineRecord
 from trident.errors import FencedError, LogError, LogHeldError
 
@@ -125,6 +126,25 @@ def test_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeeperHome
     check_many(zookeeper_home, range(25))
 
 
+def test_histories_in_postgres_agree_with_a_model(postgres_server: Server) -> None:
+    check_stored(f"postgresql://trident@{postgres_server.address}/postgres?topology=histories-", range(25))
+
+
+def test_histories_in_an_object_store_agree_with_a_model(s3_server: Server) -> None:
+    check_stored("s3://logs/histories/", range(25))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_histories_in_stores_agree_with_a_model(postgres_server: Server, s3_server: Server) -> None:
+    check_stored(f"postgresql://trident@{postgres_server.address}/postgres?topology=many-", range(25, 300))
+    check_stored("s3://logs/many/", range(25, 300))
+
+
+def check_stored(address: str, seeds: range) -> None:
+    check_each(seeds, lambda: stored_home(f"{address}{next(_numbers)}"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_many_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeeperHome) -> None:
@@ -133,12 +153,16 @@ def test_many_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeepe
 
 def check_many(home: ZooKeeperHome, seeds: range) -> None:
     hosts = home.address.removeprefix("zookeeper://").removesuffix(home.path)
+    check_each(seeds, lambda: ZooKeeperHome(hosts, f"{home.path}/{next(_numbers)}", home.client))
+
+
+def check_each(seeds: range, make_home: Callable[[], Home]) -> None:
     for seed in seeds:
         # Not drawn by Hypothesis, which does not allow that the client's threads draw as well.
         draw = random.Random(seed)
         steps = [(draw.choice(ACTS), draw.randrange(DRIVERS)) for _ in range(20)]
         try:
-            check(ZooKeeperHome(hosts, f"{home.path}/{next(_numbers)}", home.client), steps)
+            check(make_home(), steps)
         except BaseException as error:
             error.add_note(f"seed {seed}: {steps}")
             raise

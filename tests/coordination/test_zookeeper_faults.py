@@ -25,7 +25,7 @@ from tests.coordination.log_samples import TOPOLOGY, commit, without_epoch
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.config import Config
-from trident.coordination import zookeeper_claim, zookeeper_nodes
+from trident.coordination import holders, zookeeper_claim, zookeeper_nodes
 from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.records import DefineRecord
 from trident.coordination.zookeeper_log import ZooKeeperLog
@@ -119,13 +119,13 @@ def test_a_claim_is_taken_once_though_the_connection_is_cut(
     home: ZooKeeperHome, proxy: Proxy, point: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reopened(home)
-    about = zookeeper_claim._about
+    about = holders.about
 
     def armed(*args: Any) -> dict[str, Any]:
         proxy.arm(point, lambda: None)  # the next request takes the claim
         return about(*args)
 
-    monkeypatch.setattr(zookeeper_claim, "_about", armed)
+    monkeypatch.setattr(holders, "about", armed)
     with closing(ZooKeeperLog.open(through(proxy, home), TOPOLOGY)) as log:
         assert not proxy.disarm()
         assert log.epoch == 2
@@ -525,7 +525,6 @@ def test_addresses_are_read(address: str, read_as: str) -> None:
         ("zookeeper://host/a/../b", "none that is . or .."),
         ("zookeeper://host/zookeeper/log", "ZooKeeper keeps /zookeeper for itself"),
         ("zookeeper://user:secret@host/log", "no user and no password in it, .* TRIDENT_ZOOKEEPER_AUTH"),
-        ("s3://bucket/log", "An object store has neither the locks .* Or give zookeeper://HOST:PORT/PATH"),
     ],
 )
 def test_a_wrong_address_is_refused_before_anything_starts(address: str, message: str) -> None:

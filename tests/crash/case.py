@@ -75,8 +75,8 @@ class Case:
         second one, with caches, and in memory with two partitions a state.
     memory_log
         Keep the log in memory too.
-    zookeeper
-        The servers of a ZooKeeper that has the log; none: it is in files.
+    log_at
+        How the address of a log on a server begins, to which the folder of the case is added; empty: it is in files.
     """
 
     point: str
@@ -86,17 +86,21 @@ class Case:
     pending: int = 1
     seed: int = 0
     memory_log: bool = False
-    zookeeper: str = ""
+    log_at: str = ""
 
     def __str__(self) -> str:
         parts = [self.point, str(self.pairing), self.store, self.how, f"pending{self.pending}"]
         return " ".join(
-            [*parts, *(["memory-log"] if self.memory_log else []), *(["zookeeper"] if self.zookeeper else [])]
+            [
+                *parts,
+                *(["memory-log"] if self.memory_log else []),
+                *([self.log_at.partition(":")[0]] if self.log_at else []),
+            ]
         )
 
     def log_dir(self, directory: Path) -> str:
         """Return where the log is."""
-        return f"zookeeper://{self.zookeeper}/crash{directory}" if self.zookeeper else str(directory / "log")
+        return f"{self.log_at}{directory}" if self.log_at else str(directory / "log")
 
     def log(self, directory: Path) -> LogState:
         """Read the log."""

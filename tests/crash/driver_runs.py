@@ -16,6 +16,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from tests.coordination.log_homes import stored_home
 from tests.crash.case import (
     BATCHES,
     EXACT,
@@ -37,6 +38,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import FencedError
 from trident.runtime.running import RunningTopology, start
+from trident.servers.zookeeper_address import ZooKeeperAddress
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 60
@@ -215,7 +217,7 @@ def told(directory: Path, number: int) -> str:
 def fingerprint(case: Case, directory: Path) -> dict[str, str]:
     """Return what the logs say, the topology's own and those of the tables: names, and a digest of what counts."""
     files = list(directory.glob("*/_trident/changes/_delta_log/[0-9]*.json"))
-    if case.zookeeper:
+    if case.log_at:
         log = _nodes(case, directory)
     else:
         paths = list((directory / "log").iterdir())
@@ -225,10 +227,16 @@ def fingerprint(case: Case, directory: Path) -> dict[str, str]:
 
 
 def _nodes(case: Case, directory: Path) -> dict[str, str]:
-    """Return the nodes of a log in ZooKeeper; those that say who is alive are not written by the log."""
-    client = KazooClient(case.zookeeper)
+    """Return what a log on a server consists of; the nodes of a ZooKeeper that say who is alive are not written by the log."""
+    if not case.log_at.startswith("zookeeper:"):
+        contents = stored_home(case.log_dir(directory)).contents()
+        # Objects that the head does not name do not count; a driver may write one before it learns that it was replaced.
+        rows = [contents["head"]] if isinstance(contents, dict) else contents
+        return {str(number): hashlib.sha256(repr(each).encode()).hexdigest() for number, each in enumerate(rows)}
+    address = ZooKeeperAddress.of(case.log_dir(directory))
+    client = KazooClient(address.hosts)
     client.start()
-    found, paths = dict[str, str](), [f"/crash{directory}"]
+    found, paths = dict[str, str](), [address.path]
     while paths:
         path = paths.pop()
         if not path.endswith("/alive"):

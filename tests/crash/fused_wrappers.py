@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
-from trident.coordination import log_address
+from trident.coordination import log_address, postgres_records
 from trident.coordination.framing import HEAD_BYTES, decode
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_file import LogFile
 from trident.coordination.log_state import LogState
+from trident.coordination.object_records import ObjectRecords
+from trident.coordination.postgres_records import PostgresRecords
+from trident.coordination.stored_log import StoredLog, StoredSegments
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_segment import ZooKeeperSegments
@@ -185,6 +188,39 @@ class CrashingSegments(ZooKeeperSegments):
             self.fuse.reach("P11", self._txid)
 
 
+class CrashingStored(StoredSegments):
+    """Segments in a `RecordStore` that reach P11 and P13 where the head is about to be changed, or the statement to be sent.
+
+    What goes into the head of a log in an object store otherwise is a chunk of its own here, so P11 has half of an append.
+    """
+
+    fuse: ClassVar[Fuse] = Fuse()
+    ahead: ClassVar[list[tuple[str, int]]] = []
+
+    def begin(self, state: LogState) -> None:
+        if self._at.segment.epoch != self._claim.epoch:
+            self.ahead.append((OPENING, 0))
+        elif state.txid:  # not before there is a batch to lose
+            self.ahead.append(("P13", 0))
+        super().begin(state)
+
+    next = begin
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        content = decode(payloads[-1])
+        if content.get("record") == "commit":
+            self.ahead.append(("P11", content["txid"]))
+        super().append(payloads)
+
+    @classmethod
+    def reach(cls) -> None:
+        """The head is about to be changed."""
+        points = cls.ahead.copy()
+        cls.ahead.clear()
+        for point in points:
+            cls.fuse.reach(*point)
+
+
 @contextmanager
 def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
     """Have topologies that are started here write logs of `CrashingFile`s in segments of `segment_bytes`."""
@@ -213,7 +249,35 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
         def open(cls, *args: Any, **kwargs: Any) -> InZooKeeper:
             return super().open(*args, segment_bytes=segment_bytes, **kwargs)
 
+    class Stored(CrashingStored):
+        ahead: ClassVar[list[tuple[str, int]]] = []
+
+    Stored.fuse = fuse
+
+    class InStore(StoredLog):
+        segments_type = Stored
+
+        @classmethod
+        def open(cls, *args: Any, **kwargs: Any) -> InStore:
+            return super().open(*args, segment_bytes=segment_bytes, **kwargs)
+
+    class InPostgres(PostgresRecords):
+        def _ask(self, query: str, given: Mapping[str, Any] | None = None) -> list[Any]:
+            if query == postgres_records._WRITE:
+                Stored.reach()
+            return super()._ask(query, given)
+
+    class InObjects(ObjectRecords):
+        head_bytes = 100
+
+        def _swap(self, *args: Any) -> bool:
+            Stored.reach()
+            return super()._swap(*args)
+
     with (
+        mock.patch.object(log_address, "PostgresRecords", InPostgres),
+        mock.patch.object(log_address, "ObjectRecords", InObjects),
+        mock.patch.object(log_address, "StoredLog", InStore),
         mock.patch.object(log_address, "FileLog", Log),
         mock.patch.object(log_address, "ZooKeeperLog", InZooKeeper),
     ):

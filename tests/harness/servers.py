@@ -7,8 +7,10 @@ in `kafka_servers.py`.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
+import hmac
 import os
 import pwd
 import random
@@ -19,8 +21,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.request import Request, urlopen
 
 import psutil
 
@@ -32,10 +36,12 @@ __all__ = [
     "Server",
     "free_ports",
     "program",
+    "start_azurite",
     "start_cassandra",
     "start_memcached",
     "start_postgres",
     "start_redis",
+    "start_s3",
 ]
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +49,7 @@ CONFIGURATION = ROOT / "tests" / "services"
 JARS = ROOT / "build" / "services"
 CASSANDRA_JARS = JARS / "cassandra"
 _LAST_JAVA_OF_CASSANDRA = 21
+_GET = b"GET / HTTP/1.0\r\n\r\n"
 _draw = random.Random()  # of its own: tests seed the shared one
 _reserved: list[BinaryIO] = []  # a lock lasts as long as its file is open
 
@@ -234,6 +241,45 @@ def start_memcached(work: Path, *arguments: object) -> Server:
     memory = [] if "-m" in arguments else ["-m", 64]
     argv = [program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, *memory, *user, *arguments]
     return Server("memcached", argv, port, work, lambda port: b"VERSION" in _ask(port, b"version\r\n", b"\r\n"))
+
+
+def start_s3(work: Path) -> Server:
+    """Start an S3 server with a bucket `logs`; it keeps nothing over a restart."""
+    program = JARS / "s3" / "bin" / "python"
+    if not program.exists():
+        raise RuntimeError(f"there is no {program}; run: make servers")
+    (port,) = free_ports(1)
+    argv = [program, CONFIGURATION / "s3_server.py", port]
+    server = Server("s3", argv, port, work, lambda port: bool(_ask(port, _GET, b"200 OK")))
+    urlopen(Request(f"http://{server.address}/logs", method="PUT")).close()
+    return server
+
+
+AZURE_ACCOUNT = {
+    "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
+    # Azurite's own, in its handbook.
+    "AZURE_STORAGE_ACCOUNT_KEY": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+}
+
+
+def start_azurite(work: Path) -> Server:
+    """Start a server of Azure's blobs with a container `logs`, which it keeps over a restart."""
+    program = JARS / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+    if not program.exists():
+        raise RuntimeError(f"there is no {program}; run: make build/services/azurite")
+    (port,) = free_ports(1)
+    argv = [program, "--blobPort", port, "--location", work, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+    server = Server("azurite", argv, port, work, lambda port: b"HTTP/1.1" in _ask(port, _GET, b"HTTP/1.1"))
+    date, account = formatdate(usegmt=True), AZURE_ACCOUNT["AZURE_STORAGE_ACCOUNT_NAME"]
+    headers = {"x-ms-date": date, "x-ms-version": "2021-12-02", "Content-Length": "0"}
+    signed = "".join(f"{name}:{headers[name]}\n" for name in ("x-ms-date", "x-ms-version"))
+    text = "PUT" + "\n" * 12 + signed + f"/{account}/{account}/logs\nrestype:container"
+    key = base64.b64decode(AZURE_ACCOUNT["AZURE_STORAGE_ACCOUNT_KEY"])
+    signature = base64.b64encode(hmac.digest(key, text.encode(), "sha256")).decode()
+    headers["Authorization"] = f"SharedKey {account}:{signature}"
+    url = f"http://{server.address}/{account}/logs?restype=container"
+    urlopen(Request(url, method="PUT", headers=headers)).close()
+    return server
 
 
 def start_postgres(work: Path, *arguments: object) -> Server:

@@ -60,7 +60,7 @@ BATCH = (
 def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
     """A topology that has been stuck for as long as is a warning, which is shorter than it is for users."""
     monkeypatch.setattr(at_work, "_LONG_S", 1.5)
-    monkeypatch.setattr(at_work, "_TOLD_S", 0.5)
+    monkeypatch.setattr(at_work, "_NOTED_S", 0.5)
     with ExitStack() as stack:
         if request.param == "bolts":
             running = stack.enter_context(stuck_bolts(metrics_port=0))

@@ -159,7 +159,7 @@ def log_command(
         typer.Argument(
             metavar="DIR|NAME",
             callback=existing_log,
-            help="Folder of the log, or zookeeper://HOST:PORT/PATH; or the name of a topology.",
+            help="Folder of the log, or its address; or the name of a topology.",
             show_default=False,
         ),
     ],

@@ -15,7 +15,7 @@ import typer
 
 from trident.config import NO_URL, Config, is_url
 from trident.errors import ConfigError
-from trident.servers.zookeeper_address import is_zookeeper
+from trident.servers.log_addresses import is_log_address
 
 
 class Recovery(StrEnum):
@@ -50,16 +50,16 @@ def local_folder(folder: Path | None) -> Path | None:
 
 def log_named(log: str) -> str:
     """Return where a log is that is given as its place, or as the name of a topology that runs here or in a cluster."""
-    if is_zookeeper(log) or os.sep in log or Path(log).exists():
+    if is_log_address(log) or os.sep in log or Path(log).exists():
         return log
     from trident.runtime.reading.state_reader import log_place
 
     place = log_place(log, Config())
-    return place if is_zookeeper(place) or Path(place).exists() else log
+    return place if is_log_address(place) or Path(place).exists() else log
 
 
 def existing_log(log: str) -> str:
-    """Refuse what can be neither a folder of this machine nor an address in ZooKeeper (a callback of typer)."""
+    """Refuse what can be neither a folder of this machine nor the address of a log on a server (a callback of typer)."""
     try:
         return Config(log_dir=log).log_dir or log
     except ConfigError as error:
@@ -89,7 +89,7 @@ LogDir = Annotated[
     str | None,
     typer.Option(
         metavar="DIR",
-        help="Folder of the transaction log, or zookeeper://HOST:PORT/PATH.",
+        help="Folder of the transaction log, or its address (zookeeper://…, postgresql://…, s3://…).",
         show_default="trident-log/TOPOLOGY",
     ),
 ]

@@ -37,7 +37,7 @@ Directory = Annotated[
     typer.Argument(
         metavar="DIR|NAME",
         callback=existing_log,
-        help="Folder of the log, or zookeeper://HOST:PORT/PATH; or the name of a topology.",
+        help="Folder of the log, or its address; or the name of a topology.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ Folder = Annotated[
         "--dead-letter-dir",
         metavar="DIR",
         help="Where the dead letters are, if the topology has the setting. Default: dead_letters in the folder of the log, "
-        "or in trident-log/TOPOLOGY if that is in ZooKeeper.",
+        "or in trident-log/TOPOLOGY if that is on a server.",
         show_default=False,
     ),
 ]

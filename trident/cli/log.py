@@ -22,7 +22,7 @@ from trident.coordination.records import LETTERS, CommitRecord, numbers_of
 from trident.errors import LogError
 from trident.naming import counted
 from trident.runtime.loop.batch_time import TIME
-from trident.servers.zookeeper_address import is_zookeeper
+from trident.servers.log_addresses import is_log_address
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 
@@ -49,7 +49,7 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
     Raises
     ------
     LogError
-        There is no log in the folder `log_dir`, whose message names those in the folders within it; or in ZooKeeper.
+        There is no log in the folder `log_dir`, whose message names those in the folders within it; or at that address.
     CorruptLogError
         A record in the middle of the log does not check.
     """
@@ -119,7 +119,7 @@ def _short(value: Any) -> str:
 
 
 def _no_log(log_dir: str) -> str:
-    if is_zookeeper(log_dir):
+    if is_log_address(log_dir):
         return f"there is no transaction log at {log_dir}"
     directory = Path(log_dir)
     if not directory.is_dir():
@@ -130,7 +130,7 @@ def _no_log(log_dir: str) -> str:
 
 
 def _near(log_dir: str) -> str:
-    return log_dir if is_zookeeper(log_dir) else os.path.relpath(log_dir)
+    return log_dir if is_log_address(log_dir) else os.path.relpath(log_dir)
 
 
 def _attempt(attempt: int) -> str:

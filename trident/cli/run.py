@@ -16,7 +16,7 @@ from trident.cli.live_lines import LineDisplay
 from trident.config import Config
 from trident.errors import StoreAwayError
 from trident.naming import counted
-from trident.servers.zookeeper_address import is_zookeeper
+from trident.servers.log_addresses import is_log_address
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _of_left_out(topology: str, config: Config, count: int) -> str:
     """Say how many tuples were left out, and where they are."""
     log, folder = config.log_folder(topology), config.dead_letter_folder(topology)
     shown = f"they are in {folder}"  # of a log in memory nothing is left to read
-    if is_zookeeper(log) or any(Path(log).glob("*.log")):
+    if is_log_address(log) or any(Path(log).glob("*.log")):
         where = "" if config.dead_letter_dir is None else f" --dead-letter-dir {folder}"
         shown = f"`trident dead-letters list {log}{where}` shows {'it' if count == 1 else 'them'}"
     left_out = "was left out as a dead letter" if count == 1 else "were left out as dead letters"

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
+from trident.coordination import holders
 from trident.coordination.zookeeper_nodes import (
     SESSION_S,
     ClaimName,
@@ -29,7 +27,6 @@ from trident.coordination.zookeeper_nodes import (
     segment_of,
 )
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
-from trident.servers import local_processes
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +62,7 @@ class ZooKeeperClaim:
         newest = segment_of(_data(connection, nodes.segments).decode())
         epoch = 1 + max([each.epoch for each in before] + ([] if newest is None else [newest.epoch]), default=0)
         name = ClaimName(epoch, secrets.token_hex(8))
-        about = json.dumps(_about(epoch, clock)).encode()
+        about = json.dumps(holders.about(epoch, clock)).encode()
 
         def fill(transaction: Any) -> None:
             transaction.set_data(nodes.claim, about, version)
@@ -147,7 +144,7 @@ def _holder(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName, 
     found = connection.call(lambda client: client.exists_async(alive, watch=lambda event: gone.set())).value
     if found is None:
         return None
-    running = claim.id in _held_here or _is_running(_read(connection, nodes, claim))
+    running = claim.id in _held_here or holders.is_running(_read(connection, nodes, claim))
     if running is None and wait:
         holder = _describe(connection, nodes, claim)
         logger.warning(
@@ -180,39 +177,8 @@ def _data(connection: ZooKeeperConnection, path: str) -> bytes:
 
 
 def _read(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> dict[str, Any]:
-    try:
-        about = json.loads(_data(connection, f"{nodes.claim}/{claim.node}"))
-    except ValueError:
-        return {}
-    return about if isinstance(about, dict) else {}
+    return holders.read(_data(connection, f"{nodes.claim}/{claim.node}"))
 
 
 def _describe(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> str:
-    """Return a phrase that names the holder of a claim, as far as it is known."""
-    about = _read(connection, nodes, claim)
-    try:
-        return f"process {about['pid']} on {about['host']} (epoch {claim.epoch}, since {about['since']})"
-    except KeyError:
-        return f"an unknown process (epoch {claim.epoch})"
-
-
-def _about(epoch: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Return what a claim says about its holder."""
-    since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
-    about = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
-    return {**about, "machine": local_processes.machine(), "started": _started(os.getpid())}
-
-
-def _is_running(about: dict[str, Any]) -> bool | None:
-    """Whether the process that a claim names is running; None if it is one of another machine."""
-    if about.get("machine") is None or about.get("machine") != local_processes.machine():
-        return None
-    started = _started(about["pid"])
-    # A claim of this process would be known here.
-    return started is not None and started == about["started"] and about["pid"] != os.getpid()
-
-
-def _started(pid: int) -> str | None:
-    """Return the time at which a process of this machine began, None if there is none."""
-    stat = local_processes.stat_of(pid)
-    return None if stat is None or stat[0] == "Z" else stat[19]
+    return holders.described(_read(connection, nodes, claim), claim.epoch)

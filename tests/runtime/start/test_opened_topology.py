@@ -117,7 +117,7 @@ def test_what_a_state_opened_before_one_failed_is_closed() -> None:
     [
         ("check_states", ["close state 0", "close state 1"]),
         ("reconcile", ["close state 0", "close state 1", "close log"]),
-        ("open_runner", ["close spout", "close state 0", "close state 1", "close log"]),
+        ("_open_runner", ["close spout", "close state 0", "close state 1", "close log"]),
         ("operations_of_commits", CLOSE),
     ],
 )

@@ -23,7 +23,7 @@ from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView
-from trident.servers.zookeeper_address import is_zookeeper
+from trident.servers.log_addresses import is_log_address
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
 
@@ -44,7 +44,7 @@ class TridentDataSource(DataSource):
     state
         The name of the state; or what is given to `load`.
     log_dir
-        The folder of the log, which all machines see, or its address in ZooKeeper; default: `trident-log/TOPOLOGY`.
+        The folder of the log, which all machines see, or its address on a server; default: `trident-log/TOPOLOGY`.
     txid
         The batch as of which to read, where the store keeps earlier ones (Delta); default: the last committed one.
     """
@@ -75,7 +75,7 @@ class TridentDataSource(DataSource):
         """Return what plans and reads."""
         topology = self._topology()
         log_dir = self.options.get("log_dir") or log_place(topology.name, Config())
-        config = Config.of(log_dir=log_dir if is_zookeeper(log_dir) else str(Path(log_dir).absolute()))
+        config = Config.of(log_dir=log_dir if is_log_address(log_dir) else str(Path(log_dir).absolute()))
         txid = self.options.get("txid")
         place = _Place(topology.name, self._node(), config, tuple(schema.names))
         return _Reader(place, None if txid is None else int(txid))

@@ -1,11 +1,12 @@
-"""The crash matrix with the log in a real ZooKeeper."""
+"""The crash matrix with the log on a real server: in ZooKeeper, in PostgreSQL, in an object store."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,40 +15,60 @@ from tests.crash.driver_runs import DriverServer, Outcome, run_here, run_in_proc
 from tests.crash.fuse import POINTS
 from tests.crash.matrix import delta_cases, memory_cases
 from tests.crash.test_crash_matrix import check
-from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.slow
 
 OF_THE_LOG = ("P1", "P10", "P11", "P12", "P13", "P14", "P15")
-"""The points at which a log in ZooKeeper differs from one in files."""
+"""The points at which a log on a server differs from one in files."""
+
+SERVERS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "ZooKeeper": ("zookeeper_server", lambda server: f"zookeeper://{server.hosts}/crash"),
+    "PostgreSQL": ("postgres_server", lambda server: f"postgresql://trident@{server.address}/postgres?topology="),
+    "S3": ("s3_server", lambda server: "s3://logs/crash"),
+}
+"""The fixture of each server, and how the addresses of logs there begin."""
 
 
-def in_zookeeper(cases: Iterable[Case], zookeeper: ZooKeeperEnsemble) -> list[Case]:
-    return [replace(case, zookeeper=zookeeper.hosts) for case in cases if not case.memory_log]
+@pytest.fixture(params=SERVERS)
+def log_at(request: pytest.FixtureRequest) -> str:
+    fixture, address = SERVERS[request.param]
+    return address(request.getfixturevalue(fixture))
 
 
-def test_the_points_of_the_log_are_where_it_is_written(zookeeper_server: ZooKeeperEnsemble) -> None:
-    cases = in_zookeeper(delta_cases(EXACT[1]), zookeeper_server)
+@pytest.fixture
+def server(log_at: str) -> Iterator[DriverServer]:
+    """Drivers that find the server in their environment."""
+    server = DriverServer()
+    yield server
+    server.close()
+
+
+def on_server(cases: Iterable[Case], log_at: str) -> list[Case]:
+    return [replace(case, log_at=log_at) for case in cases if not case.memory_log]
+
+
+def test_the_points_of_the_log_are_where_it_is_written() -> None:
+    cases = on_server(delta_cases(EXACT[1]), "zookeeper://host/crash")
     assert {case.point for case in cases} == set(POINTS) - {"P3"} >= set(OF_THE_LOG)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("point", OF_THE_LOG)
 def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
-    point: str, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
+    point: str, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
 ) -> None:
     number = OF_THE_LOG.index(point)
-    cases = in_zookeeper(delta_cases(EXACT[number % len(EXACT)], pendings=[1 + 2 * (number % 2)]), zookeeper_server)
+    cases = on_server(delta_cases(EXACT[number % len(EXACT)], pendings=[1 + 2 * (number % 2)]), log_at)
     (case,) = (case for case in cases if case.point == point)
     check(run_in_processes(case, tmp_path, server), outcomes)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("how", ["die", "park"])
 def test_no_death_or_pause_in_one_process_is_counted_twice_or_lost(
-    how: str, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome]
+    how: str, log_at: str, tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
-    cases = in_zookeeper(memory_cases(EXACT[1 + (how == "park")]), zookeeper_server)
+    cases = on_server(memory_cases(EXACT[1 + (how == "park")]), log_at)
     chosen = [case for case in cases if case.how == how and case.pending == 1 and case.point in OF_THE_LOG]
     assert len(chosen) >= len(OF_THE_LOG) - 1
     for number, case in enumerate(chosen):
@@ -58,13 +79,9 @@ def test_no_death_or_pause_in_one_process_is_counted_twice_or_lost(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
 def test_the_whole_matrix(
-    pairing: Pairing,
-    zookeeper_server: ZooKeeperEnsemble,
-    tmp_path: Path,
-    server: DriverServer,
-    outcomes: list[Outcome],
+    pairing: Pairing, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
 ) -> None:
-    for number, case in enumerate(in_zookeeper([*memory_cases(pairing), *delta_cases(pairing)], zookeeper_server)):
+    for number, case in enumerate(on_server([*memory_cases(pairing), *delta_cases(pairing)], log_at)):
         directory = tmp_path / str(number)
         directory.mkdir()
         run = run_here(case, directory) if case.store == "memory" else run_in_processes(case, directory, server)
@@ -75,10 +92,10 @@ def test_the_whole_matrix(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_driver_killed_by_the_clock_loses_nothing(
-    seed: int, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
+    seed: int, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
 ) -> None:
     pairing = EXACT[seed % len(EXACT)]
-    case = Case("any", pairing, "delta", "kill", 1 + 2 * (seed % 2), seed, zookeeper=zookeeper_server.hosts)
+    case = Case("any", pairing, "delta", "kill", 1 + 2 * (seed % 2), seed, log_at=log_at)
     outcome = run_killed_at_random(case, tmp_path, server, random.Random(f"{pairing} {seed}"))
     outcomes.append(outcome)
     assert outcome.crashed_after

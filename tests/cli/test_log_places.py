@@ -1,4 +1,4 @@
-"""Whatever takes the folder of a log takes an address in ZooKeeper: commands, readers, dead letters, tests of topologies."""
+"""Whatever takes the folder of a log takes the address of one on a server: commands, readers, dead letters, tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
-from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident import open_state
 from trident.cli.app import app
 from trident.cli.target import load_topology
@@ -55,14 +54,19 @@ SETTINGS: dict[str, Any] = {"engine": "in_process", "on_poison": "dead_letter", 
 _numbers = count(1)
 
 
-@pytest.fixture
-def address(zookeeper_server: ZooKeeperEnsemble) -> str:
-    return f"zookeeper://{zookeeper_server.hosts}/places/log-{next(_numbers)}"
+@pytest.fixture(params=["zookeeper", *(pytest.param(each, marks=pytest.mark.long) for each in ("postgres", "s3"))])
+def address(request: pytest.FixtureRequest) -> str:
+    server: Any = request.getfixturevalue(f"{request.param}_server")
+    if request.param == "zookeeper":
+        return f"zookeeper://{server.hosts}/places/log-{next(_numbers)}"
+    if request.param == "s3":
+        return f"s3://logs/places/log-{next(_numbers)}"
+    return f"postgresql://trident@{server.address}/postgres?topology=places-{next(_numbers)}"
 
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    path = tmp_path / f"zookeeper_counts_{next(_numbers)}.py"
+    path = tmp_path / f"counts_of_places_{next(_numbers)}.py"
     path.write_text(textwrap.dedent(MODULE), encoding="utf-8")
     monkeypatch.chdir(tmp_path)  # dead letters are in a folder below it
     yield f"{path.name}:topology"
@@ -80,7 +84,7 @@ def command(*words: str) -> str:
     return done.stdout
 
 
-def test_commands_read_a_log_in_zookeeper(target: str, address: str) -> None:
+def test_commands_read_a_log_on_a_server(target: str, address: str) -> None:
     with load_topology(target).start(log_dir=address, **SETTINGS) as running:
         running.process_all_available()
         found = json.loads(command("log", address, "--json"))
@@ -105,7 +109,7 @@ def test_what_is_not_there_is_said(target: str, address: str) -> None:
         assert f"there is no transaction log {'at' if words[0] == 'log' else 'in'} {address}" in " ".join(
             done.output.split()
         )
-    with pytest.raises(LogError, match="there is no transaction log in zookeeper://"):
+    with pytest.raises(LogError, match="there is no transaction log in [a-z0-9]+://"):
         open_state(load_topology(target), "count", log_dir=address)
 
 
@@ -124,7 +128,7 @@ def test_dead_letters_are_files_beside_the_program_and_can_be_put_back(
         assert state.multi_get(["the", "cow", "bad"]) == [2, 1, 1]
 
 
-def test_readers_in_this_process_follow_a_log_in_zookeeper_and_leave_no_connection(target: str, address: str) -> None:
+def test_readers_in_this_process_follow_a_log_on_a_server_and_leave_no_connection(target: str, address: str) -> None:
     run(target, address)
     topology = load_topology(target)
     with open_state(topology, "count", log_dir=address) as state:
@@ -144,7 +148,7 @@ def test_readers_in_this_process_follow_a_log_in_zookeeper_and_leave_no_connecti
     assert sorted((row["again"], row["count"]) for row in rows) == [("cow", 1), ("the", 2)]
 
 
-def test_a_bolt_looks_up_what_a_log_in_zookeeper_says(target: str, address: str, tmp_path: Path) -> None:
+def test_a_bolt_looks_up_what_a_log_on_a_server_says(target: str, address: str, tmp_path: Path) -> None:
     run(target, address)
     program = f"{tmp_path / target}"
     bolt = StateLookupBolt(program, "count", fields="word: string", key="word", value="n: bigint", log_dir=address)
@@ -155,7 +159,7 @@ def test_a_bolt_looks_up_what_a_log_in_zookeeper_says(target: str, address: str,
     assert sorted(done.tuples("lookup")) == [("cow", 1), ("the", 2)]
 
 
-def test_the_driver_of_tests_takes_a_log_in_zookeeper(target: str, address: str) -> None:
+def test_the_driver_of_tests_takes_a_log_on_a_server(target: str, address: str) -> None:
     for expected in ([1, None], [2, 1]):
         with TopologyTestDriver(load_topology(target), log_dir=address) as driver:
             driver.feed("s", *(["the"] if expected == [1, None] else ["the", "cow"]))
@@ -169,7 +173,7 @@ def test_the_log_of_another_topology_is_refused(target: str, address: str, tmp_p
     run(target, address)
     other = tmp_path / "other.py"
     other.write_text(textwrap.dedent(MODULE).replace('"counts"', '"others"').replace('"table"', '"more"'), "utf-8")
-    with pytest.raises(ForeignLogError, match="zookeeper://.* belongs to topology 'counts', not to topology 'others'"):
+    with pytest.raises(ForeignLogError, match="[a-z0-9]+://.* belongs to topology 'counts', not to topology 'others'"):
         run("other.py:topology", address)
     with pytest.raises(ForeignLogError, match="belongs to topology 'counts'"):
         open_state(load_topology("other.py:topology"), "count", log_dir=address)

@@ -1,4 +1,4 @@
-"""A running topology whose log is in a ZooKeeper that fails: it waits, goes on, and every row is counted once."""
+"""A running topology whose log is on a server that fails: it waits, goes on, and every row is counted once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.crash.case import EXACT, TXID, Case, Pairing, Store
 from tests.crash.driver_runs import Outcome
 from tests.harness.commands import until
 from tests.harness.proxy import Point, Proxy
+from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.coordination import zookeeper_nodes as zookeeper_connection
 from trident.errors import LogError
@@ -34,6 +36,26 @@ def mortal(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
     zookeeper.stop()
 
 
+@dataclass(frozen=True)
+class Mortal:
+    """A server of one test: how addresses of logs there begin, how it dies and comes back."""
+
+    name: str
+    log_at: str
+    kill: Callable[[], None]
+    start: Callable[[], None]
+
+
+@pytest.fixture(params=["ZooKeeper", "PostgreSQL"])
+def killed(request: pytest.FixtureRequest) -> Mortal:
+    if request.param == "ZooKeeper":
+        zookeeper: ZooKeeperEnsemble = request.getfixturevalue("mortal")
+        return Mortal(request.param, f"zookeeper://{zookeeper.hosts}/crash", zookeeper.stop, zookeeper.restart)
+    postgres: Server = request.getfixturevalue("postgres_server")
+    log_at = f"postgresql://trident@{postgres.address}/postgres?topology="
+    return Mortal(request.param, log_at, postgres.kill, postgres.start)
+
+
 def started(case: Case, directory: Path, life: int = 1, observe: Observe | None = None) -> RunningTopology:
     return start(case.topology(directory, life).graph(), case.config(directory), None, observe)
 
@@ -52,7 +74,7 @@ def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_n
 ) -> None:
     proxy, points, cut = Proxy(zookeeper_server.members[0].port), itertools.cycle(POINTS), list[str]()
     pending = 1 + 2 * (EXACT.index(pairing) % 2)
-    case = Case("any", pairing, "memory", pending=pending, zookeeper=f"127.0.0.1:{proxy.port}")
+    case = Case("any", pairing, "memory", pending=pending, log_at=f"zookeeper://127.0.0.1:{proxy.port}/crash")
 
     def observe(step: str, attempt: TransactionAttempt) -> None:
         proxy.arm(next(points), lambda: cut.append(step))
@@ -71,19 +93,19 @@ def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_n
     "step", ["committed", *(pytest.param(step, marks=pytest.mark.soak) for step in ("defined", "recorded"))]
 )
 def test_a_server_that_is_killed_and_restarted_is_waited_for(
-    step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], caplog: pytest.LogCaptureFixture
+    step: str, killed: Mortal, tmp_path: Path, outcomes: list[Outcome], caplog: pytest.LogCaptureFixture
 ) -> None:
-    case, restarts = Case("any", EXACT[1], "memory", zookeeper=mortal.hosts), list[threading.Thread]()
+    case, restarts = Case("any", EXACT[1], "memory", log_at=killed.log_at), list[threading.Thread]()
 
     def restart(times: int) -> None:
         until(lambda: caplog.text.count("waiting until there is one") == times, "the log is waited for")
-        mortal.restart()
+        killed.start()
 
     def observe(at: str, attempt: TransactionAttempt) -> None:
         if at == step and attempt.txid in (2, TXID + 1):
             for thread in restarts:
                 thread.join()
-            mortal.stop()
+            killed.kill()
             restarts.append(threading.Thread(target=restart, args=(len(restarts) + 1,)))
             restarts[-1].start()
 
@@ -93,7 +115,7 @@ def test_a_server_that_is_killed_and_restarted_is_waited_for(
     for thread in restarts:
         thread.join()
     assert len(restarts) == 2
-    assert caplog.text.count("ZooKeeper answers again") == 2
+    assert caplog.text.count(f"{killed.name} answers again") == 2
     finished(case, tmp_path, outcomes)
 
 
@@ -103,7 +125,7 @@ def test_a_topology_that_waits_can_be_stopped_and_the_next_one_counts_everything
     step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zookeeper_connection, "_STOP_S", 1.0)
-    case, away = Case("any", EXACT[2], "memory", zookeeper=mortal.hosts), threading.Event()
+    case, away = Case("any", EXACT[2], "memory", log_at=f"zookeeper://{mortal.hosts}/crash"), threading.Event()
 
     def observe(at: str, attempt: TransactionAttempt) -> None:
         if (at, attempt.txid) == (step, TXID):
@@ -130,7 +152,7 @@ def test_an_ensemble_whose_members_are_killed_one_by_one_and_then_two_at_once(
     tmp_path: Path, outcomes: list[Outcome]
 ) -> None:
     zookeeper = start_zookeeper(tmp_path / "zookeeper", members=3)
-    case, away = Case("any", EXACT[3], "delta", pending=3, zookeeper=zookeeper.hosts), list[int]()
+    case, away = Case("any", EXACT[3], "delta", pending=3, log_at=f"zookeeper://{zookeeper.hosts}/crash"), list[int]()
 
     def observe(at: str, attempt: TransactionAttempt) -> None:
         if at != "committed" or attempt.txid in away:

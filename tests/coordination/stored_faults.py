@@ -1,0 +1,258 @@
+"""What a log in a `RecordStore` must do when connections are cut, servers hang or die, and the log is set back.
+
+A contract: subclass it and override `server`, `home` and `behind`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.coordination.log_homes import StoredHome, read, reopened
+from tests.coordination.log_samples import commit, without_epoch
+from tests.harness.commands import until
+from tests.harness.proxy import Point, Proxy
+from tests.harness.servers import Server
+from trident.coordination import patience
+from trident.coordination.patience import Patience
+from trident.coordination.records import DefineRecord
+from trident.errors import FencedError, LogError, LogHeldError
+
+WAIT_S = 60
+
+
+class StoredFaults:
+    """Faults of the way to the server."""
+
+    @pytest.fixture
+    def server(self) -> Server:
+        """The server, which goes on after the test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def home(self) -> StoredHome:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def behind(self, home: StoredHome, proxy: Proxy) -> StoredHome:
+        """The same log, by way of the proxy."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def proxy(self, server: Server) -> Iterator[Proxy]:
+        proxy = Proxy(server.port)
+        yield proxy
+        proxy.close()
+
+    # ---- requests whose outcome is not known ------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("point", ["half request", "reply"])
+    @pytest.mark.parametrize("size", [10, 1_200_000], ids=["small", "large"])
+    def test_a_record_is_there_once_though_the_connection_is_cut(
+        self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point, size: int
+    ) -> None:
+        with closing(behind.open()) as log:
+            for txid in range(1, 4):
+                log.append(DefineRecord(txid, "lines", "x" * size), durable=False)
+                proxy.arm(point, lambda: None)
+                log.append(commit(txid))
+                assert not proxy.disarm()
+                assert read(home) == log.state
+            assert log.state.txid == 3
+        assert without_epoch(reopened(home)) == without_epoch(log.state)
+
+    @pytest.mark.parametrize("point", ["half request", "reply"])
+    def test_a_segment_begins_once_though_the_connection_is_cut(
+        self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point
+    ) -> None:
+        with closing(behind.open(segment_bytes=1)) as log:
+            for txid in range(1, 13):
+                proxy.arm(point, lambda: None)
+                log.append(commit(txid))
+                proxy.disarm()
+                assert read(home) == log.state
+            assert home.segments()[-1].seq >= 3
+
+    @pytest.mark.parametrize(("point", "there"), [("held request", 1), ("half request", 1), ("reply", 2)])
+    def test_a_takeover_while_an_append_is_under_way_fences_it_and_loses_nothing_reported(
+        self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point, there: int
+    ) -> None:
+        seconds: list[Any] = []
+        first = behind.open()
+        first.append(commit(1))
+        proxy.arm(point, lambda: seconds.append(home.open(takeover=True)))
+        with pytest.raises(FencedError, match="epoch 2"):
+            first.append(commit(2))
+        proxy.disarm()
+        (second,) = seconds
+        # `reply`: it was carried out before the takeover, and the answer was lost. The successor has it.
+        assert (first.state.txid, second.state.txid, read(home).txid) == (1, there, there)
+        second.append(commit(there + 1, 2 << 20))
+        first.close()
+        second.close()
+        assert reopened(home).winners.winner(there + 1) == 2 << 20
+
+    @pytest.mark.parametrize("point", ["half request", "reply"])
+    def test_a_log_is_opened_once_whichever_of_its_requests_is_cut(
+        self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, left = Patience.run, [0]
+
+        def counted(self: Patience, request: Callable[[], Any]) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                proxy.arm(point, lambda: None)
+            return run(self, request)
+
+        cut = 0
+        while left[0] <= 0:  # until an open has fewer requests
+            cut += 1
+            left[0] = cut
+            with monkeypatch.context() as patch:
+                patch.setattr(Patience, "run", counted)
+                log = behind.open()
+            proxy.disarm()
+            assert (log.epoch, log.state.txid) == (cut, cut - 1)
+            log.append(commit(cut, cut << 20))
+            log.close()
+        assert cut > 4
+        assert reopened(home).totals["batches"] == cut
+
+    def test_an_append_that_was_interrupted_is_not_sent_again(
+        self, home: StoredHome, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = home.open()
+        write = log._store.write
+
+        def interrupted(*args: Any) -> bool:
+            write(*args)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log._store, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append(commit(1))
+        with pytest.raises(LogError, match="was interrupted"):
+            log.append(commit(1))
+        log.close()
+        assert reopened(home).txid == 1
+
+    def test_a_log_that_was_set_back_is_not_continued(self, home: StoredHome) -> None:
+        log = home.open()
+        for txid in range(1, 3):
+            log.append(commit(txid))
+        before = home.save()
+        log.append(commit(3))
+        home.restore(before)
+        with pytest.raises(LogError, match="its newest records were removed while it was written"):
+            log.append(commit(4))
+        log.close()
+        assert reopened(home).txid == 2
+
+    def test_after_stop_a_log_whose_server_answers_still_appends(self, home: StoredHome) -> None:
+        with closing(home.open()) as log:
+            log.stop_waiting()
+            log.append(commit(1))
+        assert reopened(home).txid == 1
+
+
+class StoredAway:
+    """A server that hangs; or dies, where `vanish` and `appear` are overridden."""
+
+    @pytest.fixture
+    def server(self) -> Server:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def home(self) -> StoredHome:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def quick(self) -> None:
+        """Let a silent server count as away sooner."""
+
+    def vanish(self, server: Server) -> None:
+        server.pause()
+
+    def appear(self, server: Server) -> None:
+        server.resume()
+
+    @pytest.fixture
+    def thread(self) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(1) as thread:
+            yield thread
+
+    @pytest.mark.server
+    def test_an_append_waits_for_a_server_that_is_away_and_goes_on(
+        self,
+        home: StoredHome,
+        server: Server,
+        thread: ThreadPoolExecutor,
+        caplog: pytest.LogCaptureFixture,
+        quick: None,
+    ) -> None:
+        with closing(home.open()) as log, closing(home.reader()) as reader:
+            log.append(commit(1))
+            self.vanish(server)
+            try:
+                result = thread.submit(log.append, commit(2))
+                until(lambda: f"no answer from {log.server}" in caplog.text, "it is said that the log waits")
+                assert not result.done()
+            finally:
+                self.appear(server)
+            result.result(WAIT_S)
+            log.check_owner()
+            log.append(commit(3))
+            assert reader.refresh() == log.state
+            assert f"{log.server} answers again" in caplog.text
+            assert reader.holder() is not None
+            with pytest.raises(LogHeldError):
+                home.open()
+        assert reopened(home).totals["batches"] == 3
+
+    @pytest.mark.server
+    def test_what_waits_for_a_server_ends_soon_when_the_driver_is_to_stop(
+        self,
+        home: StoredHome,
+        server: Server,
+        thread: ThreadPoolExecutor,
+        caplog: pytest.LogCaptureFixture,
+        quick: None,
+    ) -> None:
+        log = home.open()
+        log.append(commit(1))
+        self.vanish(server)
+        try:
+            result = thread.submit(log.append, commit(2))
+            until(lambda: f"no answer from {log.server}" in caplog.text, "it is said that the log waits")
+            since = time.monotonic()
+            log.stop_waiting()
+            with pytest.raises(LogError, match=f"no answer from {log.server} .* Batch 1 is the last one known to be"):
+                result.result(WAIT_S)
+            assert time.monotonic() - since < 8
+            with pytest.raises(LogError, match="known to be committed"):
+                log.check_owner()
+            log.close()
+        finally:
+            self.appear(server)
+        assert reopened(home, takeover=True).txid in (1, 2)
+
+    @pytest.mark.server
+    def test_a_server_that_is_away_at_the_start_is_named(
+        self, home: StoredHome, server: Server, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(patience, "START_S", 1.0)
+        self.vanish(server)
+        try:
+            with pytest.raises(LogError, match=r"no answer from .* for \d+ seconds"):
+                home.open()
+            with pytest.raises(LogError, match=r"no answer from .* for \d+ seconds"):
+                read(home)
+        finally:
+            self.appear(server)
+        assert reopened(home).epoch == 1

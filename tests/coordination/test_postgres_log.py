@@ -1,0 +1,170 @@
+"""The contract of a transaction log, on a log in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.coordination.log_contract import LogContract, OwnerContract
+from tests.coordination.log_homes import PostgresHome, read, reopened
+from tests.coordination.log_processes import ProcessContract
+from tests.coordination.log_samples import TOPOLOGY, commit
+from tests.coordination.stored_faults import StoredAway, StoredFaults
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server
+from trident.config import Config
+from trident.coordination import postgres_records
+from trident.errors import ConfigError, EnvironmentProblem, LogError, LogHeldError
+from trident.servers.log_addresses import PostgresAddress
+
+
+@pytest.fixture
+def home(postgres_home: PostgresHome) -> PostgresHome:
+    return postgres_home
+
+
+class InPostgres:
+    @pytest.fixture
+    def home(self, postgres_home: PostgresHome) -> PostgresHome:
+        return postgres_home
+
+
+class TestPostgresLog(InPostgres, LogContract):
+    pass
+
+
+class TestOwnerOfPostgresLog(InPostgres, OwnerContract):
+    pass
+
+
+class TestProcessesWithPostgresLog(InPostgres, ProcessContract):
+    pass
+
+
+class TestFaultsOfPostgresLog(InPostgres, StoredFaults):
+    @pytest.fixture
+    def server(self, postgres_server: Server) -> Server:
+        return postgres_server
+
+    @pytest.fixture
+    def behind(self, home: PostgresHome, proxy: Proxy, server: Server) -> PostgresHome:
+        return PostgresHome(home.address.replace(f":{server.port}/", f":{proxy.port}/"))
+
+
+class TestPostgresThatHangs(InPostgres, StoredAway):
+    @pytest.fixture
+    def server(self, postgres_server: Server) -> Server:
+        return postgres_server
+
+    @pytest.fixture
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(postgres_records, "_ANSWER_S", 1.0)
+
+
+class TestPostgresThatIsKilled(TestPostgresThatHangs):
+    def vanish(self, server: Server) -> None:
+        server.kill()
+
+    def appear(self, server: Server) -> None:
+        server.start()
+
+
+def connection_of(log: Any) -> Any:
+    return log._store._opened()
+
+
+def test_a_server_that_does_not_wait_for_its_disk_is_told_to(home: PostgresHome) -> None:
+    with closing(PostgresHome(f"{home.address}&options=-csynchronous_commit%3Doff").open()) as log:
+        assert connection_of(log).execute("SHOW synchronous_commit").fetchone() == ("on",)
+        log.append(commit(1))
+    assert reopened(home).txid == 1
+
+
+def test_a_driver_whose_session_was_ended_still_holds_the_log_after_its_next_request(home: PostgresHome) -> None:
+    with closing(home.open()) as log:
+        pid = connection_of(log).info.backend_pid
+        home.ask("SELECT pg_terminate_backend(%s)", pid)
+        log.append(commit(1))
+        assert connection_of(log).info.backend_pid != pid
+        with pytest.raises(LogHeldError):
+            home.open()
+        log.append(commit(2))
+    assert reopened(home).txid == 2
+
+
+def test_the_logs_of_two_topologies_in_one_database_do_not_know_each_other(home: PostgresHome) -> None:
+    other = PostgresHome(f"{home.address}-2")
+    with closing(home.open()) as log, closing(other.open("other")) as second:
+        log.append(commit(1))
+        assert read(other).txid == 0
+        second.append(commit(1))
+        assert (read(home).topology, read(other).topology) == (TOPOLOGY, "other")
+    home.remove()
+    assert read(other).txid == 1
+
+
+def test_a_user_without_rights_is_told_what_is_missing(home: PostgresHome) -> None:
+    home.ask("CREATE ROLE reader LOGIN")
+    try:
+        as_reader = PostgresHome(home.address.replace("trident@", "reader@"))
+        reopened(home)
+        with pytest.raises(
+            LogError, match="PostgreSQL refuses postgresql://reader@.*: permission denied .* Check user"
+        ):
+            as_reader.open()
+        home.ask("GRANT SELECT ON trident_log, trident_log_heads TO reader")
+        assert read(as_reader) == read(home)
+    finally:
+        home.ask("DROP OWNED BY reader")
+        home.ask("DROP ROLE reader")
+
+
+def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> None:
+    schema = f"first_{os.getpid()}"
+    home.ask(f"CREATE SCHEMA {schema}")
+    homes = [PostgresHome(f"{home.address}-{at}&options=-csearch_path%3D{schema}") for at in range(6)]
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
+    finally:
+        home.ask(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("postgresql://localhost/db", r"name the log, as in postgresql://USER@HOST/DATABASE\?topology=NAME"),
+        ("postgresql://localhost/db?topology=", "name the log"),
+        ("postgresql://me:hush@localhost/db?topology=a", "has no password in it, because it is shown in logs"),
+        ("postgresql://me@localhost/db?topology=a&password=hush", "has no password in it"),
+    ],
+)
+def test_a_wrong_address_is_refused_before_anything_is_asked(address: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        Config(log_dir=address)
+    assert "hush" not in str(caught.value)
+
+
+def test_an_address_that_was_taken_for_a_path_is_still_one() -> None:
+    address = "postgresql://me@one,two:5433/db?topology=a&sslmode=require"
+    assert PostgresAddress.of(str(Path(address))) == PostgresAddress.of(address)
+    assert PostgresAddress.of(address) == PostgresAddress("postgresql://me@one,two:5433/db?sslmode=require", "a")
+    assert PostgresAddress.of(str(PostgresAddress.of(address))) == PostgresAddress.of(address)
+
+
+def test_what_libpq_cannot_read_is_said() -> None:
+    with pytest.raises(ConfigError, match="libpq cannot read it: .*nonsense"):
+        PostgresHome("postgresql://localhost/db?topology=a&nonsense=1").open()
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "trident.servers.postgres_connection", raising=False)
+    with pytest.raises(EnvironmentProblem, match=r"a log in PostgreSQL needs the package psycopg.*spark\[postgres\]"):
+        PostgresHome("postgresql://localhost/db?topology=a").open()

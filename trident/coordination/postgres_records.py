@@ -1,0 +1,245 @@
+"""Keeps the log of a topology in PostgreSQL: a row for its head, and a row for each record.
+
+::
+
+    trident_log_heads   topology, the claim (epoch, id, about), the position (segment_epoch, segment, count)
+    trident_log         topology, epoch, segment, number, record
+
+An append is one statement: it moves the position in the head, if the claim and the position are those that the writer
+knows, and inserts the records only then. It does nothing new where it was carried out before, so it is sent again when its
+answer was lost.
+
+The writer's session holds an advisory lock as long as it is open, which tells others that the writer runs. Nothing depends
+on it but the refusal to start a second driver without `takeover`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trident.coordination.lock import SegmentName
+from trident.coordination.patience import STOP_S, Patience
+from trident.coordination.record_store import Head, LogEnd
+from trident.errors import ConfigError, LogError
+from trident.extras import needs_package
+from trident.servers.log_addresses import PostgresAddress
+
+if TYPE_CHECKING:
+    from trident.servers.postgres_connection import PostgresConnection
+
+logger = logging.getLogger(__name__)
+
+_ANSWER_S = 10.0
+_CREATE = (
+    # Two first starts at once: CREATE … IF NOT EXISTS alone may fail.
+    "SELECT pg_advisory_xact_lock(7526470312)",
+    "CREATE TABLE IF NOT EXISTS trident_log_heads (topology text PRIMARY KEY, epoch bigint NOT NULL, id text NOT NULL, "
+    "about text NOT NULL, segment_epoch bigint NOT NULL, segment bigint NOT NULL, count bigint NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS trident_log (topology text, epoch bigint, segment bigint, number bigint, "
+    "record bytea NOT NULL, PRIMARY KEY (topology, epoch, segment, number))",
+)
+# A session whose machine is gone is to end soon: it holds the lock.
+_GREETING = """
+    SELECT set_config(name, value, false) FROM (VALUES
+        ('statement_timeout', %(ms)s), ('idle_in_transaction_session_timeout', %(ms)s), ('jit', 'off'),
+        ('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '2'), ('tcp_keepalives_count', '3'),
+        ('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'))) AS t(name, value)
+"""
+_LOOK = "SELECT epoch, id, about, segment_epoch, segment, count FROM trident_log_heads WHERE topology = %(topology)s"
+_HAS = "SELECT 1 FROM trident_log_heads WHERE topology = %(topology)s AND id = %(id)s"
+_HOLD = "SELECT pg_try_advisory_lock_shared(%(key)s)"  # shared, because a session that was lost may not have ended yet
+_HELD = """
+    SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = %(key)s
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+_CLAIM = """
+    INSERT INTO trident_log_heads AS head VALUES (%(topology)s, %(epoch)s, %(id)s, %(about)s, 0, 0, 0)
+    ON CONFLICT (topology) DO UPDATE SET epoch = EXCLUDED.epoch, id = EXCLUDED.id, about = EXCLUDED.about
+        WHERE head.id IN (%(before)s, EXCLUDED.id)
+    RETURNING segment_epoch, segment, count
+"""
+_WRITE = """
+    WITH head AS (
+        UPDATE trident_log_heads SET segment_epoch = %(epoch)s, segment = %(segment)s, count = %(count)s
+        WHERE topology = %(topology)s AND id = %(id)s AND (segment_epoch, segment, count) IN (
+            (%(epoch)s, %(segment)s, %(count)s), (%(old_epoch)s, %(old_segment)s, %(old_count)s))
+        RETURNING 1
+    ), records AS (
+        INSERT INTO trident_log SELECT %(topology)s, %(epoch)s, %(segment)s, %(first)s + place - 1, record
+        FROM head, unnest(%(payloads)s::bytea[]) WITH ORDINALITY AS new(record, place)
+        ON CONFLICT DO NOTHING
+    )
+    SELECT count(*) FROM head
+"""
+_READ = """
+    SELECT record FROM trident_log WHERE topology = %(topology)s AND epoch = %(epoch)s AND segment = %(segment)s
+        AND number >= %(first)s AND number < %(count)s ORDER BY number
+"""
+_SWEEP = (
+    "DELETE FROM trident_log WHERE topology = %(topology)s AND (epoch, segment) < (%(epoch)s, %(segment)s) RETURNING 1"
+)
+
+
+class PostgresRecords:
+    """The log at an address, on one connection that is opened again when it breaks."""
+
+    def __init__(self, address: PostgresAddress) -> None:
+        with needs_package("a log in PostgreSQL", "postgres", "psycopg"):
+            import psycopg
+
+            from trident.servers import postgres_connection
+        self._psycopg, self._driver = psycopg, postgres_connection
+        self.patience = Patience("PostgreSQL", address, self._away)
+        self._address = address
+        self._lock = threading.RLock()
+        self._connection: PostgresConnection | None = None
+        self._process = 0
+        self._key: int | None = None  # of the advisory lock that this session holds
+        self._limit_s = _ANSWER_S + 1  # so that the server gives up first
+
+    def look(self) -> Head | None:
+        for epoch, claim_id, about, *segment, count in self._ask(_LOOK):
+            return Head(epoch, claim_id, about, LogEnd(SegmentName(*segment), count))
+        return None
+
+    def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
+        if before is None:
+            self._create()
+        self._key = _key(id)
+        self._ask(_HOLD, {"key": self._key})  # before the claim, which is never found without
+        given = {"epoch": epoch, "id": id, "about": about, "before": "" if before is None else before.id}
+        if self._ask("SHOW fsync") == [("off",)]:
+            logger.warning(
+                "PostgreSQL at %s has fsync=off: a crash of its machine may lose or damage the log", self._address
+            )
+        for *segment, count in self._ask(_CLAIM, given):
+            return Head(epoch, id, about, LogEnd(SegmentName(*segment), count))
+        return None
+
+    def has(self, claim: Head) -> bool:
+        return bool(self._ask(_HAS, {"id": claim.id}))
+
+    def is_held(self, claim: Head) -> bool:
+        return bool(self._ask(_HELD, {"key": _key(claim.id)}))
+
+    def release(self, claim: Head) -> None:
+        """Do nothing: the lock ends with the connection."""
+
+    def write(self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes]) -> bool:
+        old = {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
+        given = {
+            "id": claim.id,
+            "first": after.length - len(payloads),
+            "payloads": list(payloads),
+            "count": after.length,
+        }
+        return self._ask(_WRITE, {**given, **old, **_named(after.segment)}) == [(1,)]
+
+    def read(self, head: Head, first: int) -> list[bytes] | None:
+        segment, count = head.position
+        found = self._ask(_READ, {**_named(segment), "first": first, "count": count})
+        return [record for (record,) in found] if len(found) == count - first else None
+
+    def sweep(self, keep: SegmentName) -> None:
+        self._ask(_SWEEP, _named(keep))
+
+    def stop(self) -> None:
+        self.patience.stop()
+        self._limit_s = STOP_S
+        if (connection := self._connection) is not None:
+            connection.limit_s = STOP_S
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and self._process == os.getpid():
+                connection.close()
+
+    def abandon(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._process != os.getpid() and not connection.closed:
+            # Open here as well, it would outlive its process, and the lock with it; closing it would say goodbye for both.
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, connection.pgconn.socket)
+            os.close(nothing)
+
+    def _ask(self, query: str, given: Mapping[str, Any] | None = None) -> list[Any]:
+        """Return the rows of an answer; none if the tables are not there."""
+
+        def request() -> list[Any]:
+            with self._lock:
+                return self._once(query, {"topology": self._address.topology, **(given or {})})
+
+        return self.patience.run(request)
+
+    def _once(self, query: str, given: Mapping[str, Any]) -> list[Any]:
+        try:
+            return list(self._opened().execute(query, given))
+        except self._psycopg.errors.UndefinedTable:
+            return []
+        except self._psycopg.Error as error:
+            self.close()
+            if self._away(error) is not None:
+                raise
+            raise self._refused(error) from error
+        except BaseException:
+            self.close()  # the answer to what was asked may still come, and would be taken for the next one
+            raise
+
+    def _opened(self) -> PostgresConnection:
+        if self._connection is None or self._process != os.getpid():
+            self._connection, self._process = self._connect(), os.getpid()
+            self._connection.limit_s = self._limit_s
+        return self._connection
+
+    def _connect(self) -> PostgresConnection:
+        try:
+            connection = self._driver.PostgresConnection.connect(
+                self._address.url, autocommit=True, connect_timeout=5, client_encoding="utf8",
+                fallback_application_name="trident",
+            )  # fmt: skip
+        except self._psycopg.ProgrammingError as error:
+            raise ConfigError(f"log_dir={str(self._address)!r}: libpq cannot read it: {error}") from None
+        connection.execute(_GREETING, {"ms": str(round(1000 * _ANSWER_S))})
+        if self._key is not None:
+            connection.execute(_HOLD, {"key": self._key})
+        return connection
+
+    def _create(self) -> None:
+        with self._lock:
+            self.patience.run(self._create_once)
+
+    def _create_once(self) -> None:
+        try:
+            connection = self._opened()
+            if connection.execute("SELECT to_regclass('trident_log')").fetchone() != (None,):
+                return  # by this user, or one who may
+            with connection.transaction():
+                for statement in _CREATE:
+                    connection.execute(statement)
+        except self._psycopg.Error as error:
+            self.close()
+            raise error if self._away(error) is not None else self._refused(error) from error
+
+    def _away(self, error: Exception) -> str | None:
+        if isinstance(error, self._psycopg.Error) and self._driver.passes(error):
+            return self._driver.text_of(error)
+        return None
+
+    def _refused(self, error: Any) -> LogError:
+        return LogError(
+            f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
+            "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
+        )
+
+
+def _key(id: str) -> int:
+    return int.from_bytes(bytes.fromhex(id), signed=True)
+
+
+def _named(segment: SegmentName) -> dict[str, int]:
+    return {"epoch": segment.epoch, "segment": segment.seq}

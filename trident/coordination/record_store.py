@@ -1,0 +1,88 @@
+"""What a server must do to keep a log: `RecordStore`, one for PostgreSQL and one for object stores.
+
+A log there has one **head**, which is changed by compare-and-set alone: the claim of the writer, and the position that the log
+has come to (its newest segment and the number of records in it). A claim puts its id into the head. An append moves the
+position, and does so only if the head has the writer's id and the position that it knows. So a driver that was replaced, or
+whose log was set back to an earlier time, appends nothing, and a request whose answer was lost may be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from trident.coordination.lock import SegmentName
+from trident.coordination.patience import Patience
+
+
+class LogEnd(NamedTuple):
+    """How far a log goes: its newest segment (of number 0: none yet), and how many records that has with its header."""
+
+    segment: SegmentName
+    length: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is said of a log in one place.
+
+    Attributes
+    ----------
+    epoch, id
+        Of the claim; no two claims have the same id.
+    about
+        What the claim says of its holder, as JSON.
+    inside
+        Whatever else the store has there.
+    """
+
+    epoch: int
+    id: str
+    about: str
+    position: LogEnd
+    inside: Any = None
+
+    @property
+    def name(self) -> str:
+        """The name of the claim."""
+        return f"{self.epoch:08d}-{self.id}"
+
+
+class RecordStore(Protocol):
+    """Keeps one log. Its methods wait for the server as `patience` says, and raise `LogError` if it refuses."""
+
+    patience: Patience
+
+    def look(self) -> Head | None:
+        """Return the head; None if there is none."""
+
+    def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
+        """Put a claim into the head in place of the one before; None if that is no longer there."""
+
+    def has(self, claim: Head) -> bool:
+        """Whether the head still has this claim."""
+
+    def is_held(self, claim: Head) -> bool:
+        """Whether the holder of a claim has not said that it ended. It may have been killed."""
+
+    def release(self, claim: Head) -> None:
+        """Say that the holder of a claim has ended, as far as the server can be about."""
+
+    def write(self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes]) -> bool:
+        """Make records durable, the last ones of the position `after`; False if the head is another one than expected."""
+
+    def read(self, head: Head, first: int) -> list[bytes] | None:
+        """Return the records of the head's segment from number `first` on; None if some are gone."""
+
+    def sweep(self, keep: SegmentName) -> None:
+        """Remove the segments before `keep`."""
+
+    def stop(self) -> None:
+        """From now on let each request wait for some seconds at most. For any thread."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+    def abandon(self) -> None:
+        """Leave the connection to the process that this one was forked from."""

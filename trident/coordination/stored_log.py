@@ -1,0 +1,214 @@
+"""A log in a `RecordStore`: the rules are those of the log in files and in ZooKeeper; the store says what is kept where."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from trident.coordination import holders
+from trident.coordination.durable_log import check_topology, state_to_continue
+from trident.coordination.framing import encode
+from trident.coordination.lock import SegmentName
+from trident.coordination.log_reader import header_of
+from trident.coordination.log_state import LogState
+from trident.coordination.record_store import Head, LogEnd, RecordStore
+from trident.coordination.remote_log import RemoteLog
+from trident.coordination.stored_reader import StoredReader, held_here, holder_of
+from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
+
+logger = logging.getLogger(__name__)
+
+_RECORDS = 1000
+
+
+class StoredClaim:
+    """The right to write a log as epoch `epoch`, until another driver claims it."""
+
+    def __init__(self, store: RecordStore, place: object, head: Head) -> None:
+        self.head, self.epoch = head, head.epoch
+        self._store, self._place = store, place
+        held_here.add(head.id)
+
+    @classmethod
+    def take(cls, store: RecordStore, place: object, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
+        """Claim the next epoch.
+
+        Raises
+        ------
+        LogHeldError
+            Another process is the writer and `takeover` is False, or it claimed the log at the same time.
+        """
+        before = look(store)
+        if before is not None and not takeover and (holder := holder_of(store, before)) is not None:
+            raise (AlreadyRunningError if before.id in held_here else LogHeldError)(str(place), holder)
+        epoch = 1 if before is None else before.epoch + 1
+        head = store.claim(before, epoch, secrets.token_hex(8), json.dumps(holders.about(epoch, clock)))
+        if head is None:
+            now = store.look()
+            other = "another driver" if now is None else holders.described(holders.read(now.about), now.epoch)
+            raise LogHeldError(str(place), other)
+        return cls(store, place, head)
+
+    def check(self) -> None:
+        """Raise `FencedError` unless this is still the claim."""
+        if not self._store.has(self.head):
+            raise self.fenced(self._store.look())
+
+    def fenced(self, now: Head | None) -> FencedError:
+        """Return the error that tells who has taken over."""
+        if now is not None and now.epoch > self.epoch:
+            successor = holders.described(holders.read(now.about), now.epoch)
+        else:
+            successor = f"an unknown driver: the claim {self.head.name} is gone (was the log removed?)"
+        return FencedError(f"transaction log {self._place}", f"epoch {self.epoch}", successor)
+
+    def release(self) -> None:
+        """Say that the writer has ended. The claim stays, because epochs are never used twice."""
+        if self.head.id in held_here:
+            self.abandon()
+            self._store.release(self.head)
+
+    def abandon(self) -> None:
+        """Forget the claim, in a forked child as well."""
+        held_here.discard(self.head.id)
+
+
+def look(store: RecordStore) -> Head | None:
+    """Return the head before a claim is taken."""
+    return store.look()
+
+
+class StoredSegments:
+    """Writes the segments of one claim; nothing is written without it."""
+
+    def __init__(self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int) -> None:
+        self._store, self._place, self._claim = store, place, claim
+        self._segment_bytes = segment_bytes
+        self._at = claim.head.position
+        self._size = self._roll_at = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next segment should begin."""
+        return self._size >= self._roll_at or self._at.length >= _RECORDS
+
+    def begin(self, state: LogState) -> None:
+        """Begin the next segment with `state` and write to it from now on; remove what is older than the one before."""
+        previous, epoch = self._at.segment, self._claim.epoch
+        segment = SegmentName(epoch, previous.seq + 1 if previous.epoch == epoch else 1)
+        payload = encode(header_of(segment, state))
+        self._write(LogEnd(segment, 1), [payload])
+        self._size = len(payload)
+        # A state that is larger than a segment must not be written again with every record.
+        self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
+        try:
+            self._store.sweep(previous if previous.seq else segment)
+        except LogError as error:
+            logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
+
+    next = begin
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Append records; when this returns they are durable."""
+        self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads)
+        self._size += sum(map(len, payloads))
+
+    def _write(self, after: LogEnd, payloads: Sequence[bytes]) -> None:
+        if not self._store.write(self._claim.head, self._at, after, payloads):
+            now = self._store.look()
+            if now is None or now.id != self._claim.head.id:
+                raise self._claim.fenced(now)
+            raise LogError("its newest records were removed while it was written (was it restored from a copy?)")
+        self._at = after
+
+
+class StoredLog(RemoteLog):
+    """The log at an address of a `RecordStore`. Threads may append at the same time; a forked child may not."""
+
+    segments_type: type[StoredSegments] = StoredSegments
+
+    def __init__(
+        self, address: str, store: RecordStore, claim: StoredClaim, state: LogState, segment_bytes: int
+    ) -> None:
+        """Not for callers: use `open`."""
+        self.address, self._store, self._claim = address, store, claim
+        self.server = store.patience.server
+        self._segments = self.segments_type(store, address, claim, segment_bytes)
+        super().__init__(address, state, claim.check, self._segments)
+
+    @classmethod
+    def open(
+        cls,
+        address: str,
+        topology: str,
+        store: RecordStore,
+        takeover: bool = False,
+        *,
+        segment_bytes: int = 512 << 10,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """Open the log in a store, or make one there, and become its writer.
+
+        Parameters
+        ----------
+        takeover
+            Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
+        segment_bytes
+            The size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
+
+        Raises
+        ------
+        LogHeldError, ForeignLogError, CorruptLogError
+            Nothing was changed.
+        LogError
+            The server does not answer or refuses.
+        """
+        try:
+            log = cls._open(address, topology, store, takeover, segment_bytes, clock)
+        except BaseException:
+            store.close()
+            raise
+        store.patience.seconds = math.inf  # a running topology waits for its log
+        return log
+
+    @classmethod
+    def _open(
+        cls,
+        address: str,
+        topology: str,
+        store: RecordStore,
+        takeover: bool,
+        segment_bytes: int,
+        clock: Callable[[], float],
+    ) -> Self:
+        reader = StoredReader(address, store, closes=False)
+        # Before the claim, because a refused open must not fence the rightful writer.
+        check_topology(address, topology, reader.state_if_there())
+        claim = StoredClaim.take(store, address, takeover, clock)
+        try:
+            # After the claim, because no later append of another driver is valid, so this is all of the log.
+            found = reader.state_if_there()
+            check_topology(address, topology, found)
+            log = cls(address, store, claim, state_to_continue(found, topology, claim.epoch), segment_bytes)
+            log._segments.begin(log.state)
+        except BaseException:
+            claim.release()
+            raise
+        return log
+
+    def stop_waiting(self) -> None:
+        """Let an append that waits for the server wait for some seconds more at most."""
+        self._store.stop()
+
+    def _release(self) -> None:
+        self._claim.release()
+        self._store.close()
+
+    def _forget(self) -> None:
+        self._claim.abandon()
+        self._store.abandon()

@@ -1,0 +1,110 @@
+"""The addresses of logs on servers, as `log_dir` has them; a `log_dir` without a scheme is a folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from trident.errors import ConfigError
+from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
+
+# A slash may have been lost where the text was taken for a path.
+_POSTGRES = re.compile(r"postgres(?:ql)?:/{1,2}", re.IGNORECASE)
+_POSTGRES_LIKE = "postgresql://USER@HOST/DATABASE?topology=NAME"
+_OBJECTS = re.compile(r"(s3|gs|az|abfss):/{1,2}", re.IGNORECASE)
+_OBJECTS_LIKE = "s3://BUCKET/PREFIX"
+LIKE = f"zookeeper://HOST:PORT/PATH, {_POSTGRES_LIKE}, {_OBJECTS_LIKE} (gs, az, abfss)"
+"""The addresses that there are, for messages."""
+
+
+def is_log_address(log_dir: str) -> bool:
+    """Whether this is meant as the address of a log on a server."""
+    return is_zookeeper(log_dir) or is_postgres(log_dir) or is_object_store(log_dir)
+
+
+def check_log_address(address: str) -> None:
+    """Raise `ConfigError` if an address is not one of a log."""
+    if is_zookeeper(address):
+        ZooKeeperAddress.of(address)
+    elif is_postgres(address):
+        PostgresAddress.of(address)
+    else:
+        ObjectAddress.of(address)
+
+
+def is_postgres(address: str) -> bool:
+    """Whether this is meant as an address in PostgreSQL."""
+    return _POSTGRES.match(address) is not None
+
+
+def is_object_store(address: str) -> bool:
+    """Whether this is meant as an address in an object store."""
+    return _OBJECTS.match(address) is not None
+
+
+@dataclass(frozen=True)
+class PostgresAddress:
+    """A log in a database.
+
+    Attributes
+    ----------
+    url
+        The database, as libpq reads it.
+    topology
+        Which of the logs in that database.
+    """
+
+    url: str
+    topology: str
+
+    @staticmethod
+    def of(address: str) -> PostgresAddress:
+        """Read an address; `ConfigError` if it is none."""
+        url = urlsplit(_POSTGRES.sub("postgresql://", address, count=1))
+        query = parse_qsl(url.query, keep_blank_values=True)
+        if url.password is not None or any(name in ("password", "sslpassword") for name, _ in query):
+            raise ConfigError(
+                "log_dir: an address of a log in PostgreSQL has no password in it, because it is shown in logs. Give it in "
+                "PGPASSWORD, or in the file that PGPASSFILE names"
+            )
+        names = [value for name, value in query if name == "topology"]
+        if len(names) != 1 or not names[0] or "\0" in names[0]:
+            raise ConfigError(f"log_dir={address!r}: name the log, as in {_POSTGRES_LIKE}")
+        rest = urlencode([one for one in query if one[0] != "topology"], quote_via=quote)
+        return PostgresAddress(url._replace(query=rest).geturl(), names[0])
+
+    def __str__(self) -> str:
+        return f"{self.url}{'&' if '?' in self.url else '?'}topology={quote(self.topology)}"
+
+
+@dataclass(frozen=True)
+class ObjectAddress:
+    """A log below a prefix of an object store."""
+
+    url: str
+
+    @staticmethod
+    def of(address: str) -> ObjectAddress:
+        """Read an address; `ConfigError` if it is none."""
+        text = _OBJECTS.sub(lambda found: f"{found[1].lower()}://", address, count=1)
+        url = urlsplit(text)
+        if (
+            url.password is not None
+            or (url.username is not None and url.scheme != "abfss")
+            or url.query
+            or url.fragment
+        ):
+            raise ConfigError(
+                "log_dir: an address in an object store has neither credentials nor options in it, because it is shown in "
+                "logs. Give them in the environment (AWS_…, GOOGLE_…, AZURE_…)"
+            )
+        parts = url.path.strip("/").split("/")
+        if not url.netloc or any(part in ("", ".", "..") for part in parts):
+            raise ConfigError(
+                f"log_dir={address!r}: name a bucket and a prefix that no other topology has, as in {_OBJECTS_LIKE}"
+            )
+        return ObjectAddress(f"{url.scheme}://{url.netloc}/{'/'.join(parts)}")
+
+    def __str__(self) -> str:
+        return self.url
