@@ -22,6 +22,7 @@ from trident.spark.environment import pin_worker_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.harness.connect_servers import ConnectServer
     from tests.harness.kafka_servers import KafkaCluster
     from tests.harness.kafka_topics import Topics
     from tests.harness.rabbit_servers import RabbitServer
@@ -127,6 +128,26 @@ def _server(start: Callable[[Path], Server], factory: pytest.TempPathFactory) ->
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Redis that keeps nothing over a restart. Who kills it starts it again."""
     yield from _server(start_redis, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """A server of Spark Connect with two cores. Who kills one starts a server of their own."""
+    from tests.harness.connect_servers import start_connect
+
+    server = start_connect(tmp_path_factory.mktemp("connect"))
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def connect(connect_server: ConnectServer) -> Iterator[SparkSession]:
+    """A session of it."""
+    session = connect_server.session()
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -188,7 +188,7 @@ LAYERS = (
     ),
     Layer(
         ("trident.runtime",),
-        RUNTIME,
+        ("trident.spark", *RUNTIME),
         deferred=(
             "trident.explain",
             "trident.drpc.local",

@@ -19,6 +19,10 @@ from trident.spout.interfaces import SpoutType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_NOT_ON_CONNECT = (
+    "does not work on Spark Connect, whose server does not call a function of this process for each batch: let "
+    "topology.foreach_batch(…) return the function for the query's writeStream.foreachBatch, or use a classic session"
+)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -99,6 +103,8 @@ def fields_of_source(source: Any, fields: FieldsLike | None, spout: str, streams
     """Return the fields of a DataFrame, or those declared for a function that makes one."""
     kind, made = ("a streaming", "spark.readStream") if streams else ("a batch", "spark.read")
     if is_dataframe(source):
+        if streams and is_of_connect(source):
+            raise TopologyError(f"{spout} {_NOT_ON_CONNECT}")
         if source.isStreaming != streams:
             other = "DataFrameSpout" if streams else "StructuredStreamingSpout"
             raise TopologyError(f"{spout} reads {kind} DataFrame ({made}); give this one to {other}")
@@ -147,11 +153,18 @@ def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFram
     if not is_dataframe(made) or fields_of_dataframe(made) != fields:
         found_text = f"the columns ({fields_of_dataframe(made)})" if is_dataframe(made) else repr(made)
         raise SpoutError(f"the function of a DataFrame made {found_text}; declared are the fields ({fields})")
+    if streams and is_of_connect(made):
+        raise SpoutError(f"StructuredStreamingSpout {_NOT_ON_CONNECT}")
     if made.isStreaming != streams:
         raise SpoutError(
             f"the function made a {'batch' if streams else 'streaming'} DataFrame; this spout reads the other kind"
         )
     return made
+
+
+def is_of_connect(df: DataFrame) -> bool:
+    """Whether a DataFrame is one of Spark Connect."""
+    return type(df).__module__.startswith("pyspark.sql.connect")
 
 
 def is_dataframe(source: Any) -> bool:

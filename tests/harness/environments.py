@@ -55,7 +55,8 @@ class Environment:
         """Add an installed package by links to its files."""
         for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             found = Path(str(distribution.locate_file(name)))
-            if found.exists():
+            # Several packages may fill one folder: `google`.
+            if found.exists() and not (self.site / name).exists():
                 (self.site / name).symlink_to(found)
 
     def add_command(self) -> None:

@@ -17,8 +17,6 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 
-from spouts import FixedBatchSpout
-from trident import TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.spark import environment
 from trident.spark.environment import check_java, check_master, master_of, pin_worker_python
@@ -201,22 +199,22 @@ def test_what_a_running_session_cannot_change_is_refused(
 def test_spark_connect_is_refused_by_name(master: str | None, conf: dict[str, str], asks: str) -> None:
     from trident.spark.session import spark_session
 
-    with pytest.raises(ConfigError, match=f"Spark Connect cannot run a topology.* RDDs.*; {asks} asks for it"):
+    with pytest.raises(ConfigError, match=f"classic session of Spark is needed.* no RDDs .*; {asks} asks for Spark"):
         spark_session("connect", master, conf)
 
 
 def test_a_session_of_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trident.spark.session import spark_session
+
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # what PySpark goes by once there is such a session
-    topology = TridentTopology("connected")
-    topology.new_stream("in", FixedBatchSpout("word: string", 1, ["a"])).peek(str)
-    with pytest.raises(EnvironmentProblem, match="this process has a session of it. Stop that"):
-        topology.start(engine="spark")
+    with pytest.raises(EnvironmentProblem, match="this process has a session of Spark Connect. Stop that"):
+        spark_session("connected")
 
 
 @pytest.mark.parametrize(("name", "value"), [("SPARK_REMOTE", "sc://host/;token=abc"), ("SPARK_API_MODE", "connect")])
 def test_an_environment_that_asks_for_spark_connect_is_refused_by_name(name: str, value: str) -> None:
     done = run("from trident.spark.session import spark_session; spark_session('connect')", **{name: value})
-    assert f"the environment variable {name} asks for it. Unset it, or give engine=" in done.stderr
+    assert f"the environment variable {name} asks for Spark Connect: unset it" in done.stderr
     assert "abc" not in done.stderr
 
 

@@ -55,6 +55,12 @@ class Extra:
 
 
 _HTTP = {each: each for each in ("starlette", "uvicorn", "httptools", "uvloop")}
+_CONNECT = {
+    "grpcio": "grpc",
+    "grpcio-status": "grpc_status",
+    "googleapis-common-protos": "google.rpc",
+    "zstandard": "zstandard",
+}
 _PAGE = {**_HTTP, "httpx": "httpx"}
 EXTRAS = {
     "spark": Extra({"pyspark": "pyspark"}, ("DataFrameSpout", "StructuredStreamingSpout"), "topologies on Spark"),
@@ -82,6 +88,7 @@ EXTRAS = {
     "drpc": Extra(_HTTP, more="requests over HTTP"),
     "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
     "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),
+    "connect": Extra(_CONNECT, more="topologies on Spark Connect"),
     "ui": Extra(_PAGE, more="the page of a topology, trident run --ui"),
     "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
 }

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
+from trident.spark.connect import PAGE
 from trident.spark.environment import check_java, check_master, pin_python_of, pin_worker_python
 from trident.spark.jvm_output import JvmOutput
 
@@ -143,24 +144,24 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def _refuse_connect(asked: Mapping[str, str]) -> None:
-    """Refuse Spark Connect by name, because it has no RDDs. The address is not shown, because it may hold a token."""
-    cause = "Spark Connect cannot run a topology, because it has no RDDs, which process the batches; "
+    """Refuse Spark Connect by name where RDDs are needed. The address is not shown, because it may hold a token."""
+    cause = f"a classic session of Spark is needed here, because Spark Connect has no RDDs (what it runs: {PAGE}); "
     wanted = ("spark.master", "sc://"), ("spark.remote", ""), ("spark.api.mode", "connect")
     keys = [key for key, begin in wanted if key in asked and asked[key].startswith(begin)]
     if keys:
         raise ConfigError(
-            f"{cause}{keys[0]} asks for it. Name a master, as in master='local[*]' or 'spark://host:7077'"
+            f"{cause}{keys[0]} asks for Spark Connect. Name a master, as in master='local[*]' or 'spark://host:7077'; or, "
+            "for a topology without bolts, the server, as in master='sc://host:15002'"
         )
-    instead = 'or give engine="in_process", which needs no Spark'
     if is_remote():
         raise EnvironmentProblem(
-            f"{cause}this process has a session of it. Stop that and start a classic one (SparkSession.builder.master(...)), "
-            f"run the topology in a process of its own, {instead}"
+            f"{cause}this process has a session of Spark Connect. Stop that and start a classic one "
+            "(SparkSession.builder.master(...)), or use a process of its own"
         )
     wishes = "SPARK_REMOTE" in os.environ, os.environ.get("SPARK_API_MODE", "").lower() == "connect"
     if any(wishes) and SparkContext._active_spark_context is None:  # noqa: SLF001 - PySpark has no public question
         name = "SPARK_REMOTE" if wishes[0] else "SPARK_API_MODE"
-        raise EnvironmentProblem(f"{cause}the environment variable {name} asks for it. Unset it, {instead}")
+        raise EnvironmentProblem(f"{cause}the environment variable {name} asks for Spark Connect: unset it")
 
 
 def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:

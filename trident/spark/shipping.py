@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,12 @@ def ship_code(context: SparkContext) -> None:
             return  # an earlier topology of this session has shipped it
         logger.debug("shipping %d files to the executors: %s", len(files), archive)
         context.addPyFile(str(archive))
+
+
+def ship_code_to(session: SparkSession) -> None:
+    """Give the code to the executors of a session of Spark Connect. What was shipped to it is not sent again."""
+    with _shipping:
+        session.addArtifacts(str(_archive(dict(_files()))), pyfile=True)
 
 
 def _files() -> Iterator[tuple[str, Path]]:

@@ -10,7 +10,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -30,40 +30,56 @@ POINTS = (
 ForBatch = Callable[["DataFrame", int], None]
 
 
-def main(program: str, point: str = "", batch: str = "-1") -> None:
-    """Run the program; it dies at the point of the batch."""
-    now = [-1]
+class DyingFunction:
+    """A function for `foreachBatch` that ends a process at a point of a batch, wherever it was pickled to.
 
-    def reach(reached: str) -> None:
-        if (reached, now[0]) == (point, int(batch)):
+    Parameters
+    ----------
+    server
+        Whether the process dies that has started this one: the server of Spark Connect.
+    """
+
+    def __init__(self, function: ForBatch, point: str = "", batch: int = -1, server: bool = False) -> None:
+        self.function, self.server = function, server
+        self._dies, self._now = (point, batch), -1
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        _reached[:] = [self._reach]
+        SQLiteMap.multi_put = _dying_put  # type: ignore[method-assign]
+        if isinstance(self.function, ForeachBatch):
+            self.function._observer = self._observed
+        self._now = batch_id
+        self._reach("before")
+        self.function(df, batch_id)
+        self._reach("after")
+
+    def _observed(self, reached: str, attempt: TransactionAttempt) -> None:
+        self._reach(reached)
+
+    def _reach(self, reached: str) -> None:
+        if (reached, self._now) == self._dies:
+            if self.server:
+                os.kill(os.getppid(), signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def observed(reached: str, attempt: TransactionAttempt) -> None:
-        reach(reached)
 
-    def dying(function: Any) -> ForBatch:
-        if isinstance(function, ForeachBatch):
-            function._observer = observed
+_reached: list[Callable[[str], None]] = []  # by the function that is called
+_put = SQLiteMap.multi_put
 
-        def called(df: DataFrame, batch_id: int) -> None:
-            now[0] = batch_id
-            reach("before")
-            function(df, batch_id)
-            reach("after")
 
-        return called
+def _dying_put(self: SQLiteMap, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+    _put(self, keys[:1], values[:1])
+    if len(keys) > 1:  # the sentinel is written alone
+        _reached[0]("half of the put")
+        _put(self, keys[1:], values[1:])
+        _reached[0]("put")
 
-    given, put = DataStreamWriter.foreachBatch, SQLiteMap.multi_put
 
-    def dying_put(self: SQLiteMap, keys: Sequence[Key], values: Sequence[bytes]) -> None:
-        put(self, keys[:1], values[:1])
-        if len(keys) > 1:  # the sentinel is written alone
-            reach("half of the put")
-            put(self, keys[1:], values[1:])
-            reach("put")
-
-    SQLiteMap.multi_put = dying_put  # type: ignore[method-assign]
-    DataStreamWriter.foreachBatch = lambda self, func: given(self, dying(func))  # type: ignore[method-assign]
+def main(program: str, point: str = "", batch: str = "-1") -> None:
+    """Run the program; it dies at the point of the batch."""
+    given = DataStreamWriter.foreachBatch
+    dying = lambda self, func: given(self, DyingFunction(func, point, int(batch)))  # noqa: E731
+    DataStreamWriter.foreachBatch = dying  # type: ignore[method-assign]
     runpy.run_path(program, run_name="__main__")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.spark.connect import connect_problem
 from trident.spark.job_errors import JobFailed, bound_reached, executor_problem, jvm_gone
 from trident.spout.interfaces import TransactionAttempt
 
@@ -79,8 +81,9 @@ class DataFrameRunner:
         routes = routes_of(self.program, skips(parts), False, self.parallelism) if self.program.levels else None
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
         try:
-            first = self._first_stage(job, routes, parts, others)
-            items = [] if first is None else self._collected(job, routes, first)
+            with _said_as_failure():
+                first = self._first_stage(job, routes, parts, others)
+                items = [] if first is None else self._collected(job, routes, first)
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
         if items:
@@ -143,16 +146,21 @@ def _quoted(name: str) -> str:
 
 
 def _evaluated(df: DataFrame) -> pa.Table:
-    """Evaluate a DataFrame; `StepFailed` says why Spark could not, `QueryStopped` that it was told to end."""
+    if not hasattr(df, "toArrow"):  # PySpark 3.5
+        collected: Any = df
+        batches = collected._collect_as_arrow()  # noqa: SLF001
+        return pa.Table.from_batches(batches, None if batches else _ROWS)
+    return df.toArrow()
+
+
+@contextmanager
+def _said_as_failure() -> Iterator[None]:
+    """Raise `StepFailed`, which says why Spark could not evaluate a DataFrame, or `QueryStopped`: it was told to end."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
-        if not hasattr(df, "toArrow"):  # PySpark 3.5
-            collected: Any = df
-            batches = collected._collect_as_arrow()  # noqa: SLF001
-            return pa.Table.from_batches(batches, None if batches else _ROWS)
-        return df.toArrow()
+        yield
     except (Py4JJavaError, PySparkException) as error:
         said = _with_causes(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
         if any(word in said for word in _CANCELLED):
@@ -172,7 +180,7 @@ def _with_causes(thrown: Any) -> str:
 
 
 def _failure(said: str) -> Failure:
-    problem = bound_reached(said) or executor_problem(said)
+    problem = bound_reached(said) or connect_problem(said) or executor_problem(said)
     return failure_of("spark", JobFailed.of(said)) if problem is None else failure_of("spark", problem, retry=False)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
+import cloudpickle
+
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
-from trident.errors import ConfigError, TopologyError, TridentError
+from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
 from trident.observe.events import TopologyListener
 from trident.runtime.engine.auto import cores
@@ -20,12 +23,13 @@ from trident.runtime.query.batch_names import definition_of_name
 from trident.runtime.query.batch_numbers import definition_of
 from trident.runtime.query.handed_batches import check_columns
 from trident.runtime.query.query_run import QueryRun, plan_of_query
-from trident.runtime.query.session_facts import query_batch_of, width_of
+from trident.runtime.query.session_facts import query_batch_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
 from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import States, open_log
 from trident.runtime.start.placements import DRIVER, EXECUTORS
+from trident.spark.connect import check_lasting, connect_problem, is_connect, unpickled, width_of
 from trident.spout.interfaces import Definition
 from trident.spout.query_batches import QueryBatches
 from trident.stream import TridentState
@@ -37,6 +41,8 @@ _OF_SPARK = (
     "auto_bytes", "batch_emit_interval_ms", "engine", "master", "max_spout_pending", "poll_interval_ms", "spark_conf",
     "state_placement", "target_batch_s",
 )  # fmt: skip
+_ENDS_WITHIN_S = 30.0
+_LOOK_S = 0.1
 _FIXED: dict[str, Any] = {"engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER}
 
 Define = Callable[[int, Definition | None, Definition | None], dict[str, Any] | None]
@@ -147,6 +153,8 @@ class ForeachBatch:
             raise (stopped.__cause__ or stopped) from None  # as Spark knows it
         except BaseException as error:
             self._end(error)
+            if type(error).__module__.startswith("pyspark.") and (problem := connect_problem(str(error))):
+                raise problem from error
             raise
         return definition is not None
 
@@ -158,12 +166,13 @@ class ForeachBatch:
         check_columns(df, spout.fields, self.name)
         if self._run is None:
             self._displace()
+            check_lasting(self.config.log_folder(self.name))
             plan = plan_of_query(graph)
             if is_all_in_memory(plan) and self._memory_log is None:
                 self._memory_log = new_memory_log(self.name)
 
             def open_checked(states: States) -> TransactionLog:
-                log = open_log(plan, self.config, self._memory_log)
+                log = _when_free(lambda: open_log(plan, self.config, self._memory_log), is_connect(df))
                 try:
                     begun = log.state.definitions.get(log.state.txid + 1, {}).get(spout.id)
                     define(log.state.txid, log.state.spouts.get(spout.id), begun)  # before anything is written
@@ -172,7 +181,7 @@ class ForeachBatch:
                     raise
                 return log
 
-            width = self.config.parallelism or width_of(df, cores())
+            width = self.config.parallelism or width_of(df.sparkSession, cores())
             self._run = QueryRun(graph, self.config, open_checked, width, self._listeners, self._observer)
         return self._run
 
@@ -254,6 +263,11 @@ class ForeachBatch:
             "repartition by a column\n  the process that calls the function commits, and records in the log before it returns\n"
         )
 
+    def __reduce__(
+        self,
+    ) -> tuple[Any, ...]:  # a server of Spark Connect, where the function then runs, may lack Trident
+        return unpickled, (cloudpickle.dumps((_revived, type(self), self.__getstate__())),)
+
     def __getstate__(self) -> dict[str, Any]:
         gone = {"_run": None, "_memory_log": None, "_calls": None}
         return {**self.__dict__, **gone}
@@ -263,6 +277,29 @@ class ForeachBatch:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+def _revived(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
+    function = kind.__new__(kind)
+    function.__setstate__(state)
+    return function
+
+
+def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> TransactionLog:
+    """Return the opened log; if another process holds it, and `waits`, for a while try again.
+
+    Spark Connect starts a process for each run of a query, and ends that of the run before some time after it.
+    """
+    deadline = time.monotonic() + _ENDS_WITHIN_S
+    while True:
+        try:
+            return open_it()
+        except AlreadyRunningError:
+            raise
+        except LogHeldError:
+            if not waits or time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_S)
 
 
 def _config(conf: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:

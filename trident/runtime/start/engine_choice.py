@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from trident.config import Config
 from trident.planner import Plan
@@ -14,6 +15,8 @@ from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
 from trident.runtime.engine.pace import ALONE, MOST_PENDING
 from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
 from trident.runtime.engine.worker import Program
+from trident.spark.connect import connect_session, server_of, stop_connect, width_of
+from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings
 
 logger = logging.getLogger(__name__)
@@ -55,11 +58,15 @@ def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) ->
 
 
 def _auto_runner(program: Program, spark: Committing, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
-    """Open both runners. If Spark runs already it is used at once, and says how many cores there are."""
+    """Open both runners. If Spark runs already it is used at once, and says how many cores there are.
+
+    So is a server of Spark Connect: the active session is that of this thread.
+    """
     from pyspark import SparkContext
 
     large: Runner
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001  PySpark has no public question
+    running = SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
+    if running or server_of(config.master, config.spark_conf) is not None:
         large = _spark_runner(spark, config, loads)
     else:
         parallelism = config.parallelism or cores()
@@ -73,12 +80,14 @@ def _auto_runner(program: Program, spark: Committing, config: Config, loads: Seq
 
 
 def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> Runner:
+    server = server_of(config.master, config.spark_conf)
+    if server is not None:
+        return _connect_runner(committing.program, config, loads, server)
     from pyspark import SparkContext
 
     from trident.runtime.engine.shared_jobs import SharingRunner
     from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
-    from trident.spark.shipping import ship_code
 
     # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
@@ -91,3 +100,19 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     if committing.commits or config.max_spout_pending == 1:
         return runner
     return SharingRunner(runner, config.max_spout_pending or MOST_PENDING)
+
+
+def _connect_runner(program: Program, config: Config, loads: Sequence[StageLoad], server: str) -> Runner:
+    from trident.runtime.engine.connect_runner import ConnectRunner
+
+    if any(load.cpus > 1 or load.memory_mb for load in loads):
+        logger.info("topology %s: cpu and memory loads have no effect on Spark Connect", program.topology)
+    session, is_new = connect_session(server, config.spark_conf)
+    stop = partial(stop_connect, session, server) if is_new else None
+    try:
+        ship_code_to(session)
+        return ConnectRunner(program, config.parallelism or width_of(session, cores()), session, stop)
+    except BaseException:
+        if stop is not None:
+            stop()
+        raise

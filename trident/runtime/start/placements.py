@@ -12,6 +12,7 @@ from trident.graph import QueryNode
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
+from trident.spark.connect import server_of
 from trident.spark.environment import master_of
 from trident.state.interfaces import StateType, kind_of
 
@@ -86,6 +87,8 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> 
     """Say why a state cannot be committed in executors; empty if it can."""
     if config.engine == "in_process":
         return 'engine "in_process" has no executors'
+    if server_of(config.master, config.spark_conf) is not None:
+        return "Spark Connect cannot keep what a job has processed for a second one that commits it"
     if plan.states[name].spec.facts.in_memory:
         return "its values are in the memory of this process"
     state = partitions[0]
