@@ -321,7 +321,7 @@ LAYERS = (
             "redis": ("redis", "hiredis"),
             "memcached": ("pymemcache",),
             "cassandra": ("cassandra",),
-            "postgres": ("psycopg",),
+            "postgres": ("psycopg", "numpy"),
             "kafka": ("confluent_kafka", "trident.tuples"),
             "delta": ("deltalake", "numpy", "pyspark", "py4j"),
         }.items()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.errors import TopologyError
+from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas
 
 __all__ = [
+    "array_of",
     "arrow_type",
     "concatenated",
     "ipc_of",
@@ -71,6 +72,18 @@ def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     schema = schema_of(fields)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.table([pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
+    """Return values as the Arrow array of a column; an error names the column and the value that does not fit."""
+    try:
+        return pa.array(values, type=type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        bad = next((v for v in values if not _fits(v, type_)), None)
+        raise CorruptValueError(
+            f"cannot write {bad!r} ({type(bad).__name__}) into column {name!r} of type {type_}: {error}. "
+            "Declare the type that the values have, or return values of the declared type"
+        ) from error
 
 
 def ipc_of(table: pa.Table) -> bytes:
@@ -147,3 +160,11 @@ def _known(fields: Fields, name: str) -> str:
     if type_ is None:
         raise TopologyError(f"the type of field {name!r} is not known; declare it as '{name}: string' or another type")
     return type_
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True

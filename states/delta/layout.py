@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN, RawForms, RawKey, RawValue, array_of
-from trident.arrow import python_of
+from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN, RawForms, RawKey, RawValue
+from trident.arrow import array_of, python_of
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
 

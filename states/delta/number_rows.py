@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.delta.layout import DeltaLayout
-from states.delta.raw_forms import SENTINEL_COLUMN, array_of
-from trident.arrow import python_of
+from states.delta.raw_forms import SENTINEL_COLUMN
+from trident.arrow import array_of, python_of
 from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
 from trident.state.columns.number_table import NumberTable
 from trident.state.txid import Sentinel

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type, python_of
+from trident.arrow import array_of, arrow_type, python_of
 from trident.errors import CorruptValueError
 from trident.fields import normal_type
 from trident.state.encoding.codec import decode, encode, encode_tuples
@@ -138,18 +138,6 @@ class RawForms:
         return lambda raw: bare(raw[0])
 
 
-def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
-    """Return values as the Arrow array of a column; an error names the column and the value that does not fit."""
-    try:
-        return pa.array(values, type=type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        bad = next((v for v in values if not _fits(v, type_)), None)
-        raise CorruptValueError(
-            f"cannot write {bad!r} ({type(bad).__name__}) into column {name!r} of type {type_}: {error}. "
-            "Declare the type that the values have, or return values of the declared type"
-        ) from error
-
-
 def _free_names(names: Sequence[str]) -> tuple[str, ...]:
     taken = set(names)
     free = []
@@ -182,11 +170,3 @@ def _hashable(part: Any) -> Any:
     if isinstance(part, dict):
         return tuple((_hashable(name), _hashable(item)) for name, item in part.items())
     return canonical(part) if type(part) is float else part
-
-
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    try:
-        pa.array([value], type=type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
-    return True

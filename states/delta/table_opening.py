@@ -95,7 +95,7 @@ class TableOpening:
                 self._is_alone = True
             table = self._version(self.place, self._version_to_open())
             if table is None:
-                self._refuse_others()
+                table = self._made_meanwhile()
         if table is not None and self.role.inside == CHANGES:
             self._check_columns(table)
         elif table is not None:
@@ -177,6 +177,17 @@ class TableOpening:
 
     def _is_table(self, uri: str) -> bool:
         return bool(self.driver.DeltaTable.is_deltatable(uri, self.storage))
+
+    def _made_meanwhile(self) -> DeltaTable | None:
+        """Refuse what is not of this state, unless it is the table, made by another process since it was looked for."""
+        try:
+            self._refuse_others()
+        except StateError:
+            table = self._version(self.place, self._version_to_open())
+            if table is None:
+                raise
+            return table
+        return None
 
     def _refuse_others(self) -> None:
         """Refuse what is not of this state, in the place of the table or at the path of the state."""

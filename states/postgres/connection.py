@@ -13,13 +13,11 @@ import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
+from states.postgres.columns import Packed
 from states.postgres.options import PostgresOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
-from trident.servers.postgres_connection import (
-    PostgresConnection as PostgresConnection,
-)  # the modules beside use it too
-from trident.servers.postgres_connection import is_away, passes, server_of
+from trident.servers.postgres_connection import PostgresConnection, is_away, passes, server_of
 from trident.storekit import Retries, warn_once
 
 T = TypeVar("T")
@@ -31,7 +29,10 @@ _ADVICE = {
     "?target_session_attrs=read-write find it), or wait until the failover is over",
     "3F000": "make the schema with CREATE SCHEMA, or give another one",
     "42501": "docs/states/postgres.md lists the rights that the user needs",
-    **dict.fromkeys(("42703", "42804", "42809", "42883", "42P10"), "it is not a table of a state: give another table"),
+    **dict.fromkeys(
+        ("42703", "42804", "42809", "42883", "42P10"),
+        "it is not a table of this state, or was changed: restore it, or give another table",
+    ),
     "53300": "raise max_connections, or lower the number of partitions",
     "57014": "it took longer than timeout_s",
 }
@@ -40,6 +41,7 @@ _GREETING = """
     SELECT set_config('statement_timeout', %(ms)s, false),
         set_config('idle_in_transaction_session_timeout', %(idle_ms)s, false),
         set_config('jit', 'off', false),
+        set_config('TimeZone', 'UTC', false),
         set_config('default_transaction_read_only', %(read_only)s, false),
         set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
         current_setting('fsync')
@@ -56,6 +58,15 @@ class _BytesDumper(Dumper):
         """Return one dimension from index 1, without nulls, of elements with their lengths."""
         head, lengths = struct.pack("!5i", 1, 0, 17, len(obj), 1), map(struct.Struct("!i").pack, map(len, obj))
         return head + b"".join(chain.from_iterable(zip(lengths, obj, strict=True)))
+
+
+class _PackedDumper(Dumper):
+    """Arrays that are ready; the statement says what their elements are."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: Packed) -> bytes:
+        return obj
 
 
 class Session:
@@ -123,6 +134,7 @@ class Session:
                 f"libpq cannot read url={redacted(options.url)!r} of a PostgreSQL state: quote special characters with %"
             ) from None
         connection.adapters.register_dumper(list, _BytesDumper)
+        connection.adapters.register_dumper(Packed, _PackedDumper)
         connection.limit_s = options.timeout_s + 1  # so that the server gives up first
         ms, read_only = round(options.timeout_s * 1000), "on" if self._read_only else "off"
         (row,) = connection.execute(_GREETING, {"ms": str(ms), "idle_ms": str(ms // 2), "read_only": read_only})

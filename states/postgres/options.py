@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import ClassVar
 
 from trident.errors import ConfigError
@@ -24,6 +25,8 @@ class PostgresOptions(ServerCalls, Account):
         Where the table is; None: the first schema of the user's `search_path`. It must exist.
     table
         None: `topology/state`. Each state has a table of its own.
+    layout
+        `"columns"`: fields of plain types are columns of their own; `"binary"`: key and value are bytes.
     """
 
     store: ClassVar[str] = "PostgreSQL"
@@ -31,6 +34,7 @@ class PostgresOptions(ServerCalls, Account):
     url: str = field(kw_only=False)
     schema: str | None = None
     table: str | None = None
+    layout: str = "columns"
     timeout_s: float = seconds(30.0)
     max_keys_per_call: int = whole(10_000, 1)
     max_bytes_per_call: int = whole(16 << 20, 1)
@@ -41,6 +45,8 @@ class PostgresOptions(ServerCalls, Account):
         if not self.url.startswith(("postgresql://", "postgres://")):
             given = redacted(self.url) if "://" in self.url else "no URL"  # other texts may have a password anywhere
             raise ConfigError(f"the url of a PostgreSQL state is {given}: write postgresql://user@host:port/database")
+        if self.layout not in ("columns", "binary"):
+            raise self.refused("layout", "give 'columns' or 'binary'")
         for name in ("schema", "table"):
             value = getattr(self, name)
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):
@@ -54,3 +60,11 @@ class PostgresOptions(ServerCalls, Account):
         if self.tls:
             given |= {"sslmode": "verify-full", "sslrootcert": self.tls_ca_file or "system"}
         return {name: value for name, value in given.items() if value is not None}
+
+
+def table_name(prefix: str) -> str:
+    """Return the name of a state's table: the prefix, with a hash replaces the end of a long one."""
+    name = prefix.replace("\0", "%00").encode()
+    if len(name) <= MAX_NAME_BYTES:
+        return name.decode()
+    return f"{name[:46].decode(errors='ignore')}-{blake2b(name, digest_size=8).hexdigest()}"

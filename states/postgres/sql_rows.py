@@ -1,17 +1,17 @@
-"""The table of a state, and the SQL over it (R8, R9)."""
+"""The table of a state whose keys and values are bytes, and the SQL over it (R8, R9)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 from psycopg import errors
 
-from states.postgres.connection import PostgresConnection, Session
-from states.postgres.options import MAX_NAME_BYTES, PostgresOptions
+from states.postgres.connection import Session
+from states.postgres.options import PostgresOptions, table_name
+from trident.servers.postgres_connection import PostgresConnection
 from trident.state.interfaces import StateConf
 from trident.storekit import Puts, StoredRows, by_count, by_size
 
@@ -112,11 +112,3 @@ class PostgresRows(StoredRows):
 
     def _sql(self, statement: str, fence: str = "") -> bytes:
         return statement.replace("{fence}", fence).replace("{table}", self._table).encode()
-
-
-def table_name(prefix: str) -> str:
-    """Return the name of a state's table: the prefix, with a hash replaces the end of a long one."""
-    name = prefix.replace("\0", "%00").encode()
-    if len(name) <= MAX_NAME_BYTES:
-        return name.decode()
-    return f"{name[:46].decode(errors='ignore')}-{blake2b(name, digest_size=8).hexdigest()}"

@@ -1,8 +1,9 @@
 """PostgresState: a table for each state, and each commit of a partition one transaction with its sentinel in it.
 
 What is stored
-    A table named after topology and state, `(key bytea PRIMARY KEY, value bytea)`. A key is the codec's encoding of the
-    grouping values, a value is what the serializer writes. The row `sentinel:P` is the sentinel of partition P. Keys do
+    A table named after topology and state. Declared fields that have plain forms are columns, those of the framework begin with
+    `trident_`, and the sentinels are in `trident_sentinels`. Else the table is `(key bytea PRIMARY KEY, value bytea)`, with
+    the codec's encoding of the grouping values, what the serializer writes, and a row `sentinel:P` for each partition. Keys do
     not move when the number of partitions changes.
 
 What one commit guarantees
@@ -13,10 +14,46 @@ What one commit guarantees
 
 from __future__ import annotations
 
-from states.postgres.options import PostgresOptions
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from states.postgres.options import PostgresOptions, table_name
 from trident.redaction import redacted
-from trident.state.interfaces import IBackingMap, StateConf
-from trident.storekit import StoreState, WholeCommitMap, driver_package
+from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
+from trident.storekit import StoreMapFactory, StoreState, WholeCommitMap, driver_package
+
+
+@dataclass(frozen=True)
+class PostgresMapFactory(StoreMapFactory):
+    """Opens the map of one partition: over columns, if the fields of the state have plain forms."""
+
+    options: PostgresOptions
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
+        from states.postgres.columns import columns_of
+
+        columns = columns_of(conf, self.kind, self.options)
+        if isinstance(columns, str):
+            return super().__call__(conf, partition_index, num_partitions)
+        with _driver():
+            from states.postgres.typed_rows import TypedMap, TypedRows
+        what = _what(self.options, conf, partition_index)
+        table = self.options.table or table_name(conf.prefix)
+        return TypedMap(TypedRows(self.options, table, conf, what, columns), conf, partition_index, what)
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Those of a store of bytes, and how a state is stored."""
+        return replace(super().facts, layout=self._layout)
+
+    def _layout(self, conf: StateConf) -> str:
+        from states.postgres.columns import columns_of
+
+        columns = columns_of(conf, self.kind, self.options)
+        if isinstance(columns, str):
+            return f"binary columns key and value: {columns}"
+        return "columns " + ", ".join(f"{column.name} {column.form.sql}" for column in columns.all)
 
 
 class PostgresState(StoreState[str | PostgresOptions]):
@@ -30,11 +67,20 @@ class PostgresState(StoreState[str | PostgresOptions]):
     """
 
     options = PostgresOptions
+    factory = PostgresMapFactory
 
     @staticmethod
     def open_map(options: PostgresOptions, conf: StateConf, partition: int) -> IBackingMap[bytes]:
-        """Open the map of one partition; it connects when it is used."""
-        with driver_package("PostgreSQL", "psycopg", "postgres"):
+        """Open the map of one partition in the binary layout; it connects when it is used."""
+        with _driver():
             from states.postgres.sql_rows import PostgresRows
-        what = f"state {conf.prefix!r} partition {partition} in PostgreSQL at {redacted(options.url)}"
+        what = _what(options, conf, partition)
         return WholeCommitMap(PostgresRows(options, conf, what), conf, partition, what)
+
+
+def _driver() -> AbstractContextManager[None]:
+    return driver_package("PostgreSQL", "psycopg", "postgres")
+
+
+def _what(options: PostgresOptions, conf: StateConf, partition: int) -> str:
+    return f"state {conf.prefix!r} partition {partition} in PostgreSQL at {redacted(options.url)}"

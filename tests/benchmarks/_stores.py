@@ -58,6 +58,12 @@ def _postgres(port: int, work: Path, cache: int) -> StateSpec:
     return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache)
 
 
+def _postgres_bytes(port: int, work: Path, cache: int) -> StateSpec:
+    from states.postgres import PostgresState
+
+    return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache, layout="binary")
+
+
 def _delta(port: int, work: Path, cache: int) -> StateSpec:
     from states.delta import DeltaState
 
@@ -73,5 +79,6 @@ MEASURED = {
     "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
     "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),
     "postgres": MeasuredStore(_postgres, start_postgres, raw_postgres),
+    "postgres-bytes": MeasuredStore(_postgres_bytes, start_postgres, raw_postgres),
     "delta": MeasuredStore(_delta),
 }

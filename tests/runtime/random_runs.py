@@ -415,12 +415,19 @@ def _postgres_rows(url: str, table: str, case: Case, says: _Says) -> Iterator[Ro
     """Return the rows of a table, as the documentation says how they are stored; each as of the last batch."""
     import psycopg
 
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options="-c TimeZone=UTC") as connection:
         if connection.execute("SELECT to_regclass(%s)", (f'"{table}"',)).fetchone() == (None,):
             return
-        found = connection.execute(f"SELECT key, value FROM \"{table}\" WHERE key < ' '::bytea").fetchall()
-    for key, data in found:
-        stored = decode(data)
-        value = stored if case.kind == "non-transactional" else stored[-1]
-        if value is not None:  # a removed key stays a while
-            yield (*decode_keys([key])[0], value)
+        found = connection.execute(f'SELECT * FROM "{table}"')
+        names = [column.name for column in found.description or ()]
+        rows = found.fetchall()
+    if names != ["key", "value"]:
+        width = sum(not name.startswith("trident_") for name in names)
+        yield from (row[:width] for row in rows if row[width - 1] is not None)  # a removed key stays a while
+        return
+    for key, data in rows:
+        if key < b" ":
+            stored = decode(data)
+            value = stored if case.kind == "non-transactional" else stored[-1]
+            if value is not None:
+                yield (*decode_keys([key])[0], value)

@@ -233,7 +233,7 @@ def test_equal_keys_are_one_key_in_redis(redis_server: Server, tmp_path: Path) -
 
 def test_equal_keys_are_one_key_in_postgres(postgres_server: Server, tmp_path: Path) -> None:
     spec = PostgresState.opaque(f"postgresql://trident@127.0.0.1:{postgres_server.port}/postgres")
-    check_types(spec, tmp_path, SEVERAL_FORMS)
+    check_types(spec, tmp_path, list(KEYS))
 
 
 @pytest.mark.long

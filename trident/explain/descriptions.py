@@ -33,6 +33,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
                 "value": _typed(state.value),
                 "streams": {} if writer is None else _streams(graph, plan, writer),
                 **_window(writer),
+                **_layout(graph, state),
             }
         )
     return lines
@@ -51,6 +52,11 @@ def _window(writer: PersistNode | None) -> dict[str, Any]:
     if not isinstance(writer, WindowNode):
         return {}
     return {"key": _typed(writer.group), "value": _typed(writer.member.outputs), "window": str(writer.config)}
+
+
+def _layout(graph: Graph, state: StateNode) -> dict[str, Any]:
+    layout = state.spec.facts.layout
+    return {} if layout is None else {"layout": layout(state.conf(graph.name))}
 
 
 def _asked(graph: Graph, state: StateNode) -> int:

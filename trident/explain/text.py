@@ -133,6 +133,8 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
         yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater writes it'}"
     if "window" in state:
         yield f"      {state['window']}"
+    if "layout" in state:
+        yield f"      stored as {state['layout']}"
     for stream, pairing in state["streams"].items():
         yield f"      {stream}: {pairing['guarantee']} {pairing['cell']}; {pairing['why']}"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trident.fields import Fields
-from trident.state.interfaces import StateSpec
+from trident.state.interfaces import StateConf, StateSpec
 
 if TYPE_CHECKING:
     from trident.operations.windows import WindowConfig
@@ -155,6 +156,15 @@ class StateNode:
     key_fields: Fields = Fields()
     value: Fields = Fields()
     free_keys: bool = False
+
+    def conf(
+        self, topology: str, settings: Mapping[str, Any] | None = None, read_only: bool = False, partitions: int = 1
+    ) -> StateConf:
+        """Return what its factory opens a partition with."""
+        keys = tuple((field, self.key_fields.type_of(field) or "") for field in self.key_fields.names)
+        value, named = (self.value.types[0], self.value.names[0]) if len(self.value) else (None, None)
+        free = self.free_keys and partitions > 1
+        return StateConf(topology, self.name, keys, value, settings or {}, read_only, named, free)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ answer them always have the same length and order; None in an answer means "neve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -307,6 +307,8 @@ class StoreFacts:
         it is complete.
     keeps_attempts
         Whether opaque values will say which attempt wrote them; None: not known yet.
+    layout
+        Says how the store will hold a state, for `explain`; None: there is nothing to say.
     """
 
     in_memory: bool = False
@@ -315,6 +317,7 @@ class StoreFacts:
     forgets: bool = False
     expires_after_s: float | None = None
     keeps_attempts: bool | None = None
+    layout: Callable[[StateConf], str] | None = None
 
 
 class StateFactory(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trident.errors import BackendError, CommitOrderError
 from trident.state.backing_map import BackingMap, MapFacts
@@ -26,7 +26,8 @@ Puts = dict[bytes, bytes | None]
 class StoredRows(ABC):
     """The rows of one state, each a key and a value, in a store with transactions. Used by one thread at a time.
 
-    The first byte of an encoded key is a control character; the key of a sentinel begins with a letter.
+    The first byte of an encoded key is a control character; the key of a sentinel begins with a letter. A store with keys and
+    values of its own form overrides the methods after `close`.
 
     Attributes
     ----------
@@ -64,6 +65,23 @@ class StoredRows(ABC):
     def close(self) -> None:
         """Release connections; a later call opens them again."""
 
+    def read_sentinel(self, key: bytes) -> bytes | None:
+        """Return the row of a sentinel; None: there is none."""
+        return self.read([key]).get(key)
+
+    def names(self, keys: Sequence[Key]) -> list[Any]:
+        """Return keys as `read` and `write` have them."""
+        return encode_keys(keys)
+
+    def keys(self, names: Sequence[Any]) -> list[Key]:
+        """Return the keys of names."""
+        return decode_keys(names)
+
+    def longest(self, names: Sequence[Any]) -> tuple[int, Any]:
+        """Return how many bytes the longest of some names has at most, and that name."""
+        name = max(names, key=len, default=b"")
+        return len(name), name
+
 
 class _SentinelRow(Register):
     """The row of a partition's sentinel; `puts` are written together with it, or not at all."""
@@ -73,7 +91,7 @@ class _SentinelRow(Register):
         self.puts: Puts = {}
 
     def read(self) -> bytes | None:
-        return self._rows.read([self._key]).get(self._key)
+        return self._rows.read_sentinel(self._key)
 
     def swap(self, found: bytes | None, new: bytes) -> bytes | None:
         return new if self._rows.write(self.puts, self._key, found, new) else self.read()
@@ -103,22 +121,22 @@ class WholeCommitMap(BackingMap):
         self._claim: Sentinel | None = None  # what each write lays; None: a write compares nothing
         self._puts: Puts | None = None  # of the commit that has begun
 
-    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written. Puts of a commit come late."""
-        names = encode_keys(keys)
+        names = self._rows.names(keys)
         return list(map(self._rows.read(names).get, names))
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys: in a commit at its `end`, else at once."""
-        self._put(f"write {len(keys)} keys", dict(zip(encode_keys(keys), values, strict=True)))
+        self._put(f"write {len(keys)} keys", dict(zip(self._rows.names(keys), values, strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored, as `multi_put` writes them."""
-        self._put(f"delete {len(keys)} keys", dict.fromkeys(encode_keys(keys)))
+        self._put(f"delete {len(keys)} keys", dict.fromkeys(self._rows.names(keys)))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, page by page."""
-        return map(decode_keys, self._rows.pages())
+        return map(self._rows.keys, self._rows.pages())
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit under the sentinel that was moved to it; one without a log compares nothing."""
@@ -169,10 +187,10 @@ class WholeCommitMap(BackingMap):
 
     def _put(self, doing: str, puts: Puts) -> None:
         refuse_read_only(self._read_only, doing, self._what)
-        longest, most = max(puts, key=len, default=b""), self._rows.max_key_bytes
-        if most is not None and len(longest) > most:
+        (size, longest), most = self._rows.longest(list(puts)), self._rows.max_key_bytes
+        if most is not None and size > most:
             raise BackendError(
-                f"{doing}: the key {decode_keys([longest])[0]!r:.80} … has {len(longest)} bytes, and the store takes "
+                f"{doing}: the key {self._rows.keys([longest])[0]!r:.80} … has {size} bytes, and the store takes "
                 f"{most}; group by something shorter: {self._what}",
                 retryable=False,
             )

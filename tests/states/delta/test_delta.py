@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaState
+from states.delta.table_opening import TableOpening
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
 from trident.errors import ConfigError, FencedError, StaleTransactionError, StateError, StateMismatchError
 from trident.state.interfaces import (
@@ -213,6 +214,15 @@ def test_the_changes_of_a_state_are_no_state_of_their_own(tmp_path: Path) -> Non
     for one in (state_at(tmp_path / "copy"), reader_at(tmp_path / "copy")):
         with pytest.raises(StateError, match="it holds the changes of a state itself"):
             one.read_sentinel()
+
+
+def test_a_table_that_is_made_while_a_reader_looks_for_it_is_no_other_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(state_at(tmp_path / "t"), Log(), 1, 1, {"man": 1})
+    look, looks = TableOpening._version, iter(range(100))
+    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) else None)
+    assert values(reader_at(tmp_path / "t"), "man") == [1]
 
 
 def test_puts_outside_of_a_commit_are_durable_at_once(tmp_path: Path) -> None:

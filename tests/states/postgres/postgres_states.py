@@ -22,8 +22,8 @@ numbers = count(1)
 class Home:
     """A server, the states that a test opens there, and a connection of another program."""
 
-    def __init__(self, server: Server) -> None:
-        self.server, self.port = server, server.port
+    def __init__(self, server: Server, **declared: Any) -> None:
+        self.server, self.port, self._declared = server, server.port, declared
         self._opened: list[Any] = []
         self._beside: psycopg.Connection[Any] | None = None
 
@@ -34,7 +34,7 @@ class Home:
 
     def conf(self, **fields: Any) -> StateConf:
         """Return the configuration of a state that no other test uses."""
-        return StateConf(f"words{next(numbers)}", "count", **fields)
+        return StateConf(f"words{next(numbers)}", "count", **{**self._declared, **fields})
 
     def state(self, conf: StateConf, partition: int = 0, **options: Any) -> Any:
         """Open an opaque state."""

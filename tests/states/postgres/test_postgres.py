@@ -19,7 +19,8 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
-from states.postgres.sql_rows import PostgresRows, table_name
+from states.postgres.options import table_name
+from states.postgres.sql_rows import PostgresRows
 from tests.harness.servers import Server
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
@@ -195,7 +196,7 @@ def test_partitions_may_make_the_table_at_the_same_time(home: Home) -> None:
 
 def test_a_foreign_table_is_refused(home: Home) -> None:
     home.sql("CREATE TABLE IF NOT EXISTS foreign_one (id int, note text)")
-    with pytest.raises(BackendError, match="it is not a table of a state: give another table") as failure:
+    with pytest.raises(BackendError, match="it is not a table of this state, or was changed") as failure:
         commit(home.state(home.conf(), table="foreign_one"), Log(), 1, 0, {"cow": 1})
     assert not failure.value.retryable
 

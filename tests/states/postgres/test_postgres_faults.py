@@ -23,9 +23,10 @@ pytestmark = pytest.mark.server
 PATIENT: dict[str, Any] = {"retries": 8, "backoff_s": 0.05}
 
 
-@pytest.fixture
-def home(postgres_server: Server) -> Iterator[Home]:
-    home = Home(postgres_server)
+@pytest.fixture(params=["columns", "bytes"])
+def home(request: pytest.FixtureRequest, postgres_server: Server) -> Iterator[Home]:
+    declared: dict[str, Any] = {"key_fields": (("word", "string"),), "value_type": "bigint"}
+    home = Home(postgres_server, **(declared if request.param == "columns" else {}))
     yield home
     home.close()
 

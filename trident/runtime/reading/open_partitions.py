@@ -13,7 +13,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
-from trident.state.interfaces import State, StateConf, state_of
+from trident.state.interfaces import State, state_of
 from trident.state.txid import Snapshot
 
 
@@ -33,13 +33,9 @@ def open_state(
     read_only: bool = False,
 ) -> State:
     """Open one partition of a declared state."""
-    keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
-    value = node.value.types[0] if len(node.value) else None
-    named = node.value.names[0] if len(node.value) else None
-    free = node.free_keys and partitions > 1
-    conf = StateConf(topology, node.name, keys, value, settings, read_only, named, free)
+    conf = node.conf(topology, settings, read_only, partitions)
     state = state_of(node.spec.factory.make_state(conf, partition, partitions))
-    if free:
+    if conf.free_keys:
         state.share_keys()
     return state
 

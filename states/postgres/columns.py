@@ -1,0 +1,396 @@
+"""The columns of a state whose fields are declared: which there are, and keys and values as their parameters and back.
+
+A field that has a plain form in PostgreSQL is a column of its own name and type. Columns are sent as arrays in PostgreSQL's
+binary format, which Arrow and NumPy make without a Python object for each value.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from states.postgres.options import MAX_NAME_BYTES, PostgresOptions
+from trident.arrow import array_of, arrow_type
+from trident.errors import CorruptValueError
+from trident.fields import normal_type
+from trident.state.encoding.equal_keys import canonical
+from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.values import OpaqueValue, TransactionalValue
+
+OWN = "trident_"
+"""What the names of the framework's own columns and tables begin with."""
+TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
+_OF_KIND = {
+    StateType.OPAQUE: (TXID, ATTEMPT, BEFORE),
+    StateType.TRANSACTIONAL: (TXID,),
+    StateType.NON_TRANSACTIONAL: (),
+}
+_STORED: dict[StateType, type[tuple[Any, ...]]] = {
+    StateType.OPAQUE: OpaqueValue,
+    StateType.TRANSACTIONAL: TransactionalValue,
+}
+_SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
+_NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
+
+
+class Packed(bytes):
+    """An array in PostgreSQL's binary format."""
+
+
+class _Form(NamedTuple):
+    """How values of a type are stored, and sent.
+
+    Attributes
+    ----------
+    sql
+        The type of the column, as `format_type` writes it.
+    element
+        The oid of the elements of the array that is sent.
+    arrow, wire
+        The type of Arrow that they go through, and NumPy's type of the bytes of a number; None: they are bytes.
+    epoch
+        PostgreSQL's day or moment 0 in the days or microseconds of Arrow.
+    """
+
+    sql: str
+    element: int
+    arrow: pa.DataType
+    wire: str | None = None
+    epoch: int = 0
+
+    @property
+    def sent(self) -> str:
+        """The parameter of an array of such values, as SQL."""
+        return {17: "bytea[]", 25: "text[]"}.get(self.element, f"{self.sql}[]")
+
+
+_SHORT = _Form("smallint", 21, pa.int16(), ">i2")
+_TEXT = _Form("text", 25, pa.large_string())
+_DOUBLE = _Form("double precision", 701, pa.float64(), ">f8")
+_BIGINT = _Form("bigint", 20, pa.int64(), ">i8")
+_SINCE_2000 = 946_684_800_000_000
+_FORMS: dict[str, _Form] = {
+    "string": _TEXT,
+    "binary": _Form("bytea", 17, pa.large_binary()),
+    "boolean": _Form("boolean", 16, pa.bool_(), ">i1"),
+    "tinyint": _SHORT,
+    "smallint": _SHORT,
+    "int": _Form("integer", 23, pa.int32(), ">i4"),
+    "bigint": _BIGINT,
+    "float": _Form("real", 700, pa.float32(), ">f4"),
+    "double": _DOUBLE,
+    "date": _Form("date", 1082, pa.date32(), ">i4", 10_957),
+    "timestamp": _Form("timestamp with time zone", 1184, pa.timestamp("us", "UTC"), ">i8", _SINCE_2000),
+    "timestamp_ntz": _Form("timestamp without time zone", 1114, pa.timestamp("us"), ">i8", _SINCE_2000),
+}
+_IN_JSON = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double"})
+
+
+class Column(NamedTuple):
+    """One column of the table.
+
+    Attributes
+    ----------
+    name, form
+        Its name, and how its values are stored.
+    declared
+        The type that the topology declares.
+    is_key
+        Whether it is a field of the key.
+    """
+
+    name: str
+    form: _Form
+    declared: str
+    is_key: bool = False
+
+    @property
+    def quoted(self) -> str:
+        """The name as SQL; with twice the percent sign, because every statement has arguments."""
+        return '"' + self.name.replace('"', '""').replace("%", "%%") + '"'
+
+    def parameter(self, name: str) -> str:
+        """Return the parameter `name`, an array of its values, as SQL."""
+        stored = f"{self.form.sql}[]"
+        return f"%({name})b::{self.form.sent}" + ("" if self.form.sent == stored else f"::{stored}")
+
+    def array(self, values: Sequence[Any]) -> Any:
+        """Return values as an Arrow array; an error names the column and the value."""
+        if self.form.sql == "jsonb":
+            plain = array_of(self.name, arrow_type(self.declared), values).to_pylist()
+            texts = [
+                None if one is None else json.dumps(_to_json(one), ensure_ascii=False, allow_nan=False) for one in plain
+            ]
+            return pa.array(texts, self.form.arrow)
+        array = array_of(self.name, self.form.arrow, values)
+        if pa.types.is_decimal(array.type):
+            return array.cast(pa.string()).cast(pa.large_string())
+        return _escaped(array) if self.declared == "string" else array
+
+    def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values that the driver has read in their one form."""
+        if self.declared == "string":
+            return list(map(_unescaped, values)) if _ESCAPE in "".join(filter(None, values)) else values
+        if self.declared == "timestamp":
+            return [None if one is None else one.astimezone(dt.UTC) for one in values]
+        if self.form.sql == "jsonb":
+            type_ = arrow_type(self.declared)
+            return [None if one is None else _of_json(one, type_) for one in values]
+        if self.is_key and not self.form.sql.endswith(("int", "integer", "boolean", "bytea", "date")):
+            return list(map(canonical, values))
+        return values
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one state.
+
+    Attributes
+    ----------
+    kind
+        What the state stores for each key.
+    keys, value
+        The fields of the key and that of the value.
+    """
+
+    kind: StateType
+    keys: tuple[Column, ...]
+    value: Column
+
+    @cached_property
+    def own(self) -> tuple[Column, ...]:
+        """The framework's columns, in the order of the fields of what is stored."""
+        made = {name: Column(name, _BIGINT, "bigint") for name in (TXID, ATTEMPT)}
+        made[BEFORE] = self.value._replace(name=BEFORE)
+        return tuple(made[name] for name in _OF_KIND[self.kind])
+
+    @cached_property
+    def all(self) -> tuple[Column, ...]:
+        """All columns, in the order of the table."""
+        return (*self.keys, self.value, *self.own)
+
+    @cached_property
+    def read(self) -> tuple[Column, ...]:
+        """The columns of a read or a write: the key, then the fields of what is stored, in their order."""
+        return (*self.keys, *self.own, self.value)
+
+    def names(self, keys: Sequence[Key]) -> list[Key]:
+        """Return keys in their one form.
+
+        Raises
+        ------
+        CorruptValueError
+            A key has too many parts or too few.
+        """
+        wanted = len(self.keys)
+        if {wanted}.issuperset(map(len, keys)):
+            return [tuple(map(canonical, key)) for key in keys] if self._has_forms else list(map(tuple, keys))
+        key = next(key for key in keys if len(key) != wanted)
+        names = [column.name for column in self.keys]
+        raise CorruptValueError(f"key {key!r} has {len(key)} parts, the table has key columns {names}")
+
+    @cached_property
+    def _has_forms(self) -> bool:
+        return not {"string", "tinyint", "smallint", "int", "bigint", "boolean"}.issuperset(
+            c.declared for c in self.keys
+        )
+
+    def asked(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
+        """Return keys, all with the same nulls, as a table `asked`, the test whether a row `own` has one, and the arguments."""
+        columns = [column for column, is_null in zip(self.keys, nulls, strict=True) if not is_null]
+        parts = [part for part, is_null in zip(zip(*keys, strict=True), nulls, strict=True) if not is_null]
+        given = {
+            f"{name}{at}": packed(c.form, c.array(part))
+            for at, (c, part) in enumerate(zip(columns, parts, strict=True))
+        }
+        tests = [f"own.{column.quoted} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null]
+        tests += [f"own.{column.quoted} = asked.{place}" for column, place in zip(columns, given, strict=True)]
+        arrays = ", ".join(column.parameter(place) for column, place in zip(columns, given, strict=True))
+        table = f"unnest({arrays}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
+        return table, " AND ".join(tests), given
+
+    def stored(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
+        """Return what is stored, by key, of the rows of a read.
+
+        Raises
+        ------
+        CorruptValueError
+            Another program wrote a row: it does not say which batch did.
+        """
+        if not rows:
+            return {}
+        loaded = [column.loaded(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
+        width = len(self.keys)
+        keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
+        made = _STORED.get(self.kind)
+        if made is None:
+            return dict(zip(keys, fields[0], strict=True))
+        for column, part in zip(self.own[:2], fields, strict=False):
+            if None in part:
+                raise self._foreign(rows[part.index(None)][:width], column.name)
+        return dict(zip(keys, map(tuple.__new__, repeat(made), zip(*fields, strict=True)), strict=True))
+
+    def given(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
+        """Return keys and what is stored for them as an Arrow array for each column of `read`."""
+        fields = zip(*values, strict=True) if self.kind in _STORED else [values]
+        parts = zip(self.read, [*zip(*keys, strict=True), *fields], strict=True)
+        return [column.array(part) for column, part in parts]
+
+    def _foreign(self, key: Sequence[Any], column: str) -> CorruptValueError:
+        known = ", ".join(f"{name} = {value}" for name, value in zip((TXID, ATTEMPT), (0, -1), strict=True))
+        return CorruptValueError(
+            f"read key {tuple(key)!r}: its row has no {column}, so another program wrote it. Delete the row; or, to count "
+            f"on from its value, set {known}"
+        )
+
+
+def listed(columns: Iterable[Column], of: str = "") -> str:
+    """Return the names of columns as SQL."""
+    return ", ".join(of + column.quoted for column in columns)
+
+
+def by_nulls(keys: Sequence[Key]) -> list[tuple[tuple[bool, ...], Sequence[Key]]]:
+    """Return keys by which of their parts are null."""
+    if not any(None in part for part in zip(*keys, strict=True)):
+        return [((False,) * len(keys[0]), keys)] if keys else []
+    found: dict[tuple[bool, ...], list[Key]] = {}
+    for key in keys:
+        found.setdefault(tuple(part is None for part in key), []).append(key)
+    return list(found.items())
+
+
+def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
+    """Return the columns of a state; if it has none, what they fail by."""
+    if options.layout == "binary":
+        return "layout='binary'"
+    if options.serializer != "codec":
+        return "it has a serializer"
+    fields = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
+    if conf.value_type is None or not fields:
+        return "its keys and values have no declared type"
+    value = _column_of(_free_name(conf.value_field or "value", fields), conf.value_type, False)
+    made = [*(_column_of(field, type_, True) for field, type_ in fields), value]
+    columns = [one for one in made if isinstance(one, Column)]
+    if len(columns) < len(made):
+        return next(one for one in made if isinstance(one, str))
+    return Columns(kind, tuple(columns[:-1]), columns[-1])
+
+
+def _free_name(name: str, fields: Iterable[tuple[str, str]]) -> str:
+    """Return the name of the value, as the columns of the rows are named."""
+    while name in {field for field, _ in fields}:
+        name += "_"
+    return name
+
+
+def _column_of(field: str, type_: str, is_key: bool) -> Column | str:
+    declared = normal_type(type_) if type_ else ""
+    form = _form_of(declared, is_key)
+    if form is None:
+        return f"{field!r}, of type {declared or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+    return Column(field, form, declared, is_key) if _is_name(field) else f"no column can be called {field!r}"
+
+
+def packed(form: _Form, array: Any) -> Packed:
+    """Return an Arrow array as one of PostgreSQL: one dimension from index 1, each element after its length."""
+    rows, valid = len(array), None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
+    head = struct.pack("!5i", 1, valid is not None, form.element, rows, 1)
+    if form.wire is None:
+        return Packed(head + _bytes_after_lengths(array, valid))
+    plain = array.cast({">i1": pa.int8(), ">i4": pa.int32(), ">i8": pa.int64()}.get(form.wire, array.type))
+    numbers = (plain if valid is None else plain.fill_null(0)).to_numpy(zero_copy_only=False)
+    size = np.dtype(form.wire).itemsize
+    made = np.empty(rows, [("length", ">i4"), ("value", form.wire)])
+    made["length"], made["value"] = size, numbers - form.epoch if form.epoch else numbers
+    if valid is None:
+        return Packed(head + made.tobytes())
+    made["length"][~valid] = -1
+    kept = np.ones((rows, 4 + size), np.bool_)
+    kept[~valid, 4:] = False
+    return Packed(head + made.view(np.uint8).reshape(rows, 4 + size)[kept].tobytes())
+
+
+def _bytes_after_lengths(array: Any, valid: Any) -> bytes:
+    rows, (_, places, data) = len(array), array.buffers()
+    offsets = np.frombuffer(places, np.int64)[array.offset : array.offset + rows + 1]
+    content = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
+    lengths, at = np.diff(offsets).astype(">i4"), offsets[:-1] - offsets[0] + 4 * np.arange(rows)
+    if valid is not None:
+        lengths[~valid] = -1
+    made, is_content = np.empty(len(content) + 4 * rows, np.uint8), np.ones(len(content) + 4 * rows, np.bool_)
+    for byte, column in enumerate(lengths.view(np.uint8).reshape(rows, 4).T):
+        made[at + byte], is_content[at + byte] = column, False
+    made[is_content] = content
+    return made.tobytes()
+
+
+def _form_of(declared: str, is_key: bool) -> _Form | None:
+    if declared == "float" and not is_key:
+        return _DOUBLE  # what was aggregated in Python has more digits, which a cache would keep and a column lose
+    if declared.startswith("decimal("):
+        type_ = arrow_type(declared)
+        return _Form(f"numeric({type_.precision},{type_.scale})", 25, type_)
+    if "<" in declared and not is_key and _IN_JSON.issuperset(_leaves(arrow_type(declared))):
+        return _TEXT._replace(sql="jsonb")
+    return _FORMS.get(declared)
+
+
+def _leaves(type_: pa.DataType) -> Iterable[str]:
+    if pa.types.is_list(type_):
+        yield from _leaves(type_.value_type)
+    elif pa.types.is_struct(type_):
+        for field in type_:
+            yield from _leaves(field.type)
+    else:
+        yield next((name for name in _IN_JSON if type_ == arrow_type(name)), "")
+
+
+def _is_name(field: str) -> bool:
+    is_free = not field.lower().startswith(OWN) and field not in _SYSTEM
+    return is_free and 0 < len(field.encode(errors="replace")) <= MAX_NAME_BYTES and _NUL not in field
+
+
+def _escaped(array: Any) -> Any:
+    data = array.buffers()[2]
+    text = b"" if data is None else data.to_pybytes()
+    if _NUL.encode() not in text and _ESCAPE.encode() not in text:
+        return array
+    return pc.replace_substring(pc.replace_substring(array, _ESCAPE, _ESCAPE * 2), _NUL, f"{_ESCAPE}0")
+
+
+def _unescaped(text: str | None) -> str | None:
+    return None if text is None else re.sub(f"{_ESCAPE}(.)", lambda found: _NUL if found[1] == "0" else _ESCAPE, text)
+
+
+def _to_json(value: Any) -> Any:
+    """Return what JSON and `jsonb` can hold: texts without NUL, and texts in place of the floats that are no numbers."""
+    if isinstance(value, dict):
+        return {name: _to_json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return list(map(_to_json, value))
+    if isinstance(value, str):
+        return value.replace(_ESCAPE, _ESCAPE * 2).replace(_NUL, f"{_ESCAPE}0")
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _of_json(value: Any, type_: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_list(type_):
+        return [_of_json(one, type_.value_type) for one in value]
+    if pa.types.is_struct(type_):
+        return {field.name: _of_json(value.get(field.name), field.type) for field in type_}
+    made: Callable[[Any], Any] = _unescaped if pa.types.is_string(type_) else float
+    return made(value) if pa.types.is_string(type_) or pa.types.is_floating(type_) else value

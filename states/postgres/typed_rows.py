@@ -1,0 +1,300 @@
+"""Reads and writes of a state whose fields are columns, and its sentinels (R8, R9).
+
+`trident_sentinels` has a row for each partition of each state in its schema. The row has a witness: a key that the
+partition's last commit wrote, and its batch. A sentinel whose witness is not in the table any more counts as none, so a
+table that was emptied, dropped or brought back from a backup is found although its sentinels are still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import cached_property, partial, reduce
+from typing import Any
+
+import numpy as np
+from psycopg import errors
+
+from states.postgres.columns import TXID, Column, Columns, by_nulls, listed, packed
+from states.postgres.connection import Session
+from states.postgres.options import PostgresOptions
+from states.postgres.typed_table import TypedTable
+from trident.errors import StateError
+from trident.servers.postgres_connection import PostgresConnection
+from trident.state.backing_map import MapFacts
+from trident.state.encoding.codec import decode, encode
+from trident.state.interfaces import Key, StateConf
+from trident.state.kinds import StateType
+from trident.state.txid import Sentinel
+from trident.storekit import Puts, StoredRows, WholeCommitMap, by_count, by_size
+
+LAYOUT = 1
+"""The version of the layout, in each row of `trident_sentinels`."""
+_READ_SENTINEL = """
+    SELECT layout, sentinel, witness, {is_there} FROM {sentinels} WHERE state = %(state)s AND partition = %(partition)s
+"""
+_FREE = "SELECT 1"
+_FIRST = """
+    INSERT INTO {sentinels} AS known VALUES (%(state)s, %(partition)s, %(layout)s, %(new)b, %(witness)b)
+    ON CONFLICT (state, partition) DO UPDATE SET sentinel = excluded.sentinel, witness = excluded.witness
+    WHERE known.sentinel = %(dead)b RETURNING 1
+"""
+_NEXT = """
+    UPDATE {sentinels} SET sentinel = %(new)b, witness = %(witness)b
+    WHERE state = %(state)s AND partition = %(partition)s AND sentinel = %(found)b AND {is_there} RETURNING 1
+"""
+# Rows are joined with the fence, so nothing is written if the fence found nothing to replace.
+_WRITE = "WITH fence AS ({fence}){rows} SELECT count(*) FROM fence"
+_DELETE = ", deleted_{at} AS (DELETE FROM {table} AS own USING fence, {asked} WHERE {tests})"
+_PUT = """,
+    put AS (
+        INSERT INTO {table} ({names}) SELECT given.* FROM fence, unnest({arrays}) AS given
+        ON CONFLICT ({keys}) DO UPDATE SET {changes}
+    )
+"""
+Statement = tuple[str, dict[str, Any]]
+
+
+class TypedRows(StoredRows):
+    """One state's table, which the first write creates. A key is a tuple, a value is what the kind stores."""
+
+    max_key_bytes = 2_600  # an entry of an index takes a third of a page at most
+
+    def __init__(self, options: PostgresOptions, table: str, conf: StateConf, what: str, columns: Columns) -> None:
+        self._table = TypedTable(options.schema, table, columns, what, conf.read_only)
+        self._options, self._columns, self._what = options, columns, what
+        self._session = Session(options, what, conf.read_only)
+        self._witness: bytes | None = None  # of the sentinel that was read or written last
+        self._keeps_witness = True
+        self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
+        self._dead: bytes | None = None  # the sentinel that was found without its witness
+
+    def names(self, keys: Sequence[Key]) -> list[Any]:
+        return list(self._columns.names(keys))
+
+    def keys(self, names: Sequence[Any]) -> list[Key]:
+        return list(names)
+
+    def longest(self, names: Sequence[Any]) -> tuple[int, Any]:
+        texts = [list(filter(None, part)) for part in zip(*names, strict=True) if {str, bytes} & set(map(type, part))]
+        at_most = sum(4 * max(map(len, text), default=0) for text in texts)
+        if at_most <= self.max_key_bytes:
+            return at_most, None
+        sizes = [sum(map(_size, key)) for key in names]
+        return max(sizes), names[sizes.index(max(sizes))]
+
+    # ---- reads ----------------------------------------------------------------------------------------------------
+
+    def read(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        """Return what is stored for the keys that exist."""
+        found: dict[Key, Any] = {}
+        for some in by_count(keys, self._options.max_keys_per_call):
+            for nulls, alike in by_nulls(some):
+                rows = self._found(f"read {len(keys)} keys", self._columns.read, nulls, alike)
+                found.update(self._columns.stored(rows))
+        return found
+
+    def pages(self) -> Iterator[Sequence[Any]]:
+        """Iterate over the keys page by page, those with nulls in the same fields together."""
+        are_null = ", ".join(f"{column.quoted} IS NULL" for column in self._columns.keys)
+        for nulls in self._rows("list the keys", f"SELECT DISTINCT {are_null} FROM {{table}}", {}):
+            last: Key | None = None
+            while page := self._page(nulls, last):
+                yield page
+                last = page[-1]
+                if all(nulls):
+                    break
+
+    def read_sentinel(self, key: bytes) -> bytes | None:
+        """Return the sentinel, if its witness is in the table."""
+        known, self._dead, self._witness = self._witness, None, None
+        row = self._sentinel_row(key, known) or self._sentinel_row(key, None)
+        if row is None:
+            return None
+        layout, sentinel, witness, is_there = row
+        if layout != LAYOUT:
+            raise StateError(f"{self._what} has layout {layout}, and this version knows {LAYOUT}; install a newer one")
+        if is_there is None or witness != known:
+            test, given = self._is_there(witness)
+            is_there = bool(self._rows("look for the last commit", test, given))  # nothing is there without a table
+        if not is_there:
+            self._dead = sentinel
+            return None
+        self._witness = witness
+        return bytes(sentinel)
+
+    # ---- writes ---------------------------------------------------------------------------------------------------
+
+    def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
+        """Write all or nothing; return False if the sentinel is not `found`, or its witness is gone."""
+        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
+        witness = self._next_witness(puts)
+        given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}
+        given |= self._place_of(sentinel) if sentinel else {}
+        if fence == _NEXT:
+            test, arguments = self._is_there(self._witness)
+            fence, given = fence.replace("{is_there}", f"EXISTS ({test})"), {**given, **arguments}
+        doing, send = f"write {len(puts)} keys", partial(self._send, self._statements(puts), fence, given)
+        try:
+            is_written = self._session.run(doing, send)
+        except errors.UndefinedTable:
+            if found is not None:
+                return False
+            self._session.run("make the table", self._table.create)
+            is_written = self._session.run(doing, send)
+        if is_written and sentinel:
+            self._witness, self._keeps_witness = witness, True
+        return is_written
+
+    def forget_witness(self) -> None:
+        """Write no witness until rows come: the keys may be another partition's from now on, which may delete them."""
+        self._keeps_witness = False
+
+    def empty(self) -> None:
+        self._witness = self._dead = None
+        for statement in ("TRUNCATE {table}", "DELETE FROM {sentinels} WHERE state = %(state)s"):
+            with suppress(errors.UndefinedTable):
+                run = partial(self._execute, statement, {"state": self._table.state})
+                self._session.run("empty the table", run)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _send(
+        self, statements: Sequence[Statement], fence: str, given: Mapping[str, Any], connection: PostgresConnection
+    ) -> bool:
+        self._table.prepare(connection)
+        with connection.transaction() if len(statements) > 1 else nullcontext():
+            for rows, arguments in statements:
+                write = _WRITE.replace("{fence}", fence).replace("{rows}", rows)
+                if self._execute(write, {**given, **arguments}, connection).fetchone() == (0,):
+                    return False
+                fence = _FREE  # the row that fences is locked until the transaction ends
+        return True
+
+    def _statements(self, puts: Any) -> list[Statement]:
+        """Return the statements of a commit, without their fence."""
+        deleted = [key for key, value in puts.items() if value is None]
+        written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
+        statements: list[Statement] = []
+        for at, (nulls, alike) in enumerate(by_nulls(deleted)):
+            asked, tests, given = self._columns.asked(nulls, alike, "gone")
+            deletion = _DELETE.replace("{at}", str(at)).replace("{asked}", asked).replace("{tests}", tests)
+            statements.append((deletion, given))
+        return [*statements, *self._puts(written)] or [("", {})]
+
+    def _puts(self, rows: Mapping[Key, Any]) -> Iterator[Statement]:
+        columns, most = self._columns.read, self._options
+        arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
+        sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
+        for places in by_size(range(len(rows)), sizes, most.max_keys_per_call, most.max_bytes_per_call) if rows else ():
+            some = (array.slice(places[0], len(places)) for array in arrays)
+            sent = (packed(column.form, array) for column, array in zip(columns, some, strict=True))
+            yield self._put, {f"c{at}": part for at, part in enumerate(sent)}
+
+    @cached_property
+    def _put(self) -> str:
+        columns = self._columns.read
+        places = [f"c{at}" for at in range(len(columns))]
+        arrays = ", ".join(column.parameter(place) for column, place in zip(columns, places, strict=True))
+        changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
+        texts = {"names": listed(columns), "arrays": arrays, "keys": listed(self._columns.keys), "changes": changes}
+        return reduce(lambda sql, name: sql.replace(f"{{{name}}}", texts[name]), texts, _PUT)
+
+    # ---- the witness ----------------------------------------------------------------------------------------------
+
+    def _next_witness(self, puts: Any) -> bytes | None:
+        key: Any = next((key for key in reversed(puts) if puts[key] is not None), None)
+        if key is not None:
+            has_txid = self._columns.kind is not StateType.NON_TRANSACTIONAL
+            return encode([puts[key][0] if has_txid else None, *key])
+        if self._witness is None or not self._keeps_witness or tuple(decode(self._witness)[1:]) in puts:
+            return None
+        return self._witness
+
+    def _is_there(self, witness: bytes | None) -> tuple[str, dict[str, Any]]:
+        """Return the query for a witness that is in the table, and its arguments."""
+        if witness is None:
+            return "SELECT 1", {}
+        if self._test is None or self._test[0] != witness:
+            txid, *key = decode(witness)
+            ((nulls, alike),) = by_nulls([tuple(key)])
+            asked, tests, given = self._columns.asked(nulls, alike, "witness")
+            since = "" if txid is None else f' AND own."{TXID}" >= %(since)s'
+            query = f"SELECT 1 FROM {{table}} AS own, {asked} WHERE {tests}{since}"
+            self._test = witness, query, {**given, "since": txid}
+        return self._test[1:]
+
+    def _sentinel_row(self, key: bytes, witness: bytes | None) -> Any:
+        test, given = ("NULL", {}) if witness is None else self._is_there(witness)
+        query = _READ_SENTINEL.replace("{is_there}", test if witness is None else f"EXISTS ({test})")
+        rows = self._rows("read the sentinel", query, {**self._place_of(key), **given}, over_table=False)
+        return rows[0] if rows else None
+
+    # ---- the rest -------------------------------------------------------------------------------------------------
+
+    def _found(self, doing: str, columns: Sequence[Column], nulls: Sequence[bool], keys: Sequence[Key]) -> list[Any]:
+        asked, tests, given = self._columns.asked(nulls, keys, "asked")
+        query = f"SELECT {listed(columns, 'own.')} FROM {asked}, {{table}} AS own WHERE {tests}"
+        if nulls == (False,):  # faster than a join
+            (key,) = self._columns.keys
+            tests = f"{key.quoted} = ANY({key.parameter('asked0')})"
+            query = f"SELECT {listed(columns, 'own.')} FROM {{table}} AS own WHERE {tests}"
+        return self._rows(doing, query, given)
+
+    def _page(self, nulls: Sequence[bool], last: Key | None) -> list[Key]:
+        keys = self._columns.keys
+        tests = [f"{key.quoted} IS {'' if is_null else 'NOT '}NULL" for key, is_null in zip(keys, nulls, strict=True)]
+        there = [key for key, is_null in zip(keys, nulls, strict=True) if not is_null]
+        given: dict[str, Any] = {"most": self._options.max_keys_per_call}
+        if last is not None:
+            given |= self._columns.asked(nulls, [last], "last")[2]
+            after = ", ".join(f"(SELECT * FROM unnest({key.parameter(f'last{at}')}))" for at, key in enumerate(there))
+            tests.append(f"({listed(there)}) > ({after})")
+        order = f" ORDER BY {listed(there)}" if there else ""
+        query = f"SELECT {listed(keys)} FROM {{table}} WHERE {' AND '.join(tests)}{order} LIMIT %(most)s"
+        rows = self._rows("list the keys", query, given)
+        parts = [key.loaded(part) for key, part in zip(keys, zip(*rows, strict=True), strict=bool(rows))]
+        return list(zip(*parts, strict=True))
+
+    def _rows(self, doing: str, query: str, given: Mapping[str, Any], over_table: bool = True) -> list[Any]:
+        def read(connection: PostgresConnection) -> list[Any]:
+            with nullcontext() if over_table else suppress(errors.UndefinedTable):
+                self._table.prepare(connection)
+            return list(self._execute(query, given, connection).fetchall())
+
+        try:
+            return self._session.run(doing, read)
+        except errors.UndefinedTable:
+            return []
+
+    def _execute(self, query: str, given: Mapping[str, Any], connection: PostgresConnection) -> Any:
+        return connection.execute(self._table.sql(query), given, binary=True)
+
+    def _place_of(self, sentinel: bytes) -> dict[str, Any]:
+        return {"state": self._table.state, "partition": int(sentinel.removeprefix(b"sentinel:"))}
+
+
+class TypedMap(WholeCommitMap):
+    """The map of a partition over columns: what it puts and gives are values, not their bytes."""
+
+    facts = MapFacts(commits_atomically=True, shares_keys=True, gives_copies=True)
+
+    def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
+        super().__init__(rows, conf, partition, what)
+        self._typed = rows
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        if force:
+            self._typed.forget_witness()
+        super().move_sentinel(sentinel, force)
+
+
+def _sizes(array: Any) -> Any:
+    if array.type not in ("large_string", "large_binary"):
+        return 0
+    return np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
+
+
+def _size(part: Any) -> int:
+    return len(part.encode(errors="replace") if isinstance(part, str) else part) if isinstance(part, str | bytes) else 8

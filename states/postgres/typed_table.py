@@ -1,0 +1,158 @@
+"""The table of a state whose fields are columns, and that of the sentinels beside it: made, completed, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from psycopg import errors
+
+from states.postgres.columns import OWN, Column, Columns, listed
+from trident.errors import BackendError
+from trident.servers.postgres_connection import PostgresConnection
+
+_CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
+_SENTINELS = """
+    CREATE TABLE IF NOT EXISTS {sentinels} (
+        state text, partition int, layout int NOT NULL, sentinel bytea NOT NULL, witness bytea, PRIMARY KEY (state, partition)
+    )
+"""
+_COLUMNS = """
+    SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef OR attidentity <> '',
+        coalesce(collisdeterministic, true)
+    FROM pg_attribute LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
+_UNIQUE = """
+    SELECT (SELECT array_agg(attname::text) FROM pg_attribute WHERE attrelid = indrelid AND attnum = ANY(indkey)),
+        coalesce((to_jsonb(pg_index) ->> 'indnullsnotdistinct')::boolean, false)
+    FROM pg_index
+    WHERE indrelid = to_regclass(%s) AND indisunique AND indimmediate AND indisvalid AND indpred IS NULL AND indexprs IS NULL
+"""
+_EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equal; before, no key may be null
+
+
+class TypedTable:
+    """Makes sure of a state's table.
+
+    Attributes
+    ----------
+    name, state
+        The table as SQL, schema included if one was given; its bare name, by which the sentinels know it.
+    """
+
+    def __init__(self, schema: str | None, table: str, columns: Columns, what: str, read_only: bool) -> None:
+        self.name, self.state = ".".join(map(_quoted, filter(None, (schema, table)))), table
+        self._sentinels = ".".join(map(_quoted, filter(None, (schema, f"{OWN}sentinels"))))
+        self._columns, self._what, self._read_only = columns, what, read_only
+        self._is_known = False
+
+    def sql(self, statement: str) -> bytes:
+        """Return a statement over the two tables; it must be run with arguments."""
+        names = {"{table}": self.name, "{sentinels}": self._sentinels}
+        for place, name in names.items():
+            statement = statement.replace(place, name.replace("%", "%%"))
+        return statement.encode()
+
+    def prepare(self, connection: PostgresConnection) -> None:
+        """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
+
+        Raises
+        ------
+        BackendError
+            It is another one: nothing was written.
+        psycopg.errors.UndefinedTable
+            There is none, or the state has never been written to it.
+        """
+        if self._is_known:
+            return
+        found = {row[0]: row[1:] for row in connection.execute(_COLUMNS, (self.name,)).fetchall()}
+        if not found:
+            raise errors.UndefinedTable(self.name)
+        missing = [column for column in self._columns.all if column.name not in found]
+        self._refuse_columns(found)
+        self._refuse_missing(connection, found, [column.name for column in missing])
+        self._refuse_keys(connection, found)
+        if self._read_only and missing:
+            raise errors.UndefinedTable(self.name)
+        if missing:
+            self._add(connection, missing)
+        self._is_known = True
+
+    def create(self, connection: PostgresConnection) -> None:
+        """Make both tables."""
+        is_old, keys = connection.info.server_version < _EQUAL_NULLS, self._columns.keys
+        rest = " NOT NULL" if is_old else ""
+        texts = {
+            column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
+        }  # no upgrade of the system changes it
+        types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
+        types += [f"{column.quoted} {column.form.sql}" for column in (self._columns.value, *self._columns.own)]
+        statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
+        for each in (statement.replace("{nulls}", "" if is_old else " NULLS NOT DISTINCT"), _SENTINELS):
+            with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
+                connection.execute(self.sql(each), ())
+        self._is_known = False
+        self.prepare(connection)
+
+    def _refuse_columns(self, found: Mapping[str, Any]) -> None:
+        known = {column.name: column for column in self._columns.all}
+        if set(found) == {"key", "value"} and not set(known) <= set(found):
+            raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
+        for name, (type_, _, _, is_deterministic) in found.items():
+            column = known.get(name)
+            if column is None and name.startswith(OWN):
+                raise self._refused(
+                    f"it has {name}, of a state of another kind", "give the kind that it was written with"
+                )
+            if column is not None and type_ != column.form.sql:
+                raise self._refused(
+                    f"{name} is {type_}, not {column.form.sql}", "give another table, or change the type"
+                )
+            if column is not None and not is_deterministic:
+                raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+
+    def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
+        own, keys = {column.name for column in self._columns.own}, {column.name for column in self._columns.keys}
+        is_completed = own and own.isdisjoint(found) and keys.isdisjoint(missing) and not self._was_written(connection)
+        if missing and not is_completed:
+            there = f"its columns are {', '.join(found)}"
+            raise self._refused(
+                f"it has no column {', '.join(missing)}", f"{there}; give another table, or restore what is missing"
+            )
+        for name, (_, is_not_null, is_filled, _) in found.items():
+            if name not in own | keys | {self._columns.value.name} and is_not_null and not is_filled:
+                raise self._refused(f"it has {name} NOT NULL without a default", "give the column a default")
+
+    def _add(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
+        added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column.quoted} {column.form.sql}" for column in missing)
+        try:
+            connection.execute(self.sql(f"ALTER TABLE {{table}} {added}"), ())
+        except errors.InsufficientPrivilege as error:
+            names = ", ".join(column.name for column in missing)
+            raise self._refused(
+                f"it has no column {names}", "add them, or let its owner run this topology once"
+            ) from error
+
+    def _was_written(self, connection: PostgresConnection) -> bool:
+        with suppress(errors.UndefinedTable):
+            query = self.sql("SELECT 1 FROM {sentinels} WHERE state = %s LIMIT 1")
+            return connection.execute(query, (self.state,)).fetchone() is not None
+        return False
+
+    def _refuse_keys(self, connection: PostgresConnection, found: Mapping[str, Any]) -> None:
+        keys = [column.name for column in self._columns.keys]
+        takes_null = any(not found[name][1] for name in keys)
+        for names, nulls_are_equal in connection.execute(_UNIQUE, (self.name,)).fetchall():
+            if sorted(names or ()) == sorted(keys) and (nulls_are_equal or not takes_null):
+                return
+        nulls = " NULLS NOT DISTINCT" if takes_null else ""
+        raise self._refused(f"it has no UNIQUE{nulls} ({', '.join(keys)})", "add this constraint")
+
+    def _refused(self, found: str, advice: str) -> BackendError:
+        return BackendError(f"open the table {self.name} of {self._what}: {found}; {advice}", retryable=False)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
