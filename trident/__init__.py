@@ -16,7 +16,7 @@ from trident.errors import (
 from trident.exactly_once import exactly_once
 from trident.fields import Fields
 from trident.fluent.joining import JoinOutFieldsMode, JoinType
-from trident.reading import open_state
+from trident.reading import open_state, open_states
 from trident.spout.query_batches import QueryBatches
 from trident.stream import GroupedStream, Stream, TridentState
 from trident.topology import TridentTopology
@@ -45,4 +45,5 @@ __all__ = [
     "__version__",
     "exactly_once",
     "open_state",
+    "open_states",
 ]

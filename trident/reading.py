@@ -1,4 +1,4 @@
-"""`open_state`: reading a state from another process than the one that runs its topology."""
+"""`open_state`, `open_states`: reading states from another process than the one that runs their topology."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
+    from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
 
-__all__ = ["open_state"]
+__all__ = ["open_state", "open_states"]
 
 
 def open_state(
@@ -58,8 +59,57 @@ def open_state(
                 print(word, count)
     """
     from trident.runtime.reading.state_reader import StateReader
+
+    return StateReader(_declared(topology).graph(), _name(state), Config.of(conf, **settings))
+
+
+def open_states(
+    topology: TridentTopology | str,
+    *states: TridentState | str,
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> JointReader:
+    """Open several states of a topology, in whatever stores they are, to read them as of one committed batch.
+
+    Parameters
+    ----------
+    topology, states, conf, settings
+        As of `open_state`. The states are opaque.
+
+    Returns
+    -------
+    JointReader
+        A context manager with `read(function)`, `multi_get({state: keys})`, `to_dataframes(spark)` and `txid`.
+
+    Raises
+    ------
+    ConfigError
+        No state is named, or one twice.
+    TopologyError
+        There is no such topology, or it has no such state.
+    UnsupportedOperation
+        A state is not opaque, or in the memory of the process that runs the topology.
+    LogError, ForeignLogError
+        There is no log, or it is of another topology.
+
+    Examples
+    --------
+    ::
+
+        with trident.open_states("orders.py:topology", "revenue", "orders") as states:
+            found = states.multi_get({"revenue": ["oslo"], "orders": ["oslo"]})
+            print(found["revenue"], found["orders"], "after batch", states.txid)
+    """
+    from trident.runtime.reading.joint_reader import JointReader
+
+    return JointReader(_declared(topology).graph(), [_name(state) for state in states], Config.of(conf, **settings))
+
+
+def _declared(topology: TridentTopology | str) -> TridentTopology:
     from trident.runtime.reading.targets import load_topology
 
-    declared = load_topology(topology) if isinstance(topology, str) else topology
-    name = state if isinstance(state, str) else state.state_name
-    return StateReader(declared.graph(), name, Config.of(conf, **settings))
+    return load_topology(topology) if isinstance(topology, str) else topology
+
+
+def _name(state: TridentState | str) -> str:
+    return state if isinstance(state, str) else state.state_name

@@ -10,6 +10,7 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import RequestPlan
+from trident.runtime.reading.joint_reader import snapshots_of
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.state_reader import ForeignLog
@@ -100,14 +101,7 @@ class RequestStates:
         names = [name for name, node in self._plan.states.items() if not node.static]
         if self._log is None or not names:
             return
-        if len(names) == 1:
-            self._snapshots = {names[0]: self._log.now().snapshot(names[0])}
-            return
-        while True:  # no batch may be committed between two states
-            before = self._log.now().txid
-            self._snapshots = {name: self._log.now().snapshot(name) for name in names}
-            if self._log.now().txid == before:
-                return
+        self._snapshots = snapshots_of(self._log, names)
 
     def __call__(self, name: str) -> Any:
         """Return a state for a query function."""

@@ -37,7 +37,7 @@ from trident.state.txid import Snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_LISTING_ROUNDS = 5  # a listing takes longer than a read
+LISTING_ROUNDS = 5  # a listing takes longer than a read
 
 
 class StateView:
@@ -263,7 +263,7 @@ class StateView:
     def rows_at_once(self) -> list[Row]:
         """Return all rows as of one committed batch: the key's fields, then the value; only the value if there is no key."""
         try:
-            rows: list[Row] = self._retried(self._listing.at, _LISTING_ROUNDS)
+            rows: list[Row] = self._retried(self._listing.at, LISTING_ROUNDS)
         except StaleTransactionError as error:
             raise StateError(
                 f"list state {self._name!r} as of one batch: its topology commits batches faster than its keys can be listed. "

@@ -1,0 +1,153 @@
+"""JointReader: several states of a topology that another process runs, or ran, all as of one committed batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from trident.config import Config
+from trident.coordination.log_state import LogState
+from trident.errors import ConfigError, StaleTransactionError, StateError, UnsupportedOperation
+from trident.graph import Graph
+from trident.planner import make_plan
+from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
+from trident.runtime.reading.open_partitions import make_state
+from trident.runtime.reading.state_frames import columns_of
+from trident.runtime.reading.state_reader import ForeignLog
+from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.views import LISTING_ROUNDS, StateView
+from trident.state.kinds import StateType, kind_of
+from trident.state.txid import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+R = TypeVar("R")
+
+
+class _Now(Protocol):
+    def now(self) -> LogState: ...
+
+
+def snapshots_of(log: _Now, names: Sequence[str]) -> dict[str, Snapshot]:
+    """Return the point to read each state at, all of one batch: none is committed between two of them."""
+    while True:
+        before = log.now().txid
+        snapshots = {name: log.now().snapshot(name) for name in names}
+        if len(names) < 2 or log.now().txid == before:
+            return snapshots
+
+
+class JointReader:
+    """Reads several states through the log of their topology, all at one committed batch; never writes.
+
+    Made by `trident.open_states`. A context manager, for any thread; calls take turns. States must be opaque: values of
+    other kinds hold no value before, so two of them cannot be seen as of one batch beside a commit.
+
+    A read that two batches overtake is made again, at a newer batch, up to 100 times; then `StaleTransactionError` is raised.
+    Stores that do not belong to the log raise `StateReadError`.
+
+    Attributes
+    ----------
+    txid
+        The batch as of which the last call read; None before the first.
+    """
+
+    def __init__(self, graph: Graph, names: Sequence[str], config: Config) -> None:
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"open the states {list(names)} of {graph.name!r} together: name one or more, each once")
+        self.topology, self.names = graph.name, tuple(names)
+        self.txid: int | None = None
+        nodes = [graph.state(name) for name in names]
+        instead = "Read it there with running.state(name)"
+        self._plan, self._config = make_plan(graph), config
+        self._log = ForeignLog(graph.name, config, nodes, instead)
+        self._lock = threading.Lock()
+        self._snapshots: dict[str, Snapshot] = {}
+        self._views: dict[str, tuple[int, StateView]] = {}
+        try:
+            self._follow()
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, function: Callable[[Mapping[str, StateView]], R]) -> R:
+        """Call a function with the states by name, and return what it returns; all that it reads is of one batch.
+
+        It is called again if commits overtake it, so it should only read, and return values and no iterators. A state is
+        read as by `trident.open_state`: `multi_get(keys)`, `get()`, `get_tuples(prefix, limit)`.
+        """
+        return self._read(function, ROUNDS)
+
+    def multi_get(self, keys: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Read keys of some of the states: for each one value per key, in the order asked, None where absent."""
+        unknown = [name for name in keys if name not in self.names]
+        if unknown:
+            raise StateError(f"read the states {unknown} of {self.topology!r}: those opened are {list(self.names)}")
+        return self.read(lambda states: {name: states[name].multi_get(given) for name, given in keys.items()})
+
+    def to_dataframes(self, spark: SparkSession) -> dict[str, DataFrame]:
+        """Return each state as a DataFrame, all as of one batch; see `StateView.to_dataframe`."""
+        return self._read(
+            lambda states: {name: view.to_dataframe(spark) for name, view in states.items()}, LISTING_ROUNDS
+        )
+
+    def close(self) -> None:
+        """Close the connections to the stores and to the log."""
+        for _, view in self._views.values():
+            view.close()
+        self._views.clear()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"JointReader({self.topology!r}, {list(self.names)!r})"
+
+    def _read(self, function: Callable[[Mapping[str, StateView]], R], rounds: int) -> R:
+        def once() -> R:
+            self._snapshots = snapshots_of(self._log, self.names)
+            self._follow()
+            found = function({name: view for name, (_, view) in self._views.items()})
+            self.txid = self._snapshots[self.names[0]].txid
+            return found
+
+        with self._lock:
+            return read_in_rounds(once, _was_overtaken, None, rounds)
+
+    def _follow(self) -> None:
+        """Open the states; those to which a restart gave another number of partitions again."""
+        for name in self.names:
+            count = self._log.partitions(name)
+            opened = self._views.get(name)
+            if opened is not None and opened[0] == count:
+                continue
+            if opened is not None:
+                opened[1].close()
+            self._views[name] = count, self._opened(name, count)
+
+    def _opened(self, name: str, count: int) -> StateView:
+        node = self._plan.states[name]
+        instances = [make_state(self._plan, self._config, name, at, count, read_only=True) for at in range(count)]
+        kind = kind_of(instances[0], node.spec.factory)
+        if kind is not StateType.OPAQUE:
+            for one in instances:
+                one.close()
+            raise UnsupportedOperation(
+                f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
+                "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
+            )
+        now = self._log.now
+        return StateView(
+            instances, lambda: self._snapshots[name], name, lambda: now().snapshot(name),
+            check=StoreCheck(name, instances, now), columns=columns_of(node), free_keys=node.free_keys,
+        )  # fmt: skip
+
+
+def _was_overtaken(error: Exception) -> bool:
+    return isinstance(error, StaleTransactionError) or isinstance(error.__cause__, StaleTransactionError)
