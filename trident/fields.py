@@ -11,13 +11,13 @@ import decimal
 import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
 from trident.errors import TopologyError
 
-__all__ = ["Fields", "FieldsLike", "is_nested", "normal_type", "type_of_hint"]
+__all__ = ["Fields", "FieldsLike", "free_name", "is_nested", "normal_type", "type_of_hint"]
 
 FieldsLike = Union[str, Sequence[str], "Fields"]
 
@@ -150,6 +150,13 @@ def split_commas(text: str) -> list[str]:
             start = at + 1
     parts.append(text[start:])
     return [part for part in parts if part.strip()]
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: this one, with a `_` at its end for each time that it is."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def is_nested(type_: str | None) -> bool:

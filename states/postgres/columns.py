@@ -11,7 +11,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.postgres.options import MAX_NAME_BYTES, PostgresOptions
+from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type
 from trident.errors import CorruptValueError
-from trident.fields import normal_type
+from trident.fields import free_name, normal_type
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -119,7 +119,7 @@ class Column(NamedTuple):
     @property
     def quoted(self) -> str:
         """The name as SQL; with twice the percent sign, because every statement has arguments."""
-        return '"' + self.name.replace('"', '""').replace("%", "%%") + '"'
+        return identifier(self.name).replace("%", "%%")
 
     def parameter(self, name: str) -> str:
         """Return the parameter `name`, an array of its values, as SQL."""
@@ -249,7 +249,7 @@ class Columns:
         return [column.array(part) for column, part in parts]
 
     def _foreign(self, key: Sequence[Any], column: str) -> CorruptValueError:
-        known = ", ".join(f"{name} = {value}" for name, value in zip((TXID, ATTEMPT), (0, -1), strict=True))
+        known = ", ".join(f"{one.name} = {value}" for one, value in zip(self.own, (0, -1), strict=False))
         return CorruptValueError(
             f"read key {tuple(key)!r}: its row has no {column}, so another program wrote it. Delete the row; or, to count "
             f"on from its value, set {known}"
@@ -280,19 +280,13 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
     fields = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
     if conf.value_type is None or not fields:
         return "its keys and values have no declared type"
-    value = _column_of(_free_name(conf.value_field or "value", fields), conf.value_type, False)
+    name = free_name(conf.value_field or "value", [field for field, _ in fields])  # as the columns of a reader
+    value = _column_of(name, conf.value_type, False)
     made = [*(_column_of(field, type_, True) for field, type_ in fields), value]
     columns = [one for one in made if isinstance(one, Column)]
     if len(columns) < len(made):
         return next(one for one in made if isinstance(one, str))
     return Columns(kind, tuple(columns[:-1]), columns[-1])
-
-
-def _free_name(name: str, fields: Iterable[tuple[str, str]]) -> str:
-    """Return the name of the value, as the columns of the rows are named."""
-    while name in {field for field, _ in fields}:
-        name += "_"
-    return name
 
 
 def _column_of(field: str, type_: str, is_key: bool) -> Column | str:
@@ -392,5 +386,6 @@ def _of_json(value: Any, type_: pa.DataType) -> Any:
         return [_of_json(one, type_.value_type) for one in value]
     if pa.types.is_struct(type_):
         return {field.name: _of_json(value.get(field.name), field.type) for field in type_}
-    made: Callable[[Any], Any] = _unescaped if pa.types.is_string(type_) else float
-    return made(value) if pa.types.is_string(type_) or pa.types.is_floating(type_) else value
+    if pa.types.is_string(type_):
+        return _unescaped(value)
+    return float(value) if pa.types.is_floating(type_) else value

@@ -62,6 +62,11 @@ class PostgresOptions(ServerCalls, Account):
         return {name: value for name, value in given.items() if value is not None}
 
 
+def identifier(*names: str) -> str:
+    """Return a name as SQL, its schema first."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
 def table_name(prefix: str) -> str:
     """Return the name of a state's table: the prefix, with a hash replaces the end of a long one."""
     name = prefix.replace("\0", "%00").encode()

@@ -10,7 +10,7 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.connection import Session
-from states.postgres.options import PostgresOptions, table_name
+from states.postgres.options import PostgresOptions, identifier, table_name
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.interfaces import StateConf
 from trident.storekit import Puts, StoredRows, by_count, by_size
@@ -43,7 +43,7 @@ class PostgresRows(StoredRows):
     def __init__(self, options: PostgresOptions, conf: StateConf, what: str) -> None:
         names = [name for name in (options.schema, options.table or table_name(conf.prefix)) if name is not None]
         # Twice the percent sign, because every statement has arguments.
-        self._table = ".".join('"' + name.replace('"', '""').replace("%", "%%") + '"' for name in names)
+        self._table = identifier(*names).replace("%", "%%")
         self._options, self._session = options, Session(options, what, conf.read_only)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -70,7 +70,7 @@ class TypedRows(StoredRows):
         self._dead: bytes | None = None  # the sentinel that was found without its witness
 
     def names(self, keys: Sequence[Key]) -> list[Any]:
-        return list(self._columns.names(keys))
+        return self._columns.names(keys)
 
     def keys(self, names: Sequence[Any]) -> list[Key]:
         return list(names)
@@ -80,8 +80,8 @@ class TypedRows(StoredRows):
         at_most = sum(4 * max(map(len, text), default=0) for text in texts)
         if at_most <= self.max_key_bytes:
             return at_most, None
-        sizes = [sum(map(_size, key)) for key in names]
-        return max(sizes), names[sizes.index(max(sizes))]
+        name = max(names, key=_size_of)
+        return _size_of(name), name
 
     # ---- reads ----------------------------------------------------------------------------------------------------
 
@@ -294,6 +294,10 @@ def _sizes(array: Any) -> Any:
     if array.type not in ("large_string", "large_binary"):
         return 0
     return np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
+
+
+def _size_of(key: Key) -> int:
+    return sum(map(_size, key))
 
 
 def _size(part: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.columns import OWN, Column, Columns, listed
+from states.postgres.options import identifier
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection
 
@@ -43,8 +44,9 @@ class TypedTable:
     """
 
     def __init__(self, schema: str | None, table: str, columns: Columns, what: str, read_only: bool) -> None:
-        self.name, self.state = ".".join(map(_quoted, filter(None, (schema, table)))), table
-        self._sentinels = ".".join(map(_quoted, filter(None, (schema, f"{OWN}sentinels"))))
+        at = [] if schema is None else [schema]
+        self.name, self.state = identifier(*at, table), table
+        self._sentinels = identifier(*at, f"{OWN}sentinels")
         self._columns, self._what, self._read_only = columns, what, read_only
         self._is_known = False
 
@@ -152,7 +154,3 @@ class TypedTable:
 
     def _refused(self, found: str, advice: str) -> BackendError:
         return BackendError(f"open the table {self.name} of {self._what}: {found}; {advice}", retryable=False)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -31,12 +31,12 @@ SHOPS = ["oslo", "bergen", "tromsø"]
 class Orders:
     """Two states of each shop; every order is one euro, so that both hold the same number after each batch."""
 
-    def __init__(self, folder: Path, first: StateSpec, second: StateSpec) -> None:
+    def __init__(self, folder: Path, first: StateSpec, second: StateSpec, partitions: tuple[int, int] = (2, 3)) -> None:
         self.log_dir, self.spout = str(folder / "log"), FeederBatchSpout(ROWS)
         self.topology = TridentTopology("orders")
         orders = self.topology.new_stream("orders", self.spout).group_by("shop")
-        self.revenue = orders.persistent_aggregate(first, "euros", Sum(), "revenue").parallelism_hint(2)
-        self.sales = orders.persistent_aggregate(second, Count(), "sales").parallelism_hint(3)
+        self.revenue = orders.persistent_aggregate(first, "euros", Sum(), "revenue").parallelism_hint(partitions[0])
+        self.sales = orders.persistent_aggregate(second, Count(), "sales").parallelism_hint(partitions[1])
 
     def running(self) -> Any:
         return start(self.topology, "in_process", log_dir=self.log_dir)
@@ -143,14 +143,26 @@ def test_a_read_that_commits_overtake_is_made_again(orders: Orders) -> None:
             assert (calls, states.txid) == ([2, 4], 4)
 
 
-def test_other_partitions_after_a_restart_are_followed(orders: Orders) -> None:
+def test_a_read_within_a_read_is_refused(orders: Orders) -> None:
+    with orders.running() as running:
+        orders.spout.feed([("oslo", 1)])
+        running.process_all_available()
+    with orders.opened() as states:
+        with pytest.raises(StateError, match="within read.*Read the states that the function is given"):
+            states.read(lambda at: states.multi_get({"sales": ["oslo"]}))
+        assert states.multi_get({"sales": ["oslo"]}) == {"sales": [1]}
+
+
+def test_other_partitions_after_a_restart_are_followed(orders: Orders, tmp_path: Path) -> None:
+    specs = (DeltaState.opaque(str(tmp_path / "a")), DeltaState.opaque(str(tmp_path / "b")))
     with orders.running() as running:
         orders.spout.feed([(shop, 1) for shop in SHOPS])
         running.process_all_available()
     with orders.opened() as states:
         assert states.multi_get({"sales": SHOPS}) == {"sales": [1, 1, 1]}
-        with start(orders.topology, "in_process", log_dir=orders.log_dir) as running:
-            orders.spout.feed([(shop, 1) for shop in SHOPS])
+        again = Orders(tmp_path, *specs, partitions=(4, 1))
+        with again.running() as running:
+            again.spout.feed([(shop, 1) for shop in SHOPS])
             running.process_all_available()
         assert states.multi_get({"sales": SHOPS, "revenue": SHOPS}) == {"sales": [2, 2, 2], "revenue": [2, 2, 2]}
 

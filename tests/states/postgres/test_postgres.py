@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
 from states.postgres.options import table_name
 from states.postgres.sql_rows import PostgresRows
-from tests.harness.servers import Server
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
@@ -36,14 +34,6 @@ from trident.errors import (
 from trident.operations import Count, Split
 from trident.state import Sentinel, Snapshot, StateConf
 from trident.state.values import OpaqueValue
-
-
-@pytest.fixture
-def home(postgres_server: Server) -> Iterator[Home]:
-    home = Home(postgres_server)
-    yield home
-    home.close()
-
 
 # ---- what is stored --------------------------------------------------------------------------------------------------
 

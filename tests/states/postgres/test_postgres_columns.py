@@ -36,13 +36,6 @@ from trident.state.values import OpaqueValue
 from trident.testing import FencedMapContract, MapStateContract, SnapshottableContract
 
 
-@pytest.fixture
-def home(postgres_server: Server) -> Iterator[Home]:
-    home = Home(postgres_server)
-    yield home
-    home.close()
-
-
 def conf_of(home: Home, *keys: str, value: str = "bigint") -> StateConf:
     """Return the configuration of a state of counts by some fields, `name: type`, that no other test uses."""
     fields = tuple((field, type_) for field, _, type_ in (key.partition(": ") for key in keys or ("word: string",)))
@@ -394,6 +387,23 @@ def test_batches_without_rows_and_removals_keep_the_sentinel(home: Home) -> None
     writers[1].map_state.backing.multi_delete([("cow",)])  # from now on the key is of the other one
     commit(writers[0], fresh, 2, 0, {"calf": 1})
     assert rows_of(home, conf.prefix) == [("calf", 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [("opaque", "set trident_txid = 0, trident_attempt = -1"), ("transactional", "set trident_txid = 0")],
+)
+def test_the_advice_for_a_row_of_another_program_names_the_columns_that_there_are(
+    kind: str, known: str, home: Home
+) -> None:
+    conf = conf_of(home)
+    state = getattr(PostgresState, kind)(home.url).factory.make_state(conf, 0, 1)
+    commit(state, Log(), 1, 0, {"cow": 1})
+    home.sql(f"""INSERT INTO "{conf.prefix}" (word, count) VALUES ('the', 40)""")
+    with pytest.raises(CorruptValueError) as failure:
+        values(state, "the")
+    assert str(failure.value).endswith(known)
+    state.close()
 
 
 def test_a_row_of_another_program_is_refused_until_it_says_what_it_is(home: Home) -> None:

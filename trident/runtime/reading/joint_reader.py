@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from trident.config import Config
@@ -12,10 +13,8 @@ from trident.errors import ConfigError, StaleTransactionError, StateError, Unsup
 from trident.graph import Graph
 from trident.planner import make_plan
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
-from trident.runtime.reading.open_partitions import make_state
-from trident.runtime.reading.state_frames import columns_of
-from trident.runtime.reading.state_reader import ForeignLog
-from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.open_partitions import readers_of, view_of
+from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import LISTING_ROUNDS, StateView
 from trident.state.kinds import StateType, kind_of
 from trident.state.txid import Snapshot
@@ -32,10 +31,12 @@ class _Now(Protocol):
 
 def snapshots_of(log: _Now, names: Sequence[str]) -> dict[str, Snapshot]:
     """Return the point to read each state at, all of one batch: none is committed between two of them."""
+    if len(names) == 1:
+        return {names[0]: log.now().snapshot(names[0])}
     while True:
         before = log.now().txid
         snapshots = {name: log.now().snapshot(name) for name in names}
-        if len(names) < 2 or log.now().txid == before:
+        if log.now().txid == before:
             return snapshots
 
 
@@ -60,14 +61,14 @@ class JointReader:
         self.topology, self.names = graph.name, tuple(names)
         self.txid: int | None = None
         nodes = [graph.state(name) for name in names]
-        instead = "Read it there with running.state(name)"
         self._plan, self._config = make_plan(graph), config
-        self._log = ForeignLog(graph.name, config, nodes, instead)
-        self._lock = threading.Lock()
+        self._log = ForeignLog(graph.name, config, nodes, "Read it there with running.state(name)")
+        self._lock, self._is_reading = threading.RLock(), False
         self._snapshots: dict[str, Snapshot] = {}
-        self._views: dict[str, tuple[int, StateView]] = {}
+        self._followed: dict[str, FollowedView] = {}
         try:
-            self._follow()
+            for name in names:
+                self._followed[name] = FollowedView(self._log, name, partial(self._opened, name))
         except BaseException:
             self.close()
             raise
@@ -95,9 +96,8 @@ class JointReader:
 
     def close(self) -> None:
         """Close the connections to the stores and to the log."""
-        for _, view in self._views.values():
-            view.close()
-        self._views.clear()
+        for followed in self._followed.values():
+            followed.view.close()
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -112,41 +112,34 @@ class JointReader:
     def _read(self, function: Callable[[Mapping[str, StateView]], R], rounds: int) -> R:
         def once() -> R:
             self._snapshots = snapshots_of(self._log, self.names)
-            self._follow()
-            found = function({name: view for name, (_, view) in self._views.items()})
+            found = function({name: followed.current() for name, followed in self._followed.items()})
             self.txid = self._snapshots[self.names[0]].txid
             return found
 
         with self._lock:
-            return read_in_rounds(once, _was_overtaken, None, rounds)
+            if self._is_reading:
+                raise StateError(
+                    f"read states of {self.topology!r} within read(): this would be of another batch. Read the states that the "
+                    "function is given"
+                )
+            self._is_reading = True
+            try:
+                return read_in_rounds(once, _was_overtaken, None, rounds)
+            finally:
+                self._is_reading = False
 
-    def _follow(self) -> None:
-        """Open the states; those to which a restart gave another number of partitions again."""
-        for name in self.names:
-            count = self._log.partitions(name)
-            opened = self._views.get(name)
-            if opened is not None and opened[0] == count:
-                continue
-            if opened is not None:
-                opened[1].close()
-            self._views[name] = count, self._opened(name, count)
-
-    def _opened(self, name: str, count: int) -> StateView:
-        node = self._plan.states[name]
-        instances = [make_state(self._plan, self._config, name, at, count, read_only=True) for at in range(count)]
-        kind = kind_of(instances[0], node.spec.factory)
+    def _opened(self, name: str, partitions: int) -> StateView:
+        readers = readers_of(self._plan, self._config, name, partitions)
+        kind = kind_of(readers[0], self._plan.states[name].spec.factory)
         if kind is not StateType.OPAQUE:
-            for one in instances:
+            for one in readers:
                 one.close()
             raise UnsupportedOperation(
                 f"state {name!r} is {'of no declared kind' if kind is None else kind.value}: it shows its latest "
                 "writes, and not those of one batch. Open it alone with open_state, or declare it opaque"
             )
-        now = self._log.now
-        return StateView(
-            instances, lambda: self._snapshots[name], name, lambda: now().snapshot(name),
-            check=StoreCheck(name, instances, now), columns=columns_of(node), free_keys=node.free_keys,
-        )  # fmt: skip
+        log = self._log.now
+        return view_of(self._plan, name, readers, lambda: self._snapshots[name], log, now=lambda: log().snapshot(name))
 
 
 def _was_overtaken(error: Exception) -> bool:

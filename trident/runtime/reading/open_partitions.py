@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trident.config import Config
@@ -51,23 +51,26 @@ def open_view(
     """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
     plan = make_plan(graph)
     graph.state(name)
-    return view_of(plan, config, name, partitions or plan.partitions.get(name, 1), snapshot, log)
+    instances = readers_of(plan, config, name, partitions or plan.partitions.get(name, 1))
+    return view_of(plan, name, instances, snapshot, log)
+
+
+def readers_of(plan: Plan, config: Config, name: str, partitions: int) -> list[State]:
+    """Open all partitions of a state of a plan, for reading."""
+    return [make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)]
 
 
 def view_of(
     plan: Plan,
-    config: Config,
     name: str,
-    partitions: int,
+    readers: Sequence[State],
     snapshot: Callable[[], Snapshot],
     log: Callable[[], LogState] | None = None,
     gate: CommitGate | None = None,
+    now: Callable[[], Snapshot] | None = None,
 ) -> StateView:
-    """Open all partitions of a state of a plan as one view; parameters as of `StateView` and `StoreCheck`."""
-    instances = [
-        make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)
-    ]
-    check = None if log is None else StoreCheck(name, instances, log)
+    """Return all partitions of a state of a plan as one view; parameters as of `StateView` and `StoreCheck`."""
+    check = None if log is None else StoreCheck(name, readers, log)
     node = plan.states[name]
     columns, free = columns_of(node), node.free_keys
-    return StateView(instances, snapshot, name, gate=gate, check=check, columns=columns, free_keys=free)
+    return StateView(readers, snapshot, name, now, gate=gate, check=check, columns=columns, free_keys=free)

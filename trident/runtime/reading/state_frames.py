@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trident.arrow import arrow_type, python_of
 from trident.errors import StateError
-from trident.fields import Fields
+from trident.fields import Fields, free_name
 from trident.graph import StateNode
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ def columns_of(state: StateNode) -> Fields:
     The value has the name that the aggregate's output was given, `value` where an updater decides what it is; with a `_` at
     its end if a field of the key has that name.
     """
-    keys, value = state.key_fields, state.value.names[0] if len(state.value) else "value"
-    while value in keys.names:
-        value += "_"
+    keys, named = state.key_fields, state.value.names[0] if len(state.value) else "value"
+    value = free_name(named, keys.names)
     return Fields.of([*keys.names, value], [*keys.types, state.value.types[0] if len(state.value) else None])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from trident.config import Config
@@ -31,12 +31,13 @@ class StateReader:
         self._graph, self._config = graph, config
         self._log = ForeignLog(graph.name, config, [graph.state(name)], f'Read it there with running.state("{name}")')
         self._lock = threading.Lock()
-        self._view, self._partitions = self._opened()
+        self._followed = FollowedView(self._log, name, self._opened)
 
     @property
     def txid(self) -> int:
         """The batch whose state the last call read; for a new reader the last committed one."""
-        return self._log.now().txid if self._view.txid is None else self._view.txid
+        txid = self._followed.view.txid
+        return self._log.now().txid if txid is None else txid
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same batch: one entry per key, in the order asked, None where absent.
@@ -63,7 +64,7 @@ class StateReader:
 
     def close(self) -> None:
         """Close the connections to the store and to the log."""
-        self._view.close()
+        self._followed.view.close()
         self._log.close()
 
     def __enter__(self) -> Self:
@@ -76,18 +77,13 @@ class StateReader:
         return f"StateReader({self.topology!r}, {self.name!r})"
 
     def _current(self) -> StateView:
-        """Return the view; make a new one if a restart gave the state another number of partitions."""
         with self._lock:
             self._log.now()
-            if self._log.partitions(self.name) != self._partitions:
-                self._view.close()
-                self._view, self._partitions = self._opened()
-            return self._view
+            return self._followed.current()
 
-    def _opened(self) -> tuple[StateView, int]:
-        log, name, count = self._log, self.name, self._log.partitions(self.name)
-        view = open_view(self._graph, self._config, name, lambda: log.now().snapshot(name), count, log.now)
-        return view, count
+    def _opened(self, partitions: int) -> StateView:
+        log, name = self._log, self.name
+        return open_view(self._graph, self._config, name, lambda: log.now().snapshot(name), partitions, log.now)
 
 
 class ForeignLog:
@@ -128,6 +124,36 @@ class ForeignLog:
         """Return the number of partitions of a state, as of the latest `now`."""
         layout = self._log.layouts.get(state)
         return 1 if layout is None else layout[0]
+
+
+class FollowedView:
+    """The view of a state; a new one if a restart gave the state another number of partitions. For one thread at a time.
+
+    Parameters
+    ----------
+    log
+        Asked for the number of partitions, as of its latest `now`.
+    opened
+        Opens the state with a number of partitions.
+
+    Attributes
+    ----------
+    view
+        The latest one.
+    """
+
+    def __init__(self, log: ForeignLog, name: str, opened: Callable[[int], StateView]) -> None:
+        self._log, self._name, self._opened = log, name, opened
+        self._partitions = log.partitions(name)
+        self.view = opened(self._partitions)
+
+    def current(self) -> StateView:
+        """Return the view of the partitions that there are now."""
+        partitions = self._log.partitions(self._name)
+        if partitions != self._partitions:
+            self.view.close()
+            self.view, self._partitions = self._opened(partitions), partitions
+        return self.view
 
 
 def log_place(topology: str, config: Config) -> str:

@@ -26,7 +26,7 @@ from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
 from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.reading.open_partitions import make_state, view_of
+from trident.runtime.reading.open_partitions import make_state, readers_of, view_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
@@ -90,7 +90,8 @@ class OpenedTopology:
         if name not in self._views:
             log, count = self.log, plan.partitions.get(name, 1)
             snapshot = lambda: log.state.snapshot(name)  # noqa: E731
-            self._views[name] = view_of(plan, self.config, name, count, snapshot, lambda: log.state, self.gate)
+            readers = readers_of(plan, self.config, name, count)
+            self._views[name] = view_of(plan, name, readers, snapshot, lambda: log.state, self.gate)
             self.closers.add("views", self._views[name].close)
         return self._views[name]
 
