@@ -98,6 +98,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"random topologies: {sum(count for count, _ in drawn)} cases, seed {seeds}")
 
 
+@pytest.fixture(autouse=True)
+def _paths() -> Iterator[None]:
+    """Leave the process's paths as they are: a topology that is loaded adds its folder to them."""
+    path, inherited = [*sys.path], os.environ.get("PYTHONPATH")
+    yield
+    sys.path[:] = path
+    if inherited is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = inherited
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from trident.spark.session import spark_session

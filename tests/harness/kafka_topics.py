@@ -8,12 +8,13 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 __all__ = ["Record", "Topics"]
 
 _LIMIT_S = 60.0
+_ELECTING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _numbers = itertools.count(1)
 
 
@@ -85,8 +86,9 @@ class Topics:
             answers = self.admin.list_offsets(asked, isolation_level=level)
             try:
                 return [answers[one].result(_LIMIT_S).offset for one in asked]
-            except KafkaException as error:  # of a topic that was just made the client may know no leader yet
-                if not error.args[0].retriable() or time.monotonic() > deadline:
+            except KafkaException as error:  # the client may not know the leader yet, nor a broker that it was elected
+                told: KafkaError = error.args[0]
+                if not (told.retriable() or told.code() in _ELECTING) or time.monotonic() > deadline:
                     raise
                 self.admin.list_topics(timeout=_LIMIT_S)  # has it learn of the leader
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import subprocess
 import sys
 import zipfile
@@ -21,13 +20,6 @@ from trident.cluster.code.topology_package import make_package
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster_errors import BadPackage, RequirementsFailed
 from trident.topology import TridentTopology
-
-
-@pytest.fixture(autouse=True)
-def paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave this process's paths as they are: a topology that is loaded adds to them."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 class Fetching:
