@@ -202,6 +202,14 @@ def test_memcached(pip_install: Callable[..., Environment], tmp_path: Path, memc
     assert run_words(pip_install("memcached"), tmp_path, state) == "[2]\n"
 
 
+@pytest.mark.soak
+def test_sketches(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    counting = "CountDistinct('w', approximate=True).fields_of('n', Fields('w: string'))"
+    program = f"from trident import Fields; from trident.operations import CountDistinct; {counting}"
+    environment = pip_install("sketches")
+    environment.run(environment.python, "-c", program, cwd=tmp_path)
+
+
 @pytest.mark.server
 @pytest.mark.soak
 def test_postgres(pip_install: Callable[..., Environment], tmp_path: Path, postgres_server: Server) -> None:

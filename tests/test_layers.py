@@ -127,6 +127,7 @@ LAYERS = (
             "trident.runtime.running",
             "trident.runtime.query.foreach_batch",
             "states.memory",
+            "datasketches",
         ),
     ),
     Layer(("trident.http.strangers", "trident.http.plain_json")),

@@ -43,7 +43,7 @@ def exactly_once(
         The columns of the key; none: one value for all rows.
     aggregate, of, value
         The aggregator, the columns that it is given, and the name of its result: `aggregate=Sum(), of="euros",
-        value="total"`.
+        value="total"`. Or several by name, `aggregate={"revenue": Sum("euros"), "orders": Count()}, value="sales"`.
     schema
         The columns and their types, as `orders.schema` or `"shop: string, euros: bigint"`. Without it they are those of the
         first batch; with it, states can be read and `explain()` asked before.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
+from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
 from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.repartitioning import Repartitioning, Resourceful, with_cpu, with_memory
@@ -45,6 +45,7 @@ from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.names import spread, step_label
+from trident.operations.several import Several
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
 from trident.state.interfaces import StateFactory, StateSpec
@@ -162,7 +163,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     ) -> TridentState:
         """Keep one aggregate of the whole stream in a snapshottable state: `(state, [in,] aggregator, out)`.
 
-        A combiner writes in every batch, with `zero()` for an empty one; a reducer only if there are tuples.
+        A combiner writes in every batch, with `zero()` for an empty one; a reducer only if there are tuples. Several
+        combiners by name are one value, a struct: see `GroupedStream.persistent_aggregate`.
         `state_name` is the stream's label (`name`) or the output field unless given.
         """
         return self._aggregate(Fields(), False, state, args, state_name)
@@ -281,6 +283,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
         spec = spec_of(state)
+        if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate"):
+            return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name)
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
         refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
@@ -292,12 +296,17 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         output = aggregate_type(aggregator, inputs, out, self.get_name())
         if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
             raise TopologyError(f"stream {self.get_name()!r}: a combiner takes one field, got {list(inputs.names)}")
+        return self._persisted(spec, Aggregation(group, grouped, inputs, aggregator, output, combines), name)
+
+    def _persisted(self, spec: StateSpec, aggregation: Aggregation, name: str | None) -> TridentState:
+        group, output = aggregation.group, aggregation.output
         fields = group.concat(output, self.get_name())
         state_name = name or self._label or output.names[0]
         declared = self._topology._add_state(state_name, spec, key_fields=group, value=output)
-        aggregation = Aggregation(group, grouped, inputs, aggregator, output, combines)
-        label = step_label("aggregate", aggregator, state_name)
-        node = self._child(label, PersistNode, fields, state=state_name, inputs=inputs, aggregation=aggregation)
+        label = step_label("aggregate", aggregation.aggregator, state_name)
+        node = self._child(
+            label, PersistNode, fields, state=state_name, inputs=aggregation.inputs, aggregation=aggregation
+        )
         return TridentState(self._topology, declared, node)
 
     def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
@@ -350,9 +359,10 @@ class GroupedStream(Windowing[Stream]):
     def aggregate(self, *args: Any) -> Stream:
         """Aggregate each key of the batch: `([in,] aggregator, out)`; gives the grouping fields and the result.
 
-        A combiner is aggregated in each partition first. An empty batch gives nothing.
+        A combiner is aggregated in each partition first. An empty batch gives nothing. Several combiners by name give a
+        field each.
         """
-        return declare(self._stream, self._group, [member_of(self._stream, args, "aggregate")], full=True)
+        return self._stream._aggregated(self._group, args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Stream]:
         """Begin several aggregators over the same tuples of each key, as `Stream.chained_agg`."""
@@ -365,6 +375,11 @@ class GroupedStream(Windowing[Stream]):
 
         The key is the tuple of the grouping fields' values. A combiner is aggregated in the tasks first; a reducer
         sees every tuple where the state is. `new_values_stream()` gives the grouping fields and the new value.
+
+        Several combiners by name, `(state, {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros")}[, out])`, are
+        one value: a struct with a field for each, and fields for what an aggregate must remember, as `mean_sum` and
+        `mean_count`. `new_values_stream()` then gives the grouping fields and the results by their names. The state is
+        called `state_name`, `out`, or "aggregates".
         """
         return self._stream._aggregate(self._group, True, state, args, state_name)
 
@@ -429,7 +444,10 @@ class TridentState(TridentNames):
             raise TopologyError(
                 f"state {self.state_name!r} gives no new values: name the updater's output fields in partition_persist"
             )
-        return Stream(self._topology, self._node)
+        new, node = Stream(self._topology, self._node), self._node
+        if isinstance(node, PersistNode) and node.aggregation and isinstance(node.aggregation.aggregator, Several):
+            return results(new, node.aggregation.aggregator, node.aggregation.output.names[0])
+        return new
 
     def __repr__(self) -> str:
         return f"TridentState({self.state_name!r})"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type
 from trident.errors import CorruptValueError
-from trident.fields import free_name, normal_type
+from trident.fields import Fields, free_name, normal_type, split_commas
+from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -32,6 +33,8 @@ from trident.state.values import OpaqueValue, TransactionalValue
 OWN = "trident_"
 """What the names of the framework's own columns and tables begin with."""
 TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
+NULL = f"{OWN}null"
+"""True where a value of several columns is null; where only they are, it is false."""
 _OF_KIND = {
     StateType.OPAQUE: (TXID, ATTEMPT, BEFORE),
     StateType.TRANSACTIONAL: (TXID,),
@@ -41,6 +44,7 @@ _STORED: dict[StateType, type[tuple[Any, ...]]] = {
     StateType.OPAQUE: OpaqueValue,
     StateType.TRANSACTIONAL: TransactionalValue,
 }
+_ENCODED = "encoded"  # in place of a declared type: any value, as bytes of the codec
 _SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
 
@@ -128,6 +132,8 @@ class Column(NamedTuple):
 
     def array(self, values: Sequence[Any]) -> Any:
         """Return values as an Arrow array; an error names the column and the value."""
+        if self.declared == _ENCODED:
+            return pa.array([None if one is None else encode(one) for one in values], self.form.arrow)
         if self.form.sql == "jsonb":
             plain = array_of(self.name, arrow_type(self.declared), values).to_pylist()
             texts = [
@@ -141,6 +147,8 @@ class Column(NamedTuple):
 
     def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
+        if self.declared == _ENCODED:
+            return decode_found(values, None)
         if self.declared == "string":
             return list(map(_unescaped, values)) if _ESCAPE in "".join(filter(None, values)) else values
         if self.declared == "timestamp":
@@ -161,30 +169,45 @@ class Columns:
     ----------
     kind
         What the state stores for each key.
-    keys, value
-        The fields of the key and that of the value.
+    keys, values
+        The fields of the key and that of the value, or those of a value that is a struct.
+    is_struct
+        Whether a value is a struct of plain fields: each is a column. The value before is one column, and encoded.
     """
 
     kind: StateType
     keys: tuple[Column, ...]
-    value: Column
+    values: tuple[Column, ...]
+    is_struct: bool = False
 
     @cached_property
     def own(self) -> tuple[Column, ...]:
         """The framework's columns, in the order of the fields of what is stored."""
         made = {name: Column(name, _BIGINT, "bigint") for name in (TXID, ATTEMPT)}
-        made[BEFORE] = self.value._replace(name=BEFORE)
+        made[BEFORE] = self.values[0]._replace(name=BEFORE)
+        if self.is_struct:
+            made[BEFORE] = Column(BEFORE, _FORMS["binary"], _ENCODED)
         return tuple(made[name] for name in _OF_KIND[self.kind])
+
+    @property
+    def ours(self) -> set[str]:
+        """The names of the columns that no owner of the table knows of."""
+        return {column.name for column in self.all if column.name.startswith(OWN)}
+
+    @cached_property
+    def _value(self) -> tuple[Column, ...]:
+        """The columns of a value."""
+        return (*self.values, *((Column(NULL, _FORMS["boolean"], "boolean"),) if self.is_struct else ()))
 
     @cached_property
     def all(self) -> tuple[Column, ...]:
         """All columns, in the order of the table."""
-        return (*self.keys, self.value, *self.own)
+        return (*self.keys, *self._value, *self.own)
 
     @cached_property
     def read(self) -> tuple[Column, ...]:
         """The columns of a read or a write: the key, then the fields of what is stored, in their order."""
-        return (*self.keys, *self.own, self.value)
+        return (*self.keys, *self.own, *self._value)
 
     def names(self, keys: Sequence[Key]) -> list[Key]:
         """Return keys in their one form.
@@ -234,6 +257,9 @@ class Columns:
         loaded = [column.loaded(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
         width = len(self.keys)
         keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
+        if self.is_struct:
+            last = len(self.own)
+            fields = [*fields[:last], self._structs(fields[last:])]
         made = _STORED.get(self.kind)
         if made is None:
             return dict(zip(keys, fields[0], strict=True))
@@ -244,9 +270,19 @@ class Columns:
 
     def given(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
         """Return keys and what is stored for them as an Arrow array for each column of `read`."""
-        fields = zip(*values, strict=True) if self.kind in _STORED else [values]
+        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in _STORED else [values]
+        if self.is_struct:
+            structs = fields.pop()
+            fields += [[None if one is None else one[column.name] for one in structs] for column in self.values]
+            fields.append([one is None for one in structs])
         parts = zip(self.read, [*zip(*keys, strict=True), *fields], strict=True)
         return [column.array(part) for column, part in parts]
+
+    def _structs(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        *parts, nulls = columns
+        names = [column.name for column in self.values]
+        made: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+        return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def _foreign(self, key: Sequence[Any], column: str) -> CorruptValueError:
         known = ", ".join(f"{one.name} = {value}" for one, value in zip(self.own, (0, -1), strict=False))
@@ -280,13 +316,26 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
     fields = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
     if conf.value_type is None or not fields:
         return "its keys and values have no declared type"
-    name = free_name(conf.value_field or "value", [field for field, _ in fields])  # as the columns of a reader
-    value = _column_of(name, conf.value_type, False)
-    made = [*(_column_of(field, type_, True) for field, type_ in fields), value]
-    columns = [one for one in made if isinstance(one, Column)]
-    if len(columns) < len(made):
-        return next(one for one in made if isinstance(one, str))
-    return Columns(kind, tuple(columns[:-1]), columns[-1])
+    names = [field for field, _ in fields]
+    value = _column_of(free_name(conf.value_field or "value", names), conf.value_type, False)  # named as by a reader
+    parts = _fields_of(conf.value_type, names)
+    made = [*(_column_of(field, type_, True) for field, type_ in fields), *(parts or [value])]
+    for one in made:
+        if isinstance(one, str):
+            return one
+    columns = cast("tuple[Column, ...]", tuple(made))
+    return Columns(kind, columns[: len(fields)], columns[len(fields) :], is_struct=bool(parts))
+
+
+def _fields_of(type_: str, keys: Sequence[str]) -> list[Column | str]:
+    """Return a column for each field of a struct; none if it is no struct, or one of them cannot be a column of its own."""
+    type_ = normal_type(type_)
+    if not type_.startswith("struct<"):
+        return []
+    fields = Fields(split_commas(type_[len("struct<") : -1]))
+    made = [_column_of(name, declared or "", False) for name, declared in zip(fields.names, fields.types, strict=True)]
+    is_plain = all(isinstance(one, Column) for one in made) and not set(fields.names) & set(keys)
+    return made if is_plain else []
 
 
 def _column_of(field: str, type_: str, is_key: bool) -> Column | str:

@@ -90,7 +90,7 @@ class TypedTable:
             column: ' COLLATE "C"' for column in keys if column.form.sql == "text"
         }  # no upgrade of the system changes it
         types = [f"{column.quoted} {column.form.sql}{texts.get(column, '')}{rest}" for column in keys]
-        types += [f"{column.quoted} {column.form.sql}" for column in (self._columns.value, *self._columns.own)]
+        types += [f"{column.quoted} {column.form.sql}" for column in self._columns.all[len(keys) :]]
         statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
         for each in (statement.replace("{nulls}", "" if is_old else " NULLS NOT DISTINCT"), _SENTINELS):
             with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
@@ -116,7 +116,7 @@ class TypedTable:
                 raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
 
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
-        own, keys = {column.name for column in self._columns.own}, {column.name for column in self._columns.keys}
+        own, keys = self._columns.ours, {column.name for column in self._columns.keys}
         is_completed = own and own.isdisjoint(found) and keys.isdisjoint(missing) and not self._was_written(connection)
         if missing and not is_completed:
             there = f"its columns are {', '.join(found)}"
@@ -124,7 +124,11 @@ class TypedTable:
                 f"it has no column {', '.join(missing)}", f"{there}; give another table, or restore what is missing"
             )
         for name, (_, is_not_null, is_filled, _) in found.items():
-            if name not in own | keys | {self._columns.value.name} and is_not_null and not is_filled:
+            if (
+                name not in own | keys | {column.name for column in self._columns.values}
+                and is_not_null
+                and not is_filled
+            ):
                 raise self._refused(f"it has {name} NOT NULL without a default", "give the column a default")
 
     def _add(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:

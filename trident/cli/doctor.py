@@ -85,6 +85,7 @@ EXTRAS = {
     "rabbitmq": Extra({"pika": "pika"}, ("RabbitMQSpout",)),
     "zookeeper": Extra({"kazoo": "kazoo.client"}, more="a log or a cluster in ZooKeeper"),
     "object-store": Extra({"obstore": "obstore"}, more="a log in an object store"),
+    "sketches": Extra({"datasketches": "datasketches"}, more="CountDistinct(approximate=True)"),
     "drpc": Extra(_HTTP, more="requests over HTTP"),
     "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
     "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
-from trident.graph import AggregateNode, Member, RepartitionNode, Routing
+from trident.graph import AggregateNode, Member, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields, refuse_missing_output
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
+from trident.operations.expression_types import type_of
+from trident.operations.expressions import col
 from trident.operations.names import merging_member, step_label
+from trident.operations.several import Several, WideAggregator, results_of, several, value_of
 from trident.roles import has
 
 if TYPE_CHECKING:
@@ -36,9 +39,9 @@ class Aggregating(StreamBase):
 
         A combiner is aggregated in each partition first, and its results are combined; a reducer or an `Aggregator`
         sees all tuples in one partition. An empty batch gives what the aggregator makes of nothing: one tuple `[0]` of
-        `Count`.
+        `Count`. Several combiners by name, as `{"n": Count(), "mean": Avg("euros")}`, give a field each.
         """
-        return declare(self, None, [member_of(self, args, "aggregate")], full=True)
+        return self._aggregated(None, args)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer[Self]:
         """Begin several aggregators over the same tuples: `.aggregate(...)`, again and again, then `.chain_end()`."""
@@ -65,6 +68,14 @@ class Aggregating(StreamBase):
     def max(self, comparator: Callable[[Any, Any], int]) -> Self:
         """Keep the greatest tuple of each partition, by a comparator of tuples; of equal ones the last."""
         return self._keep_one(MaxWithComparator(comparator), "max")
+
+    def _aggregated(self, group: Fields | None, args: Sequence[Any]) -> Self:
+        """Add a full aggregate, of one aggregator or of several by name."""
+        named = by_name(self, args, "aggregates", "aggregate")
+        if named is None:
+            return declare(self, group, [member_of(self, args, "aggregate")], full=True)
+        made = declare(self, group, [Member(*named, combines=True)], full=True)
+        return results(made, named[1], named[2].names[0])
 
     def _by(self, field: str, aggregator: MinWithComparator) -> Self:
         label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
@@ -116,6 +127,30 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
                 "not of both"
             )
         return ChainedAggregatorDeclarer(self._stream, self._group, [*self._members, (full, member)])
+
+
+def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str) -> tuple[Fields, Several, Fields] | None:
+    """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others.
+
+    Returns what is read, the aggregator, and its output field, which is called `value` if `out` does not say it.
+    """
+    if not any(isinstance(one, (Mapping, WideAggregator)) for one in args):
+        return None
+    inputs, given, out = stream._operation_args(args)
+    if isinstance(given, WideAggregator):
+        refuse_missing_output(call, given, out, stream.get_name())
+    name = value if out is None else out.names[0]
+    aggregates = given if isinstance(given, Mapping) else {name: (inputs, given)}
+    made = several(aggregates, stream.fields, stream.get_name(), aggregate_type)
+    read = dict.fromkeys(name for part in made.parts for name in part.inputs.names)
+    return stream._select(list(read)), made, value_of(made, name)
+
+
+def results(stream: S, aggregator: Several, value: str) -> S:
+    """Return a stream that has the results of several aggregates each as a field, in place of their value."""
+    columns = {name: col(name) for name in stream.fields.names if name != value} | results_of(aggregator, value)
+    types = [type_of(one, stream.fields, stream.get_name()) for one in columns.values()]
+    return stream._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
 
 
 def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:

@@ -46,6 +46,7 @@ from trident.operations.interfaces import (
     TridentOperationContext,
 )
 from trident.operations.metrics import Counter
+from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (
@@ -58,9 +59,12 @@ from trident.operations.windows import (
 
 __all__ = [
     "Aggregator",
+    "ArgMax",
+    "ArgMin",
     "ArrowFilter",
     "ArrowFunction",
     "Assembly",
+    "Avg",
     "BaseAggregator",
     "BaseFilter",
     "BaseFunction",
@@ -68,10 +72,12 @@ __all__ = [
     "BaseOperation",
     "BaseQueryFunction",
     "BaseStateUpdater",
+    "Collect",
     "CombinerAggregator",
     "Consumer",
     "Count",
     "CountAsAggregator",
+    "CountDistinct",
     "Counter",
     "Debug",
     "Equals",
@@ -98,8 +104,10 @@ __all__ = [
     "SlidingDurationWindow",
     "SnapshotGet",
     "Split",
+    "StdDev",
     "StringLength",
     "Sum",
+    "TopN",
     "TridentOperationContext",
     "TrueFilter",
     "TumblingCountWindow",

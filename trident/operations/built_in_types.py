@@ -59,19 +59,25 @@ def _check_last(aggregator: Last, inputs: Fields, stream: str) -> None:
         raise TopologyError(f"stream {stream!r}: {name} cannot order by {by!r}, which is {inputs.type_of(by)}")
 
 
-def _sum_type(type_: str | None, name: str, stream: str) -> str:
+def total_type(type_: str | None) -> str | None:
+    """Return the type of a sum of numbers of a type; None if they are none."""
     if type_ in ("tinyint", "smallint", "int", "bigint"):
         return "bigint"
     if type_ in ("float", "double"):
         return "double"
     if type_ is not None and type_.startswith("decimal"):
         return "decimal(38," + (type_.rstrip(")").split(",") + ["0"])[1] + ")"
-    raise TopologyError(f"stream {stream!r}: Sum needs a number, but field {name!r} is {type_}")
+    return None
 
 
 def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
     if isinstance(aggregator, Sum):
-        return _sum_type(inputs.types[0], inputs.names[0], stream)
+        total = total_type(inputs.types[0])
+        if total is None:
+            raise TopologyError(
+                f"stream {stream!r}: Sum needs a number, but field {inputs.names[0]!r} is {inputs.types[0]}"
+            )
+        return total
     if isinstance(aggregator, Min):
         return inputs.types[0]
     if isinstance(aggregator, Last):

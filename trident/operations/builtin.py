@@ -97,7 +97,15 @@ class Sum(CombinerAggregator[Any]):
     fit it. Declare the output `double` or a wide `decimal` where sums may become large.
 
     Different from Storm: None counts as nothing (Storm fails on it), and float is not cut to whole numbers.
+
+    Parameters
+    ----------
+    field
+        What is summed, where it is not named before the aggregator: `Sum("euros")` is `"euros", Sum()`.
     """
+
+    def __init__(self, field: str | None = None) -> None:
+        self.of = () if field is None else (field,)
 
     def init(self, tuple: TridentTuple) -> Any:
         return 0 if tuple[0] is None else tuple[0]
@@ -115,7 +123,10 @@ class Sum(CombinerAggregator[Any]):
 
 
 class Min(CombinerAggregator[Any]):
-    """The smallest value of one field; None and NaN are skipped (all NaN gives NaN)."""
+    """The smallest value of one field; None and NaN are skipped (all NaN gives NaN). `field`: as of `Sum`."""
+
+    def __init__(self, field: str | None = None) -> None:
+        self.of = () if field is None else (field,)
 
     def init(self, tuple: TridentTuple) -> Any:
         return tuple[0]

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, type_of_hint
+from trident.fields import Fields, split_commas, type_of_hint
 from trident.operations.expressions import Expression
 
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -138,6 +138,16 @@ def _family(type_: str) -> str:
     return "number" if type_ in _NUMBERS else "decimal" if type_.startswith("decimal") else type_
 
 
+def _field(types: Types, options: Options) -> str:
+    (type_,), (name,) = types, options
+    if not type_.startswith("struct<"):
+        raise _MistypedError("field takes a struct")
+    fields = Fields(split_commas(type_[len("struct<") : -1]))
+    if name not in fields:
+        raise _MistypedError(f"there is no field {name!r}; there are {', '.join(fields.names)}")
+    return str(fields.type_of(name))
+
+
 def _explode(types: Types, options: Options) -> str:
     raise _MistypedError("explode stands for a whole column of select, not inside of another expression")
 
@@ -170,6 +180,7 @@ _RULES: dict[str, Callable[[Types, Options], str]] = {
     "split": _of_text("split", "array<string>"),
     "cast": _cast,
     "explode": _explode,
+    "field": _field,
     "coalesce": lambda types, options: _common("coalesce", types),
     "if_else": _if_else,
 }

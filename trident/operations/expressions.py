@@ -168,6 +168,10 @@ class Expression:
             raise TopologyError("split needs a separator of at least one character")
         return Expression("split", (self,), (separator,))
 
+    def field(self, name: str) -> Expression:
+        """One field of a struct; null where the struct is."""
+        return Expression("field", (self,), (_text("field", name),))
+
     def explode(self) -> Expression:
         """Each element of an array in a tuple of its own, for one column of `select`; an empty or null one drops it."""
         return Expression("explode", (self,))

@@ -12,6 +12,7 @@ from trident.fields import Fields, split_commas
 from trident.graph import Member
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
 from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
+from trident.operations.several import Several
 from trident.roles import has
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -22,6 +23,8 @@ def operation_name(operation: Any) -> str:
     """Return the name of an operation's class, with its order if it has one, or of the plain function that it is."""
     if isinstance(operation, MergedCombiner):
         return operation_name(operation.combiner)
+    if isinstance(operation, Several):
+        return operation.name
     if isinstance(operation, StructQuery):
         return operation_name(operation.query)
     if isinstance(operation, Last) and operation.by is not None:
@@ -94,13 +97,15 @@ class StructQuery(BaseQueryFunction[Any, Any]):
 
 
 def spread(function: Any, value: Fields, out: Fields, stream: str) -> Any:
-    """Return the query, made to fill several output fields if the state's value is a struct of as many."""
+    """Return the query, made to fill several output fields if the state's value is a struct of these, or of as many."""
     if not isinstance(function, (MapGet, SnapshotGet)) or len(out) < 2 or len(value) != 1:
         return function
     type_ = value.types[0] or ""
     if not type_.startswith("struct<"):
         return function
     fields = Fields(split_commas(type_[len("struct<") : -1]))
+    if set(out.names) <= set(fields.names):
+        return StructQuery(function, fields.select(out.names))
     if len(fields) != len(out):
         raise TopologyError(
             f"stream {stream!r}: the state's value is a {type_}, but {len(out)} output fields are named: {list(out.names)}; "

@@ -16,6 +16,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
+from trident.operations.several import Several
 from trident.planner import Exchange, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.committed import Committed, Updated, check_one_writer, marks_of
@@ -434,5 +435,6 @@ def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: R
 def _updaters(aggregation: Aggregation, entries: RowEntries) -> Sequence[Any]:
     aggregator = aggregation.aggregator
     if aggregation.combines:
-        return CombinerUpdates(aggregator.combine, entries.given)
+        combine_all = aggregator.combine_all if isinstance(aggregator, Several) else None
+        return CombinerUpdates(aggregator.combine, entries.given, combine_all)
     return [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]

@@ -10,6 +10,7 @@ from trident.config import Config
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.graph import Graph
+from trident.operations.several import fields_read
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.runtime.reading.views import StateView
 from trident.spout.query_batches import QueryBatches, fields_of_schema
@@ -37,7 +38,7 @@ class OneAggregate:
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return list(dict.fromkeys((*self.group_by, *self.of)))
+        return list(dict.fromkeys((*self.group_by, *self.of, *fields_read(self.aggregate))))
 
     def topology(self, schema: Any) -> TridentTopology:
         """Declare it for these columns; `TopologyError` if they do not fit."""

@@ -18,9 +18,11 @@ from trident.arrow import arrow_type, one_array, schema_of
 from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, First, Last, Max, Min, Sum
+from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import keys_of, one_form
 from trident.runtime.steps.rows import columns_of, iterate
+from trident.runtime.steps.several import added, is_several_native, several_of, several_of_partials, structs_in
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 
@@ -43,7 +45,7 @@ _FEW_ROWS = 64
 
 def is_native(aggregator: Any) -> bool:
     """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
-    return type(aggregator) in _KERNELS or is_pick(aggregator)
+    return type(aggregator) in _KERNELS or is_pick(aggregator) or is_several_native(aggregator)
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
@@ -59,7 +61,6 @@ def is_plain_key(type_: str | None) -> bool:
 def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Aggregate one table of a batch: one row per key; ungrouped, one row, or none if the table is empty."""
     schema = schema_of(aggregation.partial)
-    kernel = _KERNELS.get(type(aggregation.aggregator))
     if table.num_rows == 0:
         return schema.empty_table()
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
@@ -67,20 +68,24 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: Tupl
     table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
         return picked(aggregation, table)
+    if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs):
+        return several_of(aggregation, table)
+    kernel = _KERNELS.get(type(aggregation.aggregator))
     if kernel is not None:
         table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, on_error)
-    function = kernel[0]
+    return _typed(_aggregated(aggregation, table, kernel[0]), schema, aggregation)
+
+
+def _aggregated(aggregation: Aggregation, table: pa.Table, function: str) -> list[Any]:
     inputs: Any = [] if function == "count_all" else aggregation.inputs.names[0]
     if aggregation.grouped:
         keys = list(aggregation.group.names)
         grouped = table.group_by(keys, use_threads=False).aggregate([(inputs, function)])
         value = grouped.column("count_all" if function == "count_all" else f"{inputs}_{function}")
-        columns = [*(grouped.column(name) for name in keys), value]
-    else:
-        columns = [_whole(table, function, inputs)]
-    return _typed(columns, schema, aggregation)
+        return [*(grouped.column(name) for name in keys), value]
+    return [_whole(table, function, inputs)]
 
 
 def _counts_one_field(aggregation: Aggregation) -> bool:
@@ -110,9 +115,15 @@ def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, summed: Fields) -> bool:
     """Whether a sum may exceed 64 bits or 38 digits: Arrow's kernel would silently wrap around."""
-    if type(aggregation.aggregator) is not Sum:
-        return False
-    column = table.column(summed.names[0])
+    if isinstance(aggregation.aggregator, Several):
+        return any(
+            _sum_may_overflow(column, table.num_rows)
+            for column in added(aggregation, table, are_partials=summed is aggregation.output)
+        )
+    return type(aggregation.aggregator) is Sum and _sum_may_overflow(table.column(summed.names[0]), table.num_rows)
+
+
+def _sum_may_overflow(column: Any, rows: int) -> bool:
     if pa.types.is_integer(column.type):
         limit = 1 << 63
     elif pa.types.is_decimal(column.type):
@@ -120,7 +131,7 @@ def _may_overflow(aggregation: Aggregation, table: pa.Table, summed: Fields) -> 
     else:
         return False
     bounds = pc.min_max(column).as_py()
-    return bool(max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0))) + 1 >= limit // max(1, table.num_rows))
+    return bool(max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0))) + 1 >= limit // max(1, rows))
 
 
 def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
@@ -168,6 +179,8 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
     if is_pick(aggregation.aggregator):
         return picked_of_partials(aggregation, table)
+    if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.output):
+        return several_of_partials(aggregation, table)
     if kernel is None or _may_overflow(aggregation, table, aggregation.output):
         return None
     return _merge_native(aggregation, table, kernel)
@@ -188,7 +201,9 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    return keys_of(table, aggregation.group.names), table.column(aggregation.output.names[0]).to_pylist()
+    column = table.column(aggregation.output.names[0])
+    values = structs_in(column) if isinstance(aggregation.aggregator, Several) else column.to_pylist()
+    return keys_of(table, aggregation.group.names), values
 
 
 def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:

@@ -269,6 +269,7 @@ _KERNELS: dict[str, Kernel] = {
     "starts_with": lambda operands, options: pc.starts_with(operands[0], options[0]),
     "ends_with": lambda operands, options: pc.ends_with(operands[0], options[0]),
     "substring": _substring,
+    "field": lambda operands, options: pc.struct_field(operands[0], [options[0]]),
     "split": lambda operands, options: pc.split_pattern(operands[0], options[0]),
     "coalesce": lambda operands, options: pc.coalesce(*_widened(operands)),
     "if_else": _if_else,

@@ -1,0 +1,313 @@
+"""Several aggregates in one value: kernels, Python code and a plain fold agree; replays change nothing."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsSpout, keep, run_all, start
+from trident import FailedException, Fields, TopologyError, TridentTopology
+from trident.graph import Aggregation
+from trident.operations import (
+    ArgMax,
+    ArgMin,
+    Avg,
+    Collect,
+    CombinerAggregator,
+    Count,
+    CountDistinct,
+    Last,
+    MapGet,
+    Max,
+    Min,
+    StdDev,
+    Sum,
+    TopN,
+)
+from trident.operations.adapters import aggregate_type
+from trident.operations.several import Several, several, value_of
+from trident.runtime.steps.aggregates import is_native, merge_partials, partial
+from trident.runtime.steps.failures import TupleErrors
+
+FIELDS = Fields("k: string, n: bigint, d: double, w: string")
+PLAIN = {
+    "rows": Count(),
+    "sum": Sum("n"),
+    "sums": Sum("d"),
+    "least": Min("n"),
+    "most": Max("d"),
+    "mean": Avg("n"),
+    "means": Avg("d"),
+}
+ALL = {
+    **PLAIN,
+    "sd": StdDev("d"),
+    "best": ArgMax("w", by="n"),
+    "worst": ArgMin("w", by="n"),
+    "words": CountDistinct("w"),
+    "top": TopN(2, "n"),
+    "tops": TopN(2, "w", by="n"),
+    "all": Collect("w", most=3),
+    "last": ("w, n", Last(by="n")),
+}
+ROWS = st.tuples(
+    st.sampled_from("ab"),
+    st.none() | st.integers(-5, 5),
+    st.none() | st.sampled_from([-1.5, 0.0, -0.0, 0.25, 2.0, math.nan]),
+    st.none() | st.sampled_from(["", "x", "y", "ß"]),
+)
+
+
+class RowByRow(Several):
+    """The same without kernels, which belong to the exact class of each aggregator."""
+
+
+class Plain(Sum):
+    """Has no kernel."""
+
+
+def aggregated(given_: dict[str, Any], tables: Sequence[pa.Table], grouped: bool) -> dict[Any, dict[str, Any]]:
+    """Aggregate the tables of a batch as tasks do, and merge them as the driver does."""
+    made = several(given_, FIELDS, "s", aggregate_type)
+    group = FIELDS.select(["k"]) if grouped else Fields()
+    aggregation = Aggregation(group, grouped, FIELDS, made, value_of(made, "out"), True)
+    keys, values = merge_partials(aggregation, [partial("a", aggregation, one, TupleErrors()) for one in tables])
+    assert len(set(keys)) == len(keys)
+    return dict(zip(keys, values, strict=True))
+
+
+def table(rows: Sequence[Any]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[], [], [], []]
+    types = [pa.string(), pa.int64(), pa.float64(), pa.string()]
+    return pa.table(
+        [pa.array(list(column), type_) for column, type_ in zip(columns, types, strict=True)], list(FIELDS.names)
+    )
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Compare values; a NaN equals itself, and sums of floats in another order may differ in the last bits."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return (one != one and other != other) or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    return bool(one == other) and type(one) is type(other)
+
+
+@given(rows=st.lists(ROWS, max_size=12), cut=st.integers(0, 12), grouped=st.booleans())
+def test_kernels_give_what_the_python_code_gives(rows: list[Any], cut: int, grouped: bool) -> None:
+    parts = [table(rows[:cut]), table(rows[cut:])]
+    slow = {**PLAIN, "unused": Plain("n")}
+    assert is_native(several(PLAIN, FIELDS, "s", aggregate_type))
+    assert not is_native(several(slow, FIELDS, "s", aggregate_type))
+    native, python = aggregated(PLAIN, parts, grouped), aggregated(slow, parts, grouped)
+    for value in python.values():
+        value.pop("unused")
+    assert native.keys() == python.keys()
+    for key, value in native.items():
+        assert alike(value, python[key]), (key, value, python[key])
+
+
+@given(rows=st.lists(ROWS, min_size=1, max_size=12), cut=st.integers(0, 12))
+def test_each_result_is_that_of_a_fold(rows: list[Any], cut: int) -> None:
+    found = aggregated(ALL, [table(rows[:cut]), table(rows[cut:])], grouped=False)[()]
+    numbers = [n for _, n, _, _ in rows if n is not None]
+    words = [w for *_, w in rows if w is not None]
+    reals = [d for _, _, d, _ in rows if d is not None]
+    ranked = [(n, w) for _, n, _, w in rows if n is not None]
+    assert found["rows"] == len(rows)
+    assert found["sum"] == sum(numbers)
+    assert found["mean"] == (sum(numbers) / len(numbers) if numbers else None)
+    assert found["words"] == len(set(words))
+    assert found["all"] == words[:3]
+    assert found["top"] == sorted(numbers, reverse=True)[:2]
+    assert found["tops"] == [w for _, w in sorted(ranked, key=lambda row: -row[0])[:2]]
+    assert found["best"] == next((w for n, w in reversed(ranked) if n == max(numbers)), None)
+    assert found["worst"] == next((w for n, w in ranked if n == min(numbers)), None)
+    if len(reals) > 1:
+        assert alike(found["sd"], statistics.stdev(reals) if not any(map(math.isnan, reals)) else math.nan)
+    else:
+        assert found["sd"] is None
+
+
+ORDERS = [
+    ("oslo", 3, 1.0, "a"),
+    ("rome", 5, 2.0, "b"),
+    ("oslo", 4, 4.0, "c"),
+    ("oslo", None, None, "a"),
+    ("rome", 5, 0.5, None),
+]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_state_keeps_them_over_all_batches_and_gives_each_result_as_a_field(engine: str, size: int) -> None:
+    topology = TridentTopology("t")
+    orders = topology.new_stream("orders", FixedBatchSpout("k: string, n: bigint, d: double, w: string", size, *ORDERS))
+    sales = orders.group_by("k").persistent_aggregate(MemoryMapState(), ALL, state_name="sales")
+    new = sales.new_values_stream()
+    assert new.fields.names == ("k", *ALL)
+    assert new.fields.types[1:] == (
+        "bigint", "bigint", "double", "bigint", "double", "double", "double", "double", "string", "string", "bigint",
+        "array<bigint>", "array<string>", "array<string>", "struct<w:string,n:bigint>",
+    )  # fmt: skip
+    seen = keep(new)
+    asked = keep(
+        new.select("k", "rows")
+        .state_query(sales, "k", MapGet(), "mean, best", sees="this_batch")
+        .project("mean", "best"),
+        "asked",
+    )
+    found = run_all(topology, engine).state(sales).multi_get(["oslo", "rome"])
+    oslo = found[0]
+    assert (oslo["rows"], oslo["sum"], oslo["mean"], oslo["mean_sum"], oslo["mean_count"]) == (3, 7, 3.5, 7, 2)
+    assert (oslo["words"], oslo["words_values"], oslo["all"], oslo["top"], oslo["best"]) == (
+        2,
+        ["a", "c"],
+        ["a", "c", "a"],
+        [4, 3],
+        "c",
+    )
+    assert found[1]["last"] == {"w": None, "n": 5}
+    last = {row[0]: row for row in seen.rows}
+    assert last["oslo"][1:3] == (3, 7)
+    assert asked.rows[-1] in [(3.5, "c"), (5.0, None)]
+
+
+def test_a_replayed_batch_counts_once(engine: str) -> None:
+    topology = TridentTopology("t")
+    rows = {1: [("a", 1, 1.0, "x")], 2: [("a", 2, 3.0, "y"), ("b", 7, 1.0, "x")], 3: [("a", 3, 2.0, "x")]}
+    sales = (
+        topology.new_stream("orders", RowsSpout("k: string, n: bigint, d: double, w: string", rows))
+        .group_by("k")
+        .persistent_aggregate(MemoryMapState(), ALL)
+    )
+    failed: list[int] = []
+
+    def fail(point: str, attempt: Any) -> None:
+        if point == "committed" and attempt.txid not in failed:
+            failed.append(attempt.txid)
+            raise FailedException("once, after the states")
+
+    with start(topology, engine, fail) as running:
+        running.process_all_available()
+        found = running.state("aggregates").multi_get(["a"])[0]
+    assert failed == [1, 2, 3]
+    assert (found["rows"], found["sum"], found["mean"], found["all"]) == (3, 6, 2.0, ["x", "y", "x"])
+    assert (sales.state_name, round(found["sd"], 9)) == ("aggregates", 1.0)
+
+
+def test_a_batch_gives_each_result_as_a_field(engine: str) -> None:
+    topology = TridentTopology("t")
+    orders = topology.new_stream("orders", FixedBatchSpout("k: string, n: bigint, d: double, w: string", 5, *ORDERS))
+    by_key = keep(orders.group_by("k").aggregate({"n": Count(), "mean": Avg("n")}), "keyed")
+    whole = keep(orders.aggregate({"n": Count(), "mean": Avg("n")}), "whole")
+    alone = keep(orders.group_by("k").aggregate(Avg("n"), "mean"), "alone")
+    run_all(topology, engine)
+    assert sorted(by_key.rows) == [("oslo", 3, 3.5), ("rome", 2, 5.0)]
+    assert whole.rows == [(5, 4.25)]
+    assert sorted(alone.rows) == [("oslo", 3.5), ("rome", 5.0)]
+
+
+def test_an_aggregate_of_several_fields_stands_alone_under_its_name() -> None:
+    topology = TridentTopology("t")
+    orders = topology.new_stream("orders", FixedBatchSpout("k: string, n: bigint", 2, ("a", 1), ("a", 2)))
+    means = orders.group_by("k").persistent_aggregate(MemoryMapState(), "n", Avg("n"), "mean")
+    seen = keep(means.new_values_stream())
+    found = run_all(topology, "in_process").state(means).multi_get(["a"])[0]
+    assert (means.state_name, found) == ("mean", {"mean": 1.5, "mean_sum": 3, "mean_count": 2})
+    assert seen.rows == [("a", 1.5)]
+
+
+def test_means_of_decimals_are_exact_however_a_stream_is_cut() -> None:
+    fields = Fields("n: decimal(10,2)")
+    made = several({"mean": Avg("n")}, fields, "s", aggregate_type)
+    assert made.parts[0].outputs.types == ("decimal(38,6)", "decimal(38,2)", "bigint")
+    rows = [Decimal("0.01"), Decimal("0.02"), Decimal("0.02")]
+    values = [made.init(_tuple(fields, one)) for one in rows]
+    left = made.combine(made.combine(values[0], values[1]), values[2])
+    assert left == made.combine(values[0], made.combine(values[1], values[2]))
+    assert left["mean"] == Decimal("0.016667")
+
+
+def _tuple(fields: Fields, *values: Any) -> Any:
+    from trident.tuples import TridentTuple
+
+    return TridentTuple(fields, values)
+
+
+def test_a_sketch_counts_many_values_in_bounded_bytes() -> None:
+    made = several({"n": CountDistinct("k", approximate=True)}, FIELDS, "s", aggregate_type)
+    value, merged = made.zero(), made.zero()
+    for number in range(3_000):
+        one = made.init(_tuple(FIELDS.select(["k"]), f"user {number % 1_500}"))
+        value = made.combine(value, one)
+        if number % 100 == 99:  # in parts, as batches are
+            merged, value = made.combine(merged, value), made.zero()
+    assert abs(merged["n"] - 1_500) < 1_500 * 0.05
+    assert len(merged["n_sketch"]) < 2_200
+    few = made.combine(made.init(_tuple(FIELDS.select(["k"]), "a")), made.init(_tuple(FIELDS.select(["k"]), "b")))
+    assert few["n"] == 2
+
+
+def test_more_distinct_values_than_are_remembered_fail_the_batch() -> None:
+    topology = TridentTopology("t")
+    orders = topology.new_stream("orders", FixedBatchSpout("n: bigint", 3, (1,), (2,), (3,)))
+    orders.persistent_aggregate(MemoryMapState(), {"n": CountDistinct("n", most=2)})
+    with pytest.raises(
+        Exception, match="has met 3 values of one key and remembers 2; count them with approximate=True"
+    ):
+        run_all(topology, "in_process", max_batch_attempts=1)
+
+
+class Longest(CombinerAggregator[str]):
+    """A combiner of a user's."""
+
+    output_types = ("string",)
+
+    def init(self, tuple: Any) -> str:
+        return str(tuple[0])
+
+    def combine(self, val1: str, val2: str) -> str:
+        return max(val1, val2, key=len)
+
+    def zero(self) -> None:
+        """There is none."""
+
+
+def test_combiners_of_users_are_among_them() -> None:
+    topology = TridentTopology("t")
+    orders = topology.new_stream("orders", FixedBatchSpout("w: string", 2, ("a",), ("abc",), ("ab",)))
+    state = orders.persistent_aggregate(MemoryMapState(), {"longest": ("w", Longest()), "n": Count()}, "words")
+    assert run_all(topology, "in_process").state(state).get() == {"longest": "abc", "n": 3}
+
+
+@pytest.mark.parametrize(
+    ("given_", "told"),
+    [
+        ({}, "no aggregate is named; give them by name"),
+        ({"n": Sum("m")}, "no field 'm' of stream 's'"),
+        ({"n": Avg("k")}, "aggregate 'n': Avg needs a number, but field 'k' is string"),
+        ({"n": Sum("k")}, "Sum needs a number, but field 'k' is string"),
+        ({"n": Sum}, "several aggregates in one value are combiners"),
+        ({"n": len}, "several aggregates in one value are combiners"),
+        ({"n": Avg("n"), "n_sum": Count()}, "two of the aggregates have a field 'n_sum'"),
+        ({"k": Count()}, None),
+    ],
+)
+def test_bad_aggregates_are_named(given_: dict[str, Any], told: str | None) -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatchSpout("k: string, n: bigint", 1))
+    declare = stream.group_by("k").persistent_aggregate
+    if told is None:  # its field is within the value
+        assert declare(MemoryMapState(), given_, "v").state_name == "v"
+        return
+    with pytest.raises(TopologyError, match=told):
+        declare(MemoryMapState(), given_)
