@@ -128,6 +128,7 @@ LAYERS = (
             "trident.runtime.query.foreach_batch",
             "states.memory",
             "datasketches",
+            "sqlglot",
         ),
     ),
     Layer(("trident.http.strangers", "trident.http.plain_json")),

@@ -14,7 +14,7 @@ from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, b
 from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.repartitioning import Repartitioning, Resourceful, with_cpu, with_memory
-from trident.fluent.selecting import Selecting
+from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing
 from trident.graph import (
     Aggregation,
@@ -132,9 +132,16 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         return self._then("project", ProjectNode, self._select(Fields(*fields)))
 
     def group_by(self, *fields: FieldsLike) -> GroupedStream:
-        """Group by fields; the next step works per distinct key."""
-        group = key_of(self, Fields(*fields), "group_by")
-        return GroupedStream(self, group)
+        """Group by fields; the next step works per distinct key.
+
+        SQL text with a name is computed first, as a field of that name: `group_by("shop", "date_trunc('day', at) AS day")`.
+        """
+        texts, _ = sql_texts(fields)
+        if texts:
+            names = iter([name for name, _ in texts])
+            plain = [next(names) if is_sql(one) else one for one in fields]
+            return self.select("*", **dict(texts)).group_by(*plain)
+        return GroupedStream(self, key_of(self, Fields(*fields), "group_by"))
 
     def apply_assembly(self, assembly: Any) -> Stream:
         """Apply an assembly, or a function of a stream, which declares its steps here; return its stream."""

@@ -86,6 +86,7 @@ EXTRAS = {
     "zookeeper": Extra({"kazoo": "kazoo.client"}, more="a log or a cluster in ZooKeeper"),
     "object-store": Extra({"obstore": "obstore"}, more="a log in an object store"),
     "sketches": Extra({"datasketches": "datasketches"}, more="CountDistinct(approximate=True)"),
+    "sql": Extra({"sqlglot": "sqlglot"}, more="SQL text in where, select and group_by"),
     "drpc": Extra(_HTTP, more="requests over HTTP"),
     "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
     "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -10,9 +11,29 @@ from trident.fluent.base import StreamBase, is_fields
 from trident.graph import FilterNode, SelectNode
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, col
+from trident.operations.sql import named_sql, sql
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+def is_sql(field: Any) -> bool:
+    """Whether a field is given as SQL text with a name."""
+    return isinstance(field, str) and _NAMED.search(field) is not None
+
+
+_NAMED = re.compile(r"\sas\s+(\w+|`[^`]+`)\s*$", re.IGNORECASE)
+
+
+def sql_texts(fields: tuple[Any, ...]) -> tuple[list[tuple[str, Expression]], tuple[Any, ...]]:
+    """Return what is SQL text with a name, and the rest."""
+    texts = [one for one in fields if is_sql(one)]
+    made = []
+    for text in texts:
+        name, expression = named_sql(text)
+        assert name is not None, text
+        made.append((name, expression))
+    return made, tuple(one for one in fields if one not in texts)
 
 
 class Selecting(StreamBase):
@@ -20,6 +41,8 @@ class Selecting(StreamBase):
 
     def select(self, *fields: FieldsLike, **expressions: Any) -> Self:
         """Replace every tuple: the named fields, then each expression under its name. `"*"` names all fields.
+
+        SQL text with a name counts as an expression: `select("shop", "price * n AS total")`.
 
         Raises
         ------
@@ -30,8 +53,9 @@ class Selecting(StreamBase):
         --------
         `select("word", upper=col("word").upper())`, `select("*", total=col("price") * col("n"))`
         """
-        columns = {name: col(name) for name in self._named(fields)}
-        for name, given in expressions.items():
+        texts, rest = sql_texts(fields)
+        columns = {name: col(name) for name in self._named(rest)}
+        for name, given in [*texts, *expressions.items()]:
             if name in columns:
                 raise TopologyError(f"stream {self.get_name()!r}: select names field {name!r} twice")
             if not isinstance(given, Expression):
@@ -46,9 +70,14 @@ class Selecting(StreamBase):
         self._explodes_once(columns)
         return self._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
 
-    def where(self, condition: Expression) -> Self:
-        """Keep the tuples for which a condition is true: `where(col("n") > 3)`; false and null drop them."""
+    def where(self, condition: Expression | str) -> Self:
+        """Keep the tuples for which a condition is true: `where(col("n") > 3)`; false and null drop them.
+
+        A text is SQL: `where("n > 3 and shop in ('Oslo')")`.
+        """
         stream = self.get_name()
+        if isinstance(condition, str):
+            condition = sql(condition)
         if not isinstance(condition, Expression):
             raise TopologyError(f"stream {stream!r}: where takes an expression such as col('n') > 3, got {condition!r}")
         type_ = type_of(condition, self.fields, stream)

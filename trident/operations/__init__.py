@@ -23,7 +23,7 @@ from trident.operations.builtin import (
     TupleCollectionGet,
 )
 from trident.operations.comparators import MaxWithComparator, MinWithComparator
-from trident.operations.expressions import Expression, coalesce, col, if_else, lit
+from trident.operations.expressions import Expression, coalesce, col, concat, greatest, if_else, least, lit
 from trident.operations.interfaces import (
     Aggregator,
     BaseAggregator,
@@ -47,6 +47,7 @@ from trident.operations.interfaces import (
 )
 from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
+from trident.operations.sql import sql
 from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (
@@ -119,6 +120,10 @@ __all__ = [
     "arrow_function",
     "coalesce",
     "col",
+    "concat",
+    "greatest",
     "if_else",
+    "least",
     "lit",
+    "sql",
 ]

@@ -90,18 +90,77 @@ def _number(types: Types) -> str:
 
 def _arithmetic(symbol: str, count: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
-        if not all(type_ in _NUMBERS for type_ in types):
-            raise _MistypedError(f"{symbol} takes {count}, whole or floating-point")
-        return "double" if symbol == "/" else _number(types)
+        families = {_family(type_) for type_ in types}
+        if not families <= {"number", "decimal"}:
+            raise _MistypedError(f"{symbol} takes {count}")
+        if symbol == "/" or families == {"number"} or {"float", "double"} & set(types):
+            return "double" if symbol == "/" or "decimal" in families else _number(types)
+        return _of_decimals(symbol, types)
 
     return rule
+
+
+def _of_decimals(symbol: str, types: Types) -> str:
+    """Return the type of an exact result, as Spark does; whole numbers have 19 digits."""
+    digits = [tuple(map(int, one[len("decimal(") : -1].split(","))) if "(" in one else (19, 0) for one in types]
+    if len(digits) == 1:
+        return types[0]
+    (p1, s1), (p2, s2) = digits
+    scale = s1 + s2 if symbol == "*" else max(s1, s2)
+    precision = p1 + p2 + 1 if symbol == "*" else max(p1 - s1, p2 - s2) + scale + 1
+    if symbol == "%":
+        precision = min(p1 - s1, p2 - s2) + scale
+    if precision > 38:
+        raise _MistypedError(f"{symbol} would give {precision} digits, of 38; cast to fewer, or to double")
+    return f"decimal({precision},{scale})"
+
+
+def _isin(types: Types, options: Options) -> str:
+    for value in options:
+        _comparison("isin")((*types, _lit((), (value,))), ())
+    return "boolean"
+
+
+def _of_numbers(name: str, result: str | None = None) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        if _family(types[0]) not in ("number", "decimal"):
+            raise _MistypedError(f"{name} takes a number")
+        return result or types[0]
+
+    return rule
+
+
+def _of_time(name: str, result: str | None = None) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        has_time = types[0] in ("timestamp", "timestamp_ntz")
+        if not has_time and types[0] != "date":
+            raise _MistypedError(f"{name} takes a date or a timestamp")
+        if not has_time and options[0] in ("hour", "minute", "second"):
+            raise _MistypedError(f"a date has no {options[0]}")
+        return result or types[0]
+
+    return rule
+
+
+def _extreme(name: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        if not set(types) <= _ORDERED and not all(map(_is_decimal, types)):
+            raise _MistypedError(f"{name} takes values that have an order")
+        return _common(name, types)
+
+    return rule
+
+
+def _is_decimal(type_: str) -> bool:
+    return type_.startswith("decimal")
 
 
 def _comparison(symbol: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
         left, right = types
         comparable = left in _ORDERED or left.startswith("decimal")
-        if not comparable or not (left == right or {left, right} <= _NUMBERS or _family(left) == _family(right)):
+        families = {_family(left), _family(right)}
+        if not comparable or not (left == right or len(families) == 1 or families == {"number", "decimal"}):
             raise _MistypedError(f"{symbol} compares two numbers or two plain values of the same type")
         return "boolean"
 
@@ -124,6 +183,12 @@ def _of_text(name: str, result: str) -> Callable[[Types, Options], str]:
         return result
 
     return rule
+
+
+def _texts(types: Types) -> str:
+    if set(types) != {"string"}:
+        raise _MistypedError("concat takes strings")
+    return "string"
 
 
 def _cast(types: Types, options: Options) -> str:
@@ -155,9 +220,12 @@ def _explode(types: Types, options: Options) -> str:
 def _common(name: str, types: Types) -> str:
     if len(set(types)) == 1 and types[0] != "void":
         return types[0]
-    if not set(types) <= _NUMBERS:
+    rest = [type_ for type_ in types if type_ != "void"]
+    if len(set(rest)) == 1:
+        return rest[0]
+    if not rest or not set(rest) <= _NUMBERS:
         raise _MistypedError(f"{name} takes values of one type, or numbers")
-    return _number(types)
+    return _number(rest)
 
 
 def _if_else(types: Types, options: Options) -> str:
@@ -168,14 +236,24 @@ def _if_else(types: Types, options: Options) -> str:
 
 _RULES: dict[str, Callable[[Types, Options], str]] = {
     "lit": _lit,
-    **{symbol: _arithmetic(symbol, "two numbers") for symbol in ("+", "-", "*", "/")},
+    **{symbol: _arithmetic(symbol, "two numbers") for symbol in ("+", "-", "*", "/", "%")},
     "negate": _arithmetic("-", "a number"),
     **{symbol: _comparison(symbol) for symbol in ("==", "!=", "<", "<=", ">", ">=")},
     **{symbol: _logic(symbol) for symbol in ("&", "|")},
     "not": _logic("~"),
     **{name: lambda types, options: "boolean" for name in ("is_null", "is_not_null")},
     **{name: _of_text(name, "string") for name in ("upper", "lower", "trim", "substring")},
-    **{name: _of_text(name, "boolean") for name in ("contains", "starts_with", "ends_with")},
+    **{name: _of_text(name, "boolean") for name in ("contains", "starts_with", "ends_with", "like", "rlike")},
+    **{name: _of_text(name, "string") for name in ("regexp_extract", "regexp_replace", "replace", "json")},
+    "to_date": _of_text("to_date", "date"),
+    "to_timestamp": _of_text("to_timestamp", "timestamp"),
+    "isin": _isin,
+    **{name: _of_numbers(name) for name in ("abs", "round")},
+    **{name: _of_numbers(name, "bigint") for name in ("floor", "ceil")},
+    "date_part": _of_time("date_part", "int"),
+    "date_trunc": _of_time("date_trunc"),
+    "concat": lambda types, options: _texts(types),
+    **{name: _extreme(name) for name in ("greatest", "least")},
     "length": _of_text("length", "bigint"),
     "split": _of_text("split", "array<string>"),
     "cast": _cast,

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from trident.errors import TopologyError
 from trident.fields import normal_type
 
-_BINARY = re.compile(r"[-+*/&|<>=!]+")
+_BINARY = re.compile(r"[-+*/%&|<>=!]+")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,6 +68,9 @@ class Expression:
 
     def __rtruediv__(self, other: object) -> Expression:
         return _binary("/", other, self)
+
+    def __mod__(self, other: object) -> Expression:
+        return _binary("%", self, other)
 
     def __neg__(self) -> Expression:
         return Expression("negate", (self,))
@@ -123,6 +126,54 @@ class Expression:
         """Whether the value is not null."""
         return Expression("is_not_null", (self,))
 
+    def isin(self, *values: Any) -> Expression:
+        """Whether the value is one of some plain values, none of them null; a list of them may be given too."""
+        options = tuple(values[0]) if len(values) == 1 and isinstance(values[0], (list, tuple, set)) else values
+        if not options or None in options:
+            raise TopologyError(f"isin takes at least one value, and no null, got {options!r}; is_null finds nulls")
+        return Expression("isin", (self,), options)
+
+    def between(self, low: Any, high: Any) -> Expression:
+        """Whether the value is at least `low` and at most `high`."""
+        inside: Expression = (self >= low) & (self <= high)
+        return inside
+
+    def abs(self) -> Expression:
+        """The number without its sign."""
+        return Expression("abs", (self,))
+
+    def round(self, digits: int = 0) -> Expression:
+        """The number with so many digits behind the point, halves away from zero; below 0, with as many zeros before it."""
+        return Expression("round", (self,), (_whole("round", digits),))
+
+    def floor(self) -> Expression:
+        """The greatest whole number that is not above the value, a bigint."""
+        return Expression("floor", (self,))
+
+    def ceil(self) -> Expression:
+        """The least whole number that is not below the value, a bigint."""
+        return Expression("ceil", (self,))
+
+    def date_part(self, part: str) -> Expression:
+        """A part of a date or a time as an int: `"year"`, `"month"`, … `"second"`, `"day_of_week"` (Sunday is 1), in UTC."""
+        return Expression("date_part", (self,), (_one_of("date_part", part, PARTS),))
+
+    def date_trunc(self, unit: str) -> Expression:
+        """The beginning of the unit that a date or a moment is in: `"month"`, `"week"` (from Monday), `"hour"` and so on."""
+        return Expression("date_trunc", (self,), (_one_of("date_trunc", unit, UNITS),))
+
+    def to_date(self, format: str) -> Expression:
+        """The date that a text says in a format of `strptime`: `"%d.%m.%Y"`. `cast("date")` reads `2026-11-26`."""
+        return Expression("to_date", (self,), (_text("to_date", format),))
+
+    def to_timestamp(self, format: str) -> Expression:
+        """The moment that a text says in a format of `strptime`, in UTC. `cast("timestamp_ntz")` reads ISO 8601."""
+        return Expression("to_timestamp", (self,), (_text("to_timestamp", format),))
+
+    def json(self, path: str) -> Expression:
+        """What a JSON text has at a path such as `"$.user.tags[0]"`, as a text; null if there is nothing, or no JSON."""
+        return Expression("json", (self,), json_path(path))
+
     def cast(self, type: str) -> Expression:
         """The value as another type, written as DDL. Exact: a value that does not fit fails as its tuple would."""
         return Expression("cast", (self,), (normal_type(type),))
@@ -155,6 +206,29 @@ class Expression:
         """Whether the text ends with `text`."""
         return Expression("ends_with", (self,), (_text("ends_with", text),))
 
+    def like(self, pattern: str) -> Expression:
+        r"""Whether the whole text fits a pattern: `%` stands for any characters, `_` for one, `\` takes the next as it is."""
+        return Expression("like", (self,), (_text("like", pattern),))
+
+    def rlike(self, pattern: str) -> Expression:
+        """Whether a regular expression, of RE2, is found in the text."""
+        return Expression("rlike", (self,), (_pattern("rlike", pattern),))
+
+    def regexp_extract(self, pattern: str, group: int = 1) -> Expression:
+        """What a group of a regular expression has found in the text, 0 the whole; an empty text if it is not found."""
+        if _whole("regexp_extract", group) not in range(re.compile(_pattern("regexp_extract", pattern)).groups + 1):
+            raise TopologyError(f"regexp_extract: {pattern!r} has no group {group}")
+        return Expression("regexp_extract", (self,), (pattern, group))
+
+    def regexp_replace(self, pattern: str, replacement: str) -> Expression:
+        r"""The text with what a regular expression finds replaced; `\1` in the replacement is what its first group found."""
+        options = (_pattern("regexp_replace", pattern), _text("regexp_replace", replacement))
+        return Expression("regexp_replace", (self,), options)
+
+    def replace(self, text: str, replacement: str) -> Expression:
+        """The text with each occurrence of another one replaced."""
+        return Expression("replace", (self,), (_text("replace", text), _text("replace", replacement)))
+
     def substring(self, start: int, length: int | None = None) -> Expression:
         """At most `length` characters from position `start` on, which begins at 0; all the rest without `length`."""
         for one in (start, length):
@@ -183,7 +257,7 @@ class Expression:
             return f"({self.operands[0]!r} {self.kind} {self.operands[1]!r})"
         if self.kind in ("negate", "not"):
             return f"{'-' if self.kind == 'negate' else '~'}{self.operands[0]!r}"
-        if self.kind in ("coalesce", "if_else"):
+        if self.kind in ("coalesce", "if_else", "concat", "greatest", "least"):
             return f"{self.kind}({', '.join(map(repr, self.operands))})"
         shown = ", ".join(repr(option) for option in self.options if option is not None)
         return f"{self.operands[0]!r}.{self.kind}({shown})"
@@ -203,14 +277,68 @@ def lit(value: Any) -> Expression:
 
 def coalesce(*values: Any) -> Expression:
     """The first of the values that is not null; null if all are."""
-    if not values:
-        raise TopologyError("coalesce needs at least one value")
-    return Expression("coalesce", tuple(map(_expression, values)))
+    return _of_several("coalesce", values)
 
 
 def if_else(condition: Any, then: Any, otherwise: Any) -> Expression:
     """`then` where the condition is true, `otherwise` where it is false or null."""
     return Expression("if_else", tuple(map(_expression, (condition, then, otherwise))))
+
+
+def concat(*texts: Any) -> Expression:
+    """The texts one after the other; null if one is."""
+    return _of_several("concat", texts)
+
+
+def greatest(*values: Any) -> Expression:
+    """The greatest of the values that are not null; null if all are."""
+    return _of_several("greatest", values)
+
+
+def least(*values: Any) -> Expression:
+    """The least of the values that are not null; null if all are."""
+    return _of_several("least", values)
+
+
+PARTS = (
+    "year", "quarter", "month", "week", "day", "hour", "minute", "second", "day_of_week", "day_of_year",
+)  # fmt: skip
+UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+
+
+def json_path(path: str) -> tuple[str | int, ...]:
+    """Return the names and places of a path; `TopologyError` if it is none."""
+    steps = _STEP.findall(path[1:]) if _text("json", path).startswith("$") else []
+    if "$" + "".join(f".{name}" if name else f"[{place}]" for name, place in steps) != path or not steps:
+        raise TopologyError(f"json takes a path such as '$.user.name' or '$.tags[0]', got {path!r}")
+    return tuple(name or int(place) for name, place in steps)
+
+
+def _of_several(kind: str, values: tuple[Any, ...]) -> Expression:
+    if not values:
+        raise TopologyError(f"{kind} needs at least one value")
+    return Expression(kind, tuple(map(_expression, values)))
+
+
+def _one_of(call: str, text: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        raise TopologyError(f"{call} takes one of {', '.join(known)}; got {text!r}")
+    return text
+
+
+def _whole(call: str, number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TopologyError(f"{call} takes a whole number, got {number!r}")
+    return number
+
+
+def _pattern(call: str, pattern: str) -> str:
+    try:
+        re.compile(_text(call, pattern))
+    except re.error as error:
+        raise TopologyError(f"{call}: {pattern!r} is no regular expression: {error}") from None
+    return pattern
 
 
 def _expression(value: object) -> Expression:

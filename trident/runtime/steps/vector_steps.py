@@ -5,7 +5,11 @@ Expressions computed over Arrow arrays; their types were checked when they were 
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -195,15 +199,20 @@ def _is_number(type_: pa.DataType) -> bool:
 
 def _widened(operands: Sequence[Any]) -> list[Any]:
     """Convert numbers of several types to the type of their result; leave other values as they are."""
-    types = [operand.type for operand in operands]
-    if len(set(types)) == 1 or not all(map(_is_number, types)):
+    types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
+    decimals = [one for one in types if pa.types.is_decimal(one)]
+    if len(set(types)) < 2 or not all(_is_number(one) or one in decimals for one in types):
         return list(operands)
-    return _as_numbers(operands)
+    if not decimals:
+        return _as_numbers(operands)
+    if any(map(pa.types.is_floating, types)):
+        return [_cast(operand, pa.float64(), safe=False) for operand in operands]
+    return [_cast(one, pa.decimal128(19, 0)) if pa.types.is_integer(one.type) else one for one in operands]
 
 
 def _as_numbers(operands: Sequence[Any]) -> list[Any]:
     """Convert whole numbers to bigint, or all to double if one has a fraction; that rounds, as in Python."""
-    whole = all(pa.types.is_integer(operand.type) for operand in operands)
+    whole = all(pa.types.is_integer(one.type) or pa.types.is_null(one.type) for one in operands)
     return [_cast(operand, pa.int64() if whole else pa.float64(), safe=False) for operand in operands]
 
 
@@ -221,7 +230,99 @@ Kernel = Callable[[Operands, Options], Any]
 
 
 def _arithmetic(function: str) -> Kernel:
-    return lambda operands, options: getattr(pc, function)(*_as_numbers(operands))
+    def kernel(operands: Operands, options: Options) -> Any:
+        if any(pa.types.is_decimal(operand.type) for operand in operands):
+            return getattr(pc, function)(*_widened(operands))
+        return getattr(pc, function)(*_as_numbers(operands))
+
+    return kernel
+
+
+def _remainder(operands: Operands, options: Options) -> Any:
+    """The rest that has the sign of the dividend."""
+    left, right = (
+        _widened(operands) if any(pa.types.is_decimal(one.type) for one in operands) else _as_numbers(operands)
+    )
+    times = pc.divide_checked(left, right)
+    whole = pc.trunc(times) if not pa.types.is_integer(times.type) else times
+    return pc.subtract_checked(left, pc.multiply_checked(whole, right))
+
+
+def _isin(operands: Operands, options: Options) -> Any:
+    (value,) = operands
+    wanted = [one for one in (_scalar_of(option, value.type) for option in options) if one is not None]
+    found = pc.is_in(value, value_set=pa.array([one.as_py() for one in wanted], value.type))
+    return pc.if_else(pc.is_valid(value), found, None)
+
+
+def _scalar_of(value: Any, type_: pa.DataType) -> pa.Scalar | None:
+    """Return a value as one of a type; None if there is no equal one."""
+    if pa.types.is_decimal(type_) and isinstance(value, float):
+        value = Decimal(repr(value))
+    try:
+        made = pa.scalar(value, type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+    return made if made.as_py() == value else None
+
+
+def _round(operands: Operands, options: Options) -> Any:
+    return pc.round(operands[0], options[0], round_mode="half_towards_infinity").cast(operands[0].type)
+
+
+def _to_whole(function: str) -> Kernel:
+    return lambda operands, options: getattr(pc, function)(operands[0]).cast(pa.int64())
+
+
+def _date_part(operands: Operands, options: Options) -> Any:
+    (value,), (part,) = operands, options
+    if part == "day_of_week":
+        return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
+    return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
+
+
+def _date_trunc(operands: Operands, options: Options) -> Any:
+    return pc.floor_temporal(operands[0], unit=options[0], week_starts_monday=True).cast(operands[0].type)
+
+
+def _read_time(operands: Operands, options: Options) -> Any:
+    return pc.strptime(operands[0], options[0], "us", error_is_null=False)
+
+
+def _regexp_extract(operands: Operands, options: Options) -> Any:
+    (text,), (pattern, group) = operands, options
+    found = pc.struct_field(pc.extract_regex(text, f"(?P<whole>{_named_groups(pattern)})"), [group])
+    return pc.if_else(pc.is_valid(text), pc.fill_null(found, ""), None)
+
+
+def _named_groups(pattern: str) -> str:
+    """Return a regular expression with a name for each of its groups, which Arrow asks for."""
+    numbers = itertools.count(1)
+
+    def named(part: re.Match[str]) -> str:
+        return f"(?P<group{next(numbers)}>" if part[0] == "(" else part[0]
+
+    return _GROUPS.sub(named, pattern)
+
+
+_GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\(", re.DOTALL)
+"""What is escaped, a class of characters, and both kinds of parentheses that open."""
+
+
+def _json(operands: Operands, options: Options) -> Any:
+    return pa.array([_at_path(text, options) for text in operands[0].to_pylist()], pa.string())
+
+
+def _at_path(text: str | None, path: Options) -> str | None:
+    try:
+        value = None if text is None else json.loads(text)
+        for step in path:
+            value = value[step] if isinstance(value, dict if isinstance(step, str) else list) else None
+    except (ValueError, KeyError, IndexError):
+        return None
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _divide(operands: Operands, options: Options) -> Any:
@@ -248,7 +349,26 @@ _KERNELS: dict[str, Kernel] = {
     "-": _arithmetic("subtract_checked"),
     "*": _arithmetic("multiply_checked"),
     "/": _divide,
+    "%": _remainder,
     "negate": _arithmetic("negate_checked"),
+    "abs": lambda operands, options: pc.abs_checked(operands[0]),
+    "round": _round,
+    "floor": _to_whole("floor"),
+    "ceil": _to_whole("ceil"),
+    "isin": _isin,
+    "date_part": _date_part,
+    "date_trunc": _date_trunc,
+    "to_date": lambda operands, options: _read_time(operands, options).cast(pa.date32()),
+    "to_timestamp": lambda operands, options: _read_time(operands, options).cast(pa.timestamp("us", "UTC")),
+    "like": lambda operands, options: pc.match_like(operands[0], options[0]),
+    "rlike": lambda operands, options: pc.match_substring_regex(operands[0], options[0]),
+    "regexp_extract": _regexp_extract,
+    "regexp_replace": lambda operands, options: pc.replace_substring_regex(operands[0], *options),
+    "replace": lambda operands, options: pc.replace_substring(operands[0], *options),
+    "json": _json,
+    "concat": lambda operands, options: pc.binary_join_element_wise(*operands, "", null_handling="emit_null"),
+    "greatest": lambda operands, options: pc.max_element_wise(*_widened(operands)),
+    "least": lambda operands, options: pc.min_element_wise(*_widened(operands)),
     "==": _compare("equal"),
     "!=": _compare("not_equal"),
     "<": _compare("less"),
