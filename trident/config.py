@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
+from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
 from trident.setting_types import check_types, read_settings
 
@@ -75,6 +76,10 @@ class Config(Redacted):
         [any machine can take over](deploying.md#the-log): `zookeeper://host1:2181,host2:2181/path`,
         `postgresql://user@host/database?topology=name`, `s3://bucket/prefix` (`gs`, `az`, `abfss`).
         Default: in memory if every state is in memory, else `trident-log/<topology>`.
+    history
+        How long the log keeps what each batch was (its attempt, definitions and time): `"7d"` (`s`, `m`, `h`, `d`, `w`) before the
+        last batch, or a number of batches. Default: what the log needs itself, a hundred batches at least. See
+        [history](deploying.md#history).
     takeover
         Take a log that another driver holds. That driver can then write neither the log nor the states.
     allow_inexact
@@ -137,6 +142,7 @@ class Config(Redacted):
     max_rows_per_step: int = 10_000_000
     max_bytes_per_partition: int = 2_000_000_000
     log_dir: str | None = None
+    history: str | int | None = None
     takeover: bool = False
     allow_inexact: bool = False
     allow_changed_topology: bool = False
@@ -178,6 +184,7 @@ class Config(Redacted):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
         self._check_places()
+        Retention.of(self.history)
         if self.message_timeout_s <= 0:
             raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= _LAST_PORT:

@@ -95,6 +95,11 @@ def read_frames(data: bytes, base: int, path: Path) -> tuple[list[Frame], int]:
     return frames, len(data[at:].rstrip(b"\0"))
 
 
+def length_of(head: bytes) -> int:
+    """Return the length of the payload behind the head of a frame; 0 if it is none."""
+    return int(_HEAD.unpack(head)[1]) if len(head) == HEAD_BYTES else 0
+
+
 def _checksum(payload: bytes, offset: int) -> int:
     return crc32(payload, crc32(_PLACE.pack(offset, len(payload))))
 

@@ -22,19 +22,22 @@ from trident.coordination.stored_reader import StoredReader
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_reader import ZooKeeperReader
+from trident.retention import Retention
 from trident.servers.log_addresses import ObjectAddress, PostgresAddress, is_log_address, is_postgres
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 
-def open_log(log_dir: str | os.PathLike[str], topology: str, takeover: bool = False) -> TransactionLog:
+def open_log(
+    log_dir: str | os.PathLike[str], topology: str, takeover: bool = False, history: Retention | None = None
+) -> TransactionLog:
     """Open the log of a topology, or make one, and become its writer; see `FileLog.open`."""
     address = os.fspath(log_dir)
     if is_zookeeper(address):
-        return ZooKeeperLog.open(ZooKeeperAddress.of(address), topology, takeover=takeover)
+        return ZooKeeperLog.open(ZooKeeperAddress.of(address), topology, takeover=takeover, history=history)
     if is_log_address(address):
         store, place = store_at(address)
-        return StoredLog.open(place, topology, store, takeover=takeover)
-    return FileLog.open(address, topology, takeover=takeover)
+        return StoredLog.open(place, topology, store, takeover=takeover, history=history)
+    return FileLog.open(address, topology, takeover=takeover, history=history)
 
 
 def open_reader(log_dir: str | os.PathLike[str]) -> TransactionLogReader:

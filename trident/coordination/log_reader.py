@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trident.coordination.framing import Frame, decode, read_frames
+from trident.coordination.framing import HEAD_BYTES, Frame, decode, length_of, read_frames
 from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
 from trident.coordination.log_state import LogState
 from trident.coordination.records import record_from_data
@@ -59,6 +59,20 @@ class LogReader:
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
+
+    def segments(self) -> list[SegmentName]:
+        return self._list().segments
+
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
+        file = self.path / segment.file
+        try:
+            if header_only:
+                return [read_first(file)]
+            return [each.payload for each in read_frames(_read_from(file, 0)[0], 0, file)[0]]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LogError(f"cannot read the transaction log {file}: {os_error_text(error)}") from error
 
     @property
     def segment(self) -> SegmentName | None:
@@ -167,15 +181,32 @@ def _read_from(file: Path, offset: int) -> tuple[bytes, int]:
         return opened.read(), size
 
 
-def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogState:
-    """Return the state that the header, the first frame of a segment, holds."""
+def read_first(file: Path) -> bytes:
+    """Return the payload of the header of a segment, and read no more than that."""
+    with file.open("rb") as opened:
+        data = opened.read(HEAD_BYTES)
+        data += opened.read(length_of(data))
+    return _first(read_frames(data, 0, file)[0], file).payload
+
+
+def _first(frames: list[Frame], file: Path) -> Frame:
     if not frames:
         # A segment gets its name only once its header is durable, so this is no crash.
         raise CorruptLogError(str(file), 0, "the header does not check")
+    return frames[0]
+
+
+def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogState:
+    """Return the state that the header, the first frame of a segment, holds."""
+    return header_state(_first(frames, file).payload, segment, str(file))
+
+
+def header_state(payload: bytes, segment: SegmentName, where: str) -> LogState:
+    """Return the state in the header of a segment; `CorruptLogError` if it is something else."""
     try:
-        return state_of(decode(frames[0].payload), segment, str(file))
+        return state_of(decode(payload), segment, where)
     except (ValueError, KeyError) as error:
-        raise CorruptLogError(str(file), 0, str(error)) from error
+        raise CorruptLogError(where, 0, str(error)) from error
 
 
 def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:

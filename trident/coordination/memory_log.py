@@ -8,6 +8,7 @@ from copy import copy
 from typing import Protocol
 
 from trident.coordination.framing import decode, encode
+from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, LogError
@@ -73,6 +74,12 @@ class TransactionLogReader(Protocol):
         CorruptLogError
             A record that was durable does not check.
         """
+
+    def segments(self) -> list[SegmentName]:
+        """Return the segments that are kept, oldest first."""
+
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
+        """Return the records of a segment, the first of which is its header; None if it was removed."""
 
     def holder(self) -> str | None:
         """Say who writes the log; None if no driver does."""

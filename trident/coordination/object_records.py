@@ -4,6 +4,7 @@
 
     <prefix>/head          the claim, the position, the names of chunks, the newest records
     <prefix>/chunks/…      {epoch:08d}-{segment:04d}-{first:08d}-{id}: records of a segment, from number `first` on
+                           {epoch:08d}-{segment:04d}-{count:08d}-0: the last head of a segment that is kept as history
     <prefix>/conditions    what is put at each start to see that the store refuses it
 
 The objects are frames, as in files (`framing.py`). The head is replaced only on condition that it is the one last seen
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 FORMAT = "trident-log-head"
 VERSION = 1
 _HEAD, _CHUNKS, _CONDITIONS = "head", "chunks", "conditions"
+_LAST_HEAD = "-0"  # an id that no chunk has
 _CHUNK = re.compile(r"(\d{8,})-(\d{4,})-\d{8,}-[0-9a-f]+")
 _TIMEOUT = {"timeout": "15s", "connect_timeout": "5s"}
 _NEVER = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
@@ -120,6 +122,7 @@ class ObjectRecords:
         self._address = address
         self._body: _Body | None = None  # of the head that this writer has put there
         self._tag: _Tag | None = None
+        self._last_heads: dict[SegmentName, str] = {}  # of the segments that were listed last
 
     def look(self) -> Head | None:
         found = self._get(_HEAD)
@@ -190,14 +193,49 @@ class ObjectRecords:
         payloads += body.records
         return payloads[len(payloads) - (head.position.length - first) :]
 
-    def sweep(self, keep: SegmentName) -> None:
-        def request() -> None:
-            names = [each["path"] for batch in self._obstore.list(self._store, _CHUNKS) for each in batch]
-            old = [name for name in names if (segment := segment_of(name)) is not None and segment < keep]
-            if old:
-                self._obstore.delete(self._store, old)
+    def keep(self) -> None:
+        body = self._body
+        assert body is not None, "a claim comes before a record"
+        (segment, count) = body.position
+        # A driver that was replaced may write it again: it has the same records, because no other one appended them.
+        name = f"{_CHUNKS}/{segment.epoch:08d}-{segment.seq:04d}-{count:08d}{_LAST_HEAD}"
+        self._call(lambda: self._put(name, body.to_bytes(), "overwrite"))
 
-        self._call(request)
+    def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
+        self._last_heads = {
+            segment: name for segment, name in self._list() if name.endswith(_LAST_HEAD) and segment < before
+        }
+        return sorted(self._last_heads)[:most]
+
+    def read_old(self, segment: SegmentName, header_only: bool) -> list[bytes] | None:
+        name = self._last_heads.get(segment)
+        found = None if name is None else self._get(name)
+        if name is None or found is None:
+            return None
+        body = _Body.of(found.data, self._place(name))
+        if header_only and body.chunks:
+            first = _Chunk(*body.chunks[0])
+            body = replace(body, position=LogEnd(segment, first.length), chunks=(first,), records=())
+        payloads = self.read(Head(body.epoch, body.id, body.about, body.position, (body, None)), 0)
+        if payloads is None and self._get(name) is not None:
+            raise CorruptLogError(self._place(name), 0, "one of the chunks that it names is missing")
+        return payloads
+
+    def sweep(self, keep: SegmentName) -> None:
+        old = [name for segment, name in self._list() if segment < keep]
+        # The last heads first: no chunk goes that one names.
+        for names in ([each for each in old if each.endswith(_LAST_HEAD)], old):
+            if names:
+                self._call(lambda names=names: self._obstore.delete(self._store, names))  # type: ignore[misc]
+
+    def _list(self) -> list[tuple[SegmentName, str]]:
+        """Return the names of chunks, and the segments that they are of."""
+
+        def request() -> list[str]:
+            return [each["path"] for batch in self._obstore.list(self._store, _CHUNKS) for each in batch]
+
+        names = self._call(request)
+        return [(segment, name) for name in names if (segment := segment_of(name)) is not None]
 
     def stop(self) -> None:
         self.patience.stop()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from trident.coordination.lock import SegmentName
 from trident.coordination.patience import STOP_S, Patience
 from trident.coordination.record_store import Head, LogEnd
-from trident.errors import ConfigError, LogError
+from trident.errors import ConfigError, CorruptLogError, LogError
 from trident.extras import needs_package
 from trident.servers.log_addresses import PostgresAddress
 
@@ -78,6 +78,14 @@ _WRITE = """
 _READ = """
     SELECT record FROM trident_log WHERE topology = %(topology)s AND epoch = %(epoch)s AND segment = %(segment)s
         AND number >= %(first)s AND number < %(count)s ORDER BY number
+"""
+_SEGMENTS = """
+    SELECT epoch, segment FROM trident_log WHERE topology = %(topology)s AND (epoch, segment) < (%(epoch)s, %(segment)s)
+        AND number = 0 ORDER BY epoch, segment LIMIT %(most)s
+"""
+_READ_OLD = """
+    SELECT number, record FROM trident_log WHERE topology = %(topology)s AND epoch = %(epoch)s AND segment = %(segment)s
+        ORDER BY number LIMIT %(most)s
 """
 _SWEEP = (
     "DELETE FROM trident_log WHERE topology = %(topology)s AND (epoch, segment) < (%(epoch)s, %(segment)s) RETURNING 1"
@@ -143,6 +151,20 @@ class PostgresRecords:
         segment, count = head.position
         found = self._ask(_READ, {**_named(segment), "first": first, "count": count})
         return [record for (record,) in found] if len(found) == count - first else None
+
+    def keep(self) -> None:
+        """Do nothing: the rows of a segment say themselves what they are of."""
+
+    def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
+        return [SegmentName(*each) for each in self._ask(_SEGMENTS, {**_named(before), "most": most})]
+
+    def read_old(self, segment: SegmentName, header_only: bool) -> list[bytes] | None:
+        found = self._ask(_READ_OLD, {**_named(segment), "most": 1 if header_only else None})
+        for expected, (number, _) in enumerate(found):
+            if number != expected:
+                where = f"{self._address}, segment {segment.file}"
+                raise CorruptLogError(where, 0, f"record {expected} is missing")
+        return [record for _, record in found] or None
 
     def sweep(self, keep: SegmentName) -> None:
         self._ask(_SWEEP, _named(keep))

@@ -75,6 +75,15 @@ class RecordStore(Protocol):
     def read(self, head: Head, first: int) -> list[bytes] | None:
         """Return the records of the head's segment from number `first` on; None if some are gone."""
 
+    def keep(self) -> None:
+        """Let the segment of the head that this writer put there be read when a newer one has begun."""
+
+    def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
+        """Return the oldest segments, ascending, that can be read although they are older than the one of the head."""
+
+    def read_old(self, segment: SegmentName, header_only: bool) -> list[bytes] | None:
+        """Return the records of one of `segments`; None if it was removed."""
+
     def sweep(self, keep: SegmentName) -> None:
         """Remove the segments before `keep`."""
 

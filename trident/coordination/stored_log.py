@@ -13,6 +13,7 @@ from typing import Self
 from trident.coordination import holders
 from trident.coordination.durable_log import check_topology, state_to_continue
 from trident.coordination.framing import encode
+from trident.coordination.kept_segments import AT_ONCE, first_kept
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
 from trident.coordination.log_state import LogState
@@ -20,6 +21,7 @@ from trident.coordination.record_store import Head, LogEnd, RecordStore
 from trident.coordination.remote_log import RemoteLog
 from trident.coordination.stored_reader import StoredReader, held_here, holder_of
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
+from trident.retention import Retention
 
 logger = logging.getLogger(__name__)
 
@@ -86,9 +88,9 @@ def look(store: RecordStore) -> Head | None:
 class StoredSegments:
     """Writes the segments of one claim; nothing is written without it."""
 
-    def __init__(self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int) -> None:
+    def __init__(self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int, history: Retention | None) -> None:
         self._store, self._place, self._claim = store, place, claim
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._history = segment_bytes, history
         self._at = claim.head.position
         self._size = self._roll_at = 0
 
@@ -102,12 +104,14 @@ class StoredSegments:
         previous, epoch = self._at.segment, self._claim.epoch
         segment = SegmentName(epoch, previous.seq + 1 if previous.epoch == epoch else 1)
         payload = encode(header_of(segment, state))
+        if self._history is not None and previous.seq:
+            self._store.keep()
         self._write(LogEnd(segment, 1), [payload])
         self._size = len(payload)
         # A state that is larger than a segment must not be written again with every record.
         self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
         try:
-            self._store.sweep(previous if previous.seq else segment)
+            self._store.sweep(self._first_kept(previous if previous.seq else segment, state))
         except LogError as error:
             logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
 
@@ -117,6 +121,16 @@ class StoredSegments:
         """Append records; when this returns they are durable."""
         self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads)
         self._size += sum(map(len, payloads))
+
+    def _first_kept(self, keep: SegmentName, state: LogState) -> SegmentName:
+        if self._history is None:
+            return keep
+        old = self._store.segments(keep, AT_ONCE + 1)
+        return first_kept(old, keep, self._history, state, self._header_of)
+
+    def _header_of(self, segment: SegmentName) -> bytes | None:
+        payloads = self._store.read_old(segment, header_only=True)
+        return payloads[0] if payloads else None
 
     def _write(self, after: LogEnd, payloads: Sequence[bytes]) -> None:
         if not self._store.write(self._claim.head, self._at, after, payloads):
@@ -133,12 +147,18 @@ class StoredLog(RemoteLog):
     segments_type: type[StoredSegments] = StoredSegments
 
     def __init__(
-        self, address: str, store: RecordStore, claim: StoredClaim, state: LogState, segment_bytes: int
+        self,
+        address: str,
+        store: RecordStore,
+        claim: StoredClaim,
+        state: LogState,
+        segment_bytes: int,
+        history: Retention | None,
     ) -> None:
         """Not for callers: use `open`."""
         self.address, self._store, self._claim = address, store, claim
         self.server = store.patience.server
-        self._segments = self.segments_type(store, address, claim, segment_bytes)
+        self._segments = self.segments_type(store, address, claim, segment_bytes, history)
         super().__init__(address, state, claim.check, self._segments)
 
     @classmethod
@@ -150,6 +170,7 @@ class StoredLog(RemoteLog):
         takeover: bool = False,
         *,
         segment_bytes: int = 512 << 10,
+        history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the log in a store, or make one there, and become its writer.
@@ -160,6 +181,8 @@ class StoredLog(RemoteLog):
             Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         segment_bytes
             The size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
+        history
+            How long segments are kept; None: as long as they are needed to go on.
 
         Raises
         ------
@@ -169,7 +192,7 @@ class StoredLog(RemoteLog):
             The server does not answer or refuses.
         """
         try:
-            log = cls._open(address, topology, store, takeover, segment_bytes, clock)
+            log = cls._open(address, topology, store, takeover, segment_bytes, history, clock)
         except BaseException:
             store.close()
             raise
@@ -184,6 +207,7 @@ class StoredLog(RemoteLog):
         store: RecordStore,
         takeover: bool,
         segment_bytes: int,
+        history: Retention | None,
         clock: Callable[[], float],
     ) -> Self:
         reader = StoredReader(address, store, closes=False)
@@ -194,7 +218,8 @@ class StoredLog(RemoteLog):
             # After the claim, because no later append of another driver is valid, so this is all of the log.
             found = reader.state_if_there()
             check_topology(address, topology, found)
-            log = cls(address, store, claim, state_to_continue(found, topology, claim.epoch), segment_bytes)
+            state = state_to_continue(found, topology, claim.epoch)
+            log = cls(address, store, claim, state, segment_bytes, history)
             log._segments.begin(log.state)
         except BaseException:
             claim.release()

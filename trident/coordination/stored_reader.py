@@ -75,6 +75,18 @@ class StoredReader:
             "its writer compacts it all the time, try again; otherwise they were removed"
         )
 
+    def segments(self) -> list[SegmentName]:
+        head = self._store.look()
+        if head is None or not _is_begun(head):
+            return []
+        return [*self._store.segments(head.position.segment), head.position.segment]
+
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
+        head = self._store.look()
+        if head is not None and head.position.segment == segment:
+            return self._store.read(head, 0)
+        return self._store.read_old(segment, header_only)
+
     def close(self) -> None:
         self._end()
 

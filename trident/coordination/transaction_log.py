@@ -17,12 +17,14 @@ from typing import NoReturn, Self
 
 from trident.coordination.durable_log import DurableLog, check_topology, state_to_continue
 from trident.coordination.framing import encode, frame
+from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import Claim, SegmentName, list_log, os_error_text
 from trident.coordination.log_file import LogFile, make_directory, sync_directory
-from trident.coordination.log_reader import LogReader, exists, header_of
+from trident.coordination.log_reader import LogReader, exists, header_of, read_first
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record
 from trident.errors import FencedError, LogError
+from trident.retention import Retention
 
 __all__ = ["FileLog", "LogReader", "SegmentWriter", "exists"]
 
@@ -33,8 +35,11 @@ __all__ = ["FileLog", "LogReader", "SegmentWriter", "exists"]
 class SegmentWriter:
     """Writes the segments of one epoch. The claim decides who may do that."""
 
-    def __init__(self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile]) -> None:
+    def __init__(
+        self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile], history: Retention | None
+    ) -> None:
         self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
+        self._history = history
         self._segment = SegmentName(epoch, 0)
         self._file: LogFile | None = None
         self._size = self._roll_at = 0
@@ -61,7 +66,7 @@ class SegmentWriter:
         self._file, self._segment, self._size, self._synced = file, segment, len(data), True
         # A state that is larger than a segment must not be written again with every record.
         self._roll_at = len(data) + max(self._segment_bytes, len(data))
-        self._sweep(previous or segment)
+        self._sweep(previous or segment, state)
 
     def append(self, payload: bytes, state: LogState, durable: bool = True) -> None:
         """Append a record to `state`; begin the next segment first if it is time.
@@ -94,9 +99,10 @@ class SegmentWriter:
         if file is not None:
             file.close()
 
-    def _sweep(self, keep: SegmentName) -> None:
-        """Remove segments before `keep`, claims before this epoch, and temporary files that crashes have left."""
+    def _sweep(self, keep: SegmentName, state: LogState) -> None:
+        """Remove segments before `keep` that the history does not need, claims before this epoch, and temporary files that crashes have left."""
         listing, epoch = list_log(self._directory), self._segment.epoch
+        keep = first_kept(listing.segments, keep, self._history, state, self._header_of)
         names = [each.file for each in listing.segments if each < keep]
         names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
         names += [name for of, name in listing.temporaries if of < epoch]
@@ -108,6 +114,13 @@ class SegmentWriter:
                 logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
                 return
 
+    def _header_of(self, segment: SegmentName) -> bytes:
+        file = self._directory / segment.file
+        try:
+            return read_first(file)
+        except OSError as error:
+            raise LogError(f"cannot read {file}: {os_error_text(error)}") from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +130,10 @@ class FileLog(DurableLog):
 
     file_type: type[LogFile] = LogFile
 
-    def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int) -> None:
+    def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int, history: Retention | None) -> None:
         """Not for callers: use `open`."""
         self.path, self._claim = path, claim
-        self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type)
+        self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type, history)
         super().__init__(path, state, claim.check)
 
     @classmethod
@@ -131,6 +144,7 @@ class FileLog(DurableLog):
         takeover: bool = False,
         *,
         segment_bytes: int = 4 << 20,
+        history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the log in the directory `path`, or make one there, and become its writer.
@@ -141,6 +155,8 @@ class FileLog(DurableLog):
             Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         segment_bytes
             The size in bytes, about, at which the next segment begins.
+        history
+            How long segments are kept; None: as long as they are needed to go on.
 
         Raises
         ------
@@ -150,7 +166,7 @@ class FileLog(DurableLog):
         directory = Path(path)
         try:
             make_directory(directory)
-            return cls._open(directory, topology, takeover, segment_bytes, clock)
+            return cls._open(directory, topology, takeover, segment_bytes, history, clock)
         except (FileExistsError, NotADirectoryError) as error:
             raise LogError(f"cannot keep a transaction log in {directory}: it is not a directory") from error
         except OSError as error:
@@ -161,7 +177,13 @@ class FileLog(DurableLog):
 
     @classmethod
     def _open(
-        cls, directory: Path, topology: str, takeover: bool, segment_bytes: int, clock: Callable[[], float]
+        cls,
+        directory: Path,
+        topology: str,
+        takeover: bool,
+        segment_bytes: int,
+        history: Retention | None,
+        clock: Callable[[], float],
     ) -> Self:
         reader = LogReader(directory)
         # Before the claim, because a refused open must not fence the rightful writer.
@@ -181,7 +203,7 @@ class FileLog(DurableLog):
         except BaseException:
             claim.release()
             raise
-        log = cls(directory, claim, state, segment_bytes)
+        log = cls(directory, claim, state, segment_bytes, history)
         try:
             log._segments.begin(state, reader.segment)
             log.check_owner()

@@ -20,6 +20,7 @@ from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection
 from trident.coordination.zookeeper_reader import ZooKeeperReader
 from trident.coordination.zookeeper_segment import ZooKeeperSegments
 from trident.errors import LogError
+from trident.retention import Retention
 from trident.servers.zookeeper_address import ZooKeeperAddress
 
 
@@ -36,10 +37,11 @@ class ZooKeeperLog(RemoteLog):
         claim: ZooKeeperClaim,
         state: LogState,
         segment_bytes: int,
+        history: Retention | None,
     ) -> None:
         """Not for callers: use `open`."""
         self.address, self._connection, self._claim = address, connection, claim
-        self._segments = self.segments_type(connection, LogNodes(address.path), claim, segment_bytes)
+        self._segments = self.segments_type(connection, LogNodes(address.path), claim, segment_bytes, history)
         super().__init__(address, state, claim.check, self._segments)
 
     @classmethod
@@ -50,6 +52,7 @@ class ZooKeeperLog(RemoteLog):
         takeover: bool = False,
         *,
         segment_bytes: int = 1 << 20,
+        history: Retention | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the log at an address, or make one there, and become its writer.
@@ -60,6 +63,8 @@ class ZooKeeperLog(RemoteLog):
             Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         segment_bytes
             The size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
+        history
+            How long segments are kept; None: as long as they are needed to go on.
 
         Raises
         ------
@@ -71,7 +76,7 @@ class ZooKeeperLog(RemoteLog):
         place = address if isinstance(address, ZooKeeperAddress) else ZooKeeperAddress.of(address)
         connection = ZooKeeperConnection(place)
         try:
-            log = cls._open(place, connection, topology, takeover, segment_bytes, clock)
+            log = cls._open(place, connection, topology, takeover, segment_bytes, history, clock)
         except BaseException as error:
             connection.close()
             if _is_of_kazoo(error):
@@ -88,6 +93,7 @@ class ZooKeeperLog(RemoteLog):
         topology: str,
         takeover: bool,
         segment_bytes: int,
+        history: Retention | None,
         clock: Callable[[], float],
     ) -> Self:
         reader, nodes = ZooKeeperReader(address, connection), LogNodes(address.path)
@@ -101,7 +107,7 @@ class ZooKeeperLog(RemoteLog):
             stored = reader.read_all() if reader.is_there() else None
             check_topology(address, topology, stored)
             state = state_to_continue(stored, topology, claim.epoch)
-            log = cls(address, connection, claim, state, segment_bytes)
+            log = cls(address, connection, claim, state, segment_bytes, history)
             log._segments.begin(state, reader.segment)
         except BaseException:
             claim.release()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 from trident.coordination.framing import decode
 from trident.coordination.lock import SegmentName
@@ -13,11 +12,11 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import record_from_data
 from trident.coordination.zookeeper_claim import held_by
 from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection, part_of, segment_of
+from trident.coordination.zookeeper_records import AT_ONCE, get_records, read_payloads
 from trident.errors import CorruptLogError, LogError
 from trident.servers.zookeeper_address import ZooKeeperAddress
 
 _TRIES = 20
-_AT_ONCE = 100
 
 
 class ZooKeeperReader:
@@ -82,6 +81,16 @@ class ZooKeeperReader:
 
     read_all = refresh
 
+    def segments(self) -> list[SegmentName]:
+        newest, _ = self._look()
+        names = [] if newest is None else self._connection.call(
+            lambda client: client.get_children_async(self._nodes.segments)
+        ).value
+        return sorted(each for name in names if (each := segment_of(name)) is not None and newest and each <= newest)
+
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
+        return read_payloads(self._connection, self._nodes, segment, header_only)
+
     def close(self) -> None:
         self._end()
 
@@ -118,8 +127,9 @@ class ZooKeeperReader:
     def _read(self, segment: SegmentName, count: int) -> bool:
         """Fold the nodes up to `count`; False if the segment is no longer the newest and was removed."""
         while self._number < count:
-            numbers = range(self._number, min(count, self._number + _AT_ONCE))
-            for number, record in zip(numbers, self._get(segment, numbers), strict=True):
+            numbers = range(self._number, min(count, self._number + AT_ONCE))
+            found = get_records(self._connection, self._nodes, segment, numbers)
+            for number, record in zip(numbers, found, strict=True):
                 if isinstance(record, Exception):
                     if self._look()[0] != segment:
                         return False
@@ -130,12 +140,6 @@ class ZooKeeperReader:
         if self._state is None:
             raise self._damaged(segment, 0, "the header is missing")
         return True
-
-    def _get(self, segment: SegmentName, numbers: Sequence[int]) -> list[Any]:
-        from kazoo.exceptions import NoNodeError
-
-        paths = [self._nodes.record(segment, number) for number in numbers]
-        return self._connection.call_each(lambda client: map(client.get_async, paths), NoNodeError)
 
     def _fold(self, segment: SegmentName, number: int, data: bytes) -> None:
         try:

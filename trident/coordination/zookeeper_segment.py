@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from trident.coordination.framing import encode
+from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
 from trident.coordination.log_state import LogState
@@ -19,11 +20,15 @@ from trident.coordination.zookeeper_nodes import (
     segment_node,
     segment_of,
 )
+from trident.coordination.zookeeper_records import read_payloads
 from trident.errors import LogError
+from trident.retention import Retention
 
 logger = logging.getLogger(__name__)
 
 _RECORDS = 1000
+MOST_OLD = 100
+"""Segments that the history has here at most: each has up to 1,000 nodes, or 1 MiB, all in the memory of every server."""
 _OPERATIONS = 200  # of one transaction
 _OVERHEAD = 300  # bytes of a request for each node, at most
 
@@ -39,10 +44,10 @@ class ZooKeeperSegments:
     part_bytes = PART_BYTES
 
     def __init__(
-        self, connection: ZooKeeperConnection, nodes: LogNodes, claim: ZooKeeperClaim, segment_bytes: int
+        self, connection: ZooKeeperConnection, nodes: LogNodes, claim: ZooKeeperClaim, segment_bytes: int, history: Retention | None
     ) -> None:
         self._connection, self._nodes, self._claim = connection, nodes, claim
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._history, self._has_warned = segment_bytes, history, False
         self._segment = SegmentName(claim.epoch, 0)
         self._number = self._size = self._roll_at = 0
 
@@ -63,7 +68,7 @@ class ZooKeeperSegments:
         self._write(created, name_it)
         self._segment, self._number, self._size = segment, len(created) - 1, len(payload)
         self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
-        self._sweep(previous or segment)
+        self._sweep(previous or segment, state)
 
     def next(self, state: LogState) -> None:
         """Begin the next segment with `state`."""
@@ -124,22 +129,41 @@ class ZooKeeperSegments:
         found = self._connection.call(lambda client: client.get_async(node.path)).value
         return bool(found[0] == node.data)
 
-    def _sweep(self, keep: SegmentName) -> None:
-        """Remove the segments before `keep`."""
+    def _sweep(self, keep: SegmentName, state: LogState) -> None:
+        """Remove the segments before `keep` that the history does not need."""
         from kazoo.exceptions import KazooException
 
         try:
             names = self._connection.call(lambda client: client.get_children_async(self._nodes.segments)).value
-            for old in sorted(each for name in names if (each := segment_of(name)) is not None and each < keep):
-                self._remove(self._nodes.segment(old))
+            old = sorted(each for name in names if (each := segment_of(name)) is not None and each < keep)
+            first = first_kept(old, keep, self._history, state, self._header_of)
+            if self._history is not None and len(old) > MOST_OLD:
+                first = max(first, old[-MOST_OLD])
+                self._warn_of_size(len(old))
+            for each in (name for name in old if name < first):
+                self._remove(self._nodes.segment(each))
         except (KazooException, LogError) as error:
             logger.warning("transaction log %s: cannot remove old segments: %r", self._connection.address, error)
+
+    def _header_of(self, segment: SegmentName) -> bytes | None:
+        payloads = read_payloads(self._connection, self._nodes, segment, header_only=True)
+        return payloads[0] if payloads else None
+
+    def _warn_of_size(self, count: int) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "transaction log %s: its history has %d segments; the oldest are removed, although history= would keep them: "
+                "ZooKeeper holds every record in memory, so a log there keeps %d. Ask for less, or keep the log in files, "
+                "PostgreSQL or an object store",
+                self._connection.address, count, MOST_OLD,
+            )  # fmt: skip
 
     def _remove(self, segment: str) -> None:
         from kazoo.exceptions import NoNodeError
 
         records = self._connection.call(lambda client: client.get_children_async(segment)).value
-        paths = [*(f"{segment}/{record}" for record in sorted(records, reverse=True)), segment]
+        paths = [*(f"{segment}/{record}" for record in sorted(records)), segment]  # without its header it is none
         for at in range(0, len(paths), _OPERATIONS):
             some = paths[at : at + _OPERATIONS]
 

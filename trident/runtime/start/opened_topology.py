@@ -259,5 +259,10 @@ def _static(plan: Plan) -> dict[str, Any]:
 def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
     """Take the log, which no other driver may write from now on; `memory_log` is continued if it is the one."""
     if config.log_dir is None and is_all_in_memory(plan):
+        if config.history is not None:
+            raise ConfigError(
+                f"history={config.history!r}: the log of topology {plan.topology!r} is in memory, as its states are; give log_dir"
+            )
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
-    return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover)
+    history = Retention.of(config.history)
+    return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)

@@ -214,7 +214,7 @@ class TopologyTestDriver:
             self._empty_memory(states)
         if self._config.log_dir is None:
             return self._memory_log.reopened(takeover=True)
-        return open_log(self._config.log_dir, self._name, self._config.takeover)
+        return open_log(self._config.log_dir, self._name, self._config.takeover, Retention.of(self._config.history))
 
     def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
         """Empty the states in memory, because an earlier driver of this process may have filled them."""

@@ -1,0 +1,40 @@
+"""How long a log keeps what its batches were: the setting `history`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trident.errors import ConfigError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SPAN = re.compile(r"(\d+)\s*([smhdw])")
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The last `batches`, or those of the `ms` before the last one."""
+
+    batches: int | None = None
+    ms: int | None = None
+
+    @staticmethod
+    def of(setting: str | int | None) -> Retention | None:
+        """Read the setting; `ConfigError` if it is neither a time nor a number of batches."""
+        if setting is None:
+            return None
+        text = str(setting).strip()
+        if text.isdecimal() and int(text) > 0:
+            return Retention(batches=int(text))
+        span = _SPAN.fullmatch(text)
+        if span is not None and int(span[1]) > 0:
+            return Retention(ms=1000 * int(span[1]) * _UNITS[span[2]])
+        raise ConfigError(
+            f"history={setting!r}: must be a time with its unit, as in '90s', '30m', '12h', '7d', '2w', or a number of batches"
+        )
+
+    def lets_go(self, txid: int, at_ms: int, last_txid: int, last_ms: int) -> bool:
+        """Whether batches up to `txid`, which was committed at `at_ms`, may go when `last_txid` is the last one."""
+        if self.batches is not None:
+            return txid <= last_txid - self.batches
+        return self.ms is not None and at_ms < last_ms - self.ms
