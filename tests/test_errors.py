@@ -27,6 +27,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.AlreadyRunningError: {"path": "logs/t", "holder": "pid 77 on host"},
     errors.ForeignLogError: {"path": "logs/t", "found": "topology 'a'", "expected": "topology 'b'"},
     errors.CorruptLogError: {"path": "logs/t", "offset": 4096, "reason": "checksum differs"},
+    errors.HistoryGapError: {"place": "logs/t", "missing": "batches 7 to 9", "resume": 10, "cause": "x.log is gone"},
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
     errors.PartitionLostError: {"spout": "Ledger", "txid": 7, "lost": "'b'", "there": "'a'"},
     errors.StatePlaceError: {"what": "state 'a' partition 1", "own": "t/a", "found": "t/b"},

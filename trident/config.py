@@ -77,8 +77,8 @@ class Config(Redacted):
         `postgresql://user@host/database?topology=name`, `s3://bucket/prefix` (`gs`, `az`, `abfss`).
         Default: in memory if every state is in memory, else `trident-log/<topology>`.
     history
-        How long the log keeps what each batch was (its attempt, definitions and time): `"7d"` (`s`, `m`, `h`, `d`, `w`) before the
-        last batch, or a number of batches. Default: what the log needs itself, a hundred batches at least. See
+        How long the log keeps what each batch was (its attempt, definitions and time): `"7d"` (`s`, `m`, `h`, `d`, `w`) before
+        the last batch, or a number of batches. Default: what the log needs itself, a hundred batches at least. See
         [history](deploying.md#history).
     takeover
         Take a log that another driver holds. That driver can then write neither the log nor the states.

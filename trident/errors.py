@@ -19,7 +19,8 @@
     │   ├── LogHeldError         another driver holds the log
     │   │   └── AlreadyRunningError  this very process holds it
     │   ├── ForeignLogError      the log belongs to another topology
-    │   └── CorruptLogError      a record in the middle of the log is damaged
+    │   ├── CorruptLogError      a record in the middle of the log is damaged
+    │   └── HistoryGapError      a piece of its history is
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
@@ -68,6 +69,7 @@ __all__ = [
     "FailedException",
     "FencedError",
     "ForeignLogError",
+    "HistoryGapError",
     "InexactPairingError",
     "KeyConflictError",
     "LogError",
@@ -345,6 +347,22 @@ class CorruptLogError(LogError):
             f"the transaction log {path} is damaged at byte {offset}: {reason}. "
             "Nothing was changed. Restore the file from a copy, or move log_dir away and start with "
             'state_recovery="adopt" to go on with the states as they are'
+        )
+
+
+class HistoryGapError(LogError):
+    """A piece of the history of a log is damaged or missing. The topology itself does not need it."""
+
+    can_heal = False
+
+    def __init__(self, place: str, missing: str, resume: int, cause: str) -> None:
+        super().__init__(place, missing, resume, cause)
+
+    def __str__(self) -> str:
+        place, missing, resume, cause = self.args
+        return (
+            f"the history of the transaction log {place} lacks {missing}: {cause}. What is behind them can be read from "
+            f"batch {resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
         )
 
 

@@ -14,7 +14,7 @@ import obstore
 import psycopg
 from obstore.store import from_url
 
-from tests.coordination.log_samples import TOPOLOGY
+from tests.coordination.log_samples import TOPOLOGY, frames_of
 from trident.coordination import lock, stored_log, zookeeper_claim
 from trident.coordination.log_address import store_at
 from trident.coordination.log_reader import LogReader
@@ -69,6 +69,21 @@ class FileHome:
     def segments(self) -> list[lock.SegmentName]:
         return lock.list_log(self.path).segments
 
+    def lose(self, segment: lock.SegmentName) -> None:
+        """Let a segment be gone."""
+        (self.path / segment.file).unlink()
+
+    def damage(self, segment: lock.SegmentName) -> str:
+        """Damage a record of a segment; return how messages name the place."""
+        file = self.path / segment.file
+        data, second = bytearray(file.read_bytes()), frames_of(file)[1]
+        data[second.end - 1] ^= 1
+        file.write_bytes(data)
+        return f"{file}, byte {second.offset}"
+
+    def remove_half(self, segment: lock.SegmentName) -> None:
+        """Leave what a crash leaves that happens while a segment is removed."""
+
 
 class ZooKeeperHome:
     """A log in a ZooKeeper."""
@@ -99,6 +114,18 @@ class ZooKeeperHome:
     def segments(self) -> list[lock.SegmentName]:
         names = self.client.get_children(LogNodes(self.path).segments)
         return sorted(lock.SegmentName(*map(int, name.split("-"))) for name in names)
+
+    def lose(self, segment: lock.SegmentName) -> None:
+        self.client.delete(LogNodes(self.path).segment(segment), recursive=True)
+
+    def damage(self, segment: lock.SegmentName) -> str:
+        node = LogNodes(self.path).record(segment, 2)
+        self.client.set(node, self.client.get(node)[0][:-1] + b"?")
+        return node
+
+    def remove_half(self, segment: lock.SegmentName) -> None:
+        for number in range(3):
+            self.client.delete(LogNodes(self.path).record(segment, number))
 
     def _below(self, path: str) -> dict[str, bytes]:
         found = {path: self.client.get(path)[0]}
@@ -137,6 +164,15 @@ class StoredHome:
     def segments(self) -> list[lock.SegmentName]:
         raise NotImplementedError
 
+    def lose(self, segment: lock.SegmentName) -> None:
+        raise NotImplementedError
+
+    def damage(self, segment: lock.SegmentName) -> str:
+        raise NotImplementedError
+
+    def remove_half(self, segment: lock.SegmentName) -> None:
+        """Do nothing: one statement removes a segment."""
+
     def save(self) -> Any:
         """Return what `restore` sets the log back to."""
         return self.contents()
@@ -174,6 +210,16 @@ class PostgresHome(StoredHome):
     def segments(self) -> list[lock.SegmentName]:
         found = self.ask("SELECT DISTINCT epoch, segment FROM trident_log WHERE topology = %s ORDER BY 1, 2")
         return [lock.SegmentName(*each) for each in found]
+
+    def lose(self, segment: lock.SegmentName) -> None:
+        self.ask(
+            "DELETE FROM trident_log WHERE topology = %s AND epoch = %s AND segment = %s", self._topology, *segment
+        )
+
+    def damage(self, segment: lock.SegmentName) -> str:
+        where = "topology = %s AND epoch = %s AND segment = %s AND number = 2"
+        self.ask(f"DELETE FROM trident_log WHERE {where}", self._topology, *segment)
+        return f"rows with epoch {segment.epoch} and segment {segment.seq}: the one of number 2 is missing"
 
     def ask(self, query: Any, *given: Any) -> list[Any]:
         """Return what the database answers; a placeholder is the topology if nothing is given."""
@@ -218,6 +264,21 @@ class ObjectHome(StoredHome):
 
     def segments(self) -> list[lock.SegmentName]:
         return sorted({segment for name in self.contents() if (segment := segment_of(name)) is not None})
+
+    def lose(self, segment: lock.SegmentName) -> None:
+        obstore.delete(self.objects, [name for name in self.contents() if segment_of(name) == segment])
+
+    def damage(self, segment: lock.SegmentName) -> str:
+        name = self._last_head(segment)
+        obstore.put(self.objects, name, self.contents()[name][:-1] + b"?")
+        return name
+
+    def remove_half(self, segment: lock.SegmentName) -> None:
+        obstore.delete(self.objects, [self._last_head(segment)])
+
+    def _last_head(self, segment: lock.SegmentName) -> str:
+        (name,) = (each for each in self.contents() if segment_of(each) == segment and each.endswith("-0"))
+        return name
 
     @property
     def objects(self) -> Any:

@@ -1,14 +1,13 @@
 """The history of a log: each committed batch, in order, from the segments that are kept.
 
-A commit record says all of its batch (attempt, definitions, time), so what is written anyway is enough. Segments go from the
-oldest on. What the header of a segment says is true, whoever wrote the segments before it: a record at the end of one that
-its successor does not know is that of a driver that was replaced while it wrote.
+A commit record says all of its batch (attempt, definitions, time), so what is written anyway is enough. Segments are read from
+the oldest on. A record at the end of one may be that of a driver that was replaced while it wrote: the winners of the log tell.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 
@@ -19,7 +18,9 @@ from trident.coordination.log_reader import header_state
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLogReader
 from trident.coordination.records import AdoptRecord, CommitRecord, Record, record_from_data
-from trident.errors import CorruptLogError, LogError
+from trident.errors import CorruptLogError, HistoryGapError
+
+__all__ = ["read_history"]
 
 
 def read_history(
@@ -27,88 +28,111 @@ def read_history(
 ) -> Iterator[CommitRecord]:
     """Yield the committed batches that a log still has, in order; its driver may be running.
 
-    A record has the batch's txid, the attempt that won, the definition of each spout, and the time of the commit. One
-    segment is in memory at a time.
+    A record has the `txid` of the batch, the `attempt` that won, the definition of each of `spouts`, `counts`, and the time of
+    the commit (`at_ms`, since 1970). One segment is in memory at a time.
 
     Parameters
     ----------
+    log_dir
+        The folder of the log, or its address.
     first, last
-        The batches to begin and to end with.
+        The batches to begin and to end with, as far as they are kept.
     since
         Leave out batches that were committed before, by the clocks of their drivers.
 
     Raises
     ------
+    HistoryGapError
+        A piece is damaged or missing; all batches before it were given. It says how to read what is behind it.
     LogError
-        There is no log, it cannot be read, or what comes next was removed while it was read.
-    CorruptLogError
-        A segment is damaged; all batches before it were given. Those behind it are given to a reader whose `first` is there.
+        There is no log, or it cannot be read.
     """
-    after_ms = None if since is None else since.timestamp() * 1000
+    since_ms = None if since is None else since.timestamp() * 1000
     with closing(open_reader(log_dir)) as reader:
-        for commit in _commits(reader, log_dir, first):
+        for commit in _Reading(reader, os.fspath(log_dir)).commits(first, since_ms):
             if last is not None and commit.txid > last:
                 return
-            if commit.txid >= first and (after_ms is None or commit.at_ms >= after_ms):
+            if commit.txid >= first and (since_ms is None or commit.at_ms >= since_ms):
                 yield commit
 
 
-def _commits(reader: TransactionLogReader, place: object, first: int) -> Iterator[CommitRecord]:
-    now = reader.refresh()
-    end, known = now.txid, now.winners
-    present = _present(reader, place, _from(reader, place, reader.segments(), first))
-    current, txid, is_begun = next(present, None), 0, False
-    while current is not None:
-        (name, header), following = current, next(present, None)
-        up_to, winners = (end, known) if following is None else (following[1].txid, following[1].winners)
-        payloads = reader.read_segment(name)
-        if payloads is not None:
-            if is_begun and header.txid > txid and not any(each.txid == txid + 1 for each in header.history):
-                raise LogError(
-                    f"the history of {place} lacks batches {txid + 1} to {header.txid}: they were removed while it was "
-                    "read, or a segment is lost. Read again"
-                )
-            for record in _records(header, payloads[1:], f"{place}, segment {name.file}"):
+class _Reading:
+    """One reading of a history.
+
+    Attributes
+    ----------
+    given
+        The last batch that was given; None: none yet.
+    adopted
+        Batches up to this one may be missing: they were adopted with a store, and this log did not commit them.
+    """
+
+    def __init__(self, reader: TransactionLogReader, place: str) -> None:
+        self._reader, self._place, self._end = reader, place, reader.refresh()
+        self.given: int | None = None
+        self.adopted = 0
+        self._damage: list[str] = []  # in the segments since the last batch that was given
+
+    def commits(self, first: int, since_ms: float | None) -> Iterator[CommitRecord]:
+        """Yield the batches; some before `first` or `since_ms` may be among them."""
+        for name in self._wanted(self._reader.segments(), first, since_ms):
+            for record in self._records(name):
                 if isinstance(record, AdoptRecord):
-                    txid = max(txid, min(record.txid, up_to))
-                elif isinstance(record, CommitRecord) and txid < record.txid <= min(up_to, end):
-                    if winners.winner(record.txid) == record.attempt:
-                        yield record
-                        txid = record.txid
-            txid, is_begun = max(txid, min(header.txid, end)), True
-        current = following
+                    self.adopted = max(self.adopted, record.txid)
+                elif isinstance(record, CommitRecord) and self._counts(record):
+                    self._check_gap(record.txid)
+                    self.given = record.txid
+                    self._damage.clear()
+                    yield record
+        self._check_gap(self._end.txid + 1)
 
+    def _counts(self, record: CommitRecord) -> bool:
+        """Whether a record is of a committed batch that was not given yet."""
+        is_new = (self.given or 0) < record.txid <= self._end.txid
+        return is_new and self._end.winners.winner(record.txid) == record.attempt
 
-def _present(
-    reader: TransactionLogReader, place: object, names: Iterable[SegmentName]
-) -> Iterator[tuple[SegmentName, LogState]]:
-    """Yield the segments that are still there, and the state in their header."""
-    for name in names:
-        header = _header(reader, place, name)
-        if header is not None:
-            yield name, header
+    def _check_gap(self, txid: int) -> None:
+        """Raise `HistoryGapError` if batch `txid` is not the one that comes next."""
+        if self.given is None:
+            missing = f"batches before {txid}" if self._damage else None
+        elif txid > max(self.given, self.adopted) + 1:
+            missing = f"batches {self.given + 1} to {txid - 1}"
+        else:
+            missing = None
+        if missing is not None:
+            cause = "; ".join(self._damage) or "nothing of them is there, and they are not the oldest ones (removed?)"
+            raise HistoryGapError(self._place, missing, txid, cause)
 
-
-def _from(
-    reader: TransactionLogReader, place: object, names: Sequence[SegmentName], first: int
-) -> Sequence[SegmentName]:
-    """Leave out the segments that end before batch `first`."""
-    for position in range(len(names) - 1, 0, -1) if first > 1 else ():
-        header = _header(reader, place, names[position])
-        if header is not None and header.txid < first:
-            return names[position:]
-    return names
-
-
-def _header(reader: TransactionLogReader, place: object, name: SegmentName) -> LogState | None:
-    payloads = reader.read_segment(name, header_only=True)
-    return None if payloads is None else header_state(payloads[0], name, place)
-
-
-def _records(header: LogState, payloads: Iterable[bytes], where: str) -> Iterator[Record]:
-    yield from header.history
-    for number, payload in enumerate(payloads, 1):
+    def _records(self, name: SegmentName) -> Iterator[Record]:
+        """Yield the commits in the header of a segment, then its records, up to where it is damaged; none if it was removed."""
+        where, number = f"{self._place}, segment {name.file}", 0
         try:
-            yield record_from_data(decode(payload))
+            for number, payload in enumerate(self._reader.read_segment(name)):
+                if number:
+                    yield record_from_data(decode(payload))
+                else:
+                    yield from header_state(payload, name, where).history
+        except CorruptLogError as error:
+            path, offset, reason = error.args
+            self._damage.append(f"{path}{f', byte {offset}' if offset else ''}: {reason}")
         except ValueError as error:
-            raise CorruptLogError(where, 0, f"record {number}: {error}") from error
+            self._damage.append(f"{where}, record {number}: {error}")
+
+    def _wanted(self, names: Sequence[SegmentName], first: int, since_ms: float | None) -> Sequence[SegmentName]:
+        """Leave out the segments before the last one whose header has all that is wanted of them."""
+        if first <= 1 and since_ms is None:
+            return names
+        for position in range(len(names) - 1, 0, -1):
+            header = self._header(names[position])
+            oldest = header.history[0] if header is not None and header.history else None
+            if oldest and (oldest.txid <= first or (since_ms is not None and oldest.at_ms < since_ms)):
+                return names[position:]
+        return names
+
+    def _header(self, name: SegmentName) -> LogState | None:
+        """Return what a header says; None if the segment is not there, or damaged, which is told when it is read."""
+        try:
+            payload = next(self._reader.read_segment(name, header_only=True), None)
+            return None if payload is None else header_state(payload, name, self._place)
+        except CorruptLogError:
+            return None

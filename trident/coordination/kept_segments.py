@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_state
@@ -18,26 +18,25 @@ AT_ONCE = 10
 
 
 def first_kept(
-    old: Sequence[SegmentName],
-    keep: SegmentName,
+    names: Sequence[SegmentName],
     retention: Retention | None,
     state: LogState,
-    header_of: Callable[[SegmentName], bytes | None],
+    read: Callable[[SegmentName], Iterator[bytes]],
 ) -> SegmentName:
-    """Return the first segment that stays; `old` are the oldest ones, ascending, `keep` is one that stays in any case.
+    """Return the first segment that stays of the old ones, ascending, the last of which stays in any case.
 
     A segment may go when the header of the one behind it says that all before is old enough. One that cannot be read is passed
     over: what is behind it decides.
     """
     if retention is None or not state.history:
-        return keep if retention is None else min([*old, keep])
-    first, last = min([*old, keep]), state.history[-1]
-    for name in [*(each for each in old if each < keep), keep][1 : AT_ONCE + 1]:
+        return names[-1 if retention is None else 0]
+    first, last = names[0], state.history[-1]
+    for name in names[1 : AT_ONCE + 1]:
         try:
-            payload = header_of(name)
-            header = None if payload is None else header_state(payload, name, "")
+            payload = next(read(name), None)
+            header = None if payload is None else header_state(payload, name, name.file)
         except LogError as error:
-            logger.warning("transaction log of topology %r: an old segment is of no use: %s", state.topology, error)
+            logger.warning("transaction log of topology %r: its history is damaged: %s", state.topology, error)
             continue
         if header is None:
             continue

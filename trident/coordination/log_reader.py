@@ -7,6 +7,7 @@ reads it in the same way.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +64,8 @@ class LogReader:
     def segments(self) -> list[SegmentName]:
         return self._list().segments
 
-    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
-        file = self.path / segment.file
-        try:
-            if header_only:
-                return [read_first(file)]
-            return [each.payload for each in read_frames(_read_from(file, 0)[0], 0, file)[0]]
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise LogError(f"cannot read the transaction log {file}: {os_error_text(error)}") from error
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
+        return read_payloads(self.path / segment.file, header_only)
 
     @property
     def segment(self) -> SegmentName | None:
@@ -181,12 +174,27 @@ def _read_from(file: Path, offset: int) -> tuple[bytes, int]:
         return opened.read(), size
 
 
-def read_first(file: Path) -> bytes:
-    """Return the payload of the header of a segment, and read no more than that."""
-    with file.open("rb") as opened:
-        data = opened.read(HEAD_BYTES)
-        data += opened.read(length_of(data))
-    return _first(read_frames(data, 0, file)[0], file).payload
+def read_payloads(file: Path, header_only: bool) -> Iterator[bytes]:
+    """Yield the payloads of a segment; see `TransactionLogReader.read_segment`."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(HEAD_BYTES)
+            data += opened.read(length_of(data) if header_only else -1)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LogError(f"cannot read the transaction log {file}: {os_error_text(error)}") from error
+    damage = None
+    try:
+        frames, _ = read_frames(data, 0, file)
+    except CorruptLogError as error:
+        damage = error
+        frames, _ = read_frames(data[: error.args[1]], 0, file)
+    if damage is None:
+        _first(frames, file)
+    yield from (each.payload for each in frames)
+    if damage is not None:
+        raise damage
 
 
 def _first(frames: list[Frame], file: Path) -> Frame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Iterator
 from copy import copy
 from typing import Protocol
 
@@ -78,8 +79,14 @@ class TransactionLogReader(Protocol):
     def segments(self) -> list[SegmentName]:
         """Return the segments that are kept, oldest first."""
 
-    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
-        """Return the records of a segment, the first of which is its header; None if it was removed."""
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
+        """Yield the records of a segment, the first of which is its header; none if it was removed.
+
+        Raises
+        ------
+        CorruptLogError
+            One is damaged or missing; those before it were given.
+        """
 
     def holder(self) -> str | None:
         """Say who writes the log; None if no driver does."""

@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -179,16 +180,13 @@ class ObjectRecords:
         body, _ = head.inside
         payloads: list[bytes] = []
         number = 0
-        for name, count in body.chunks:
-            number += count
+        for chunk in body.chunks:
+            number += chunk.length
             if number <= first:
                 continue
-            found = self._get(name)
-            if found is None:
+            records = self._read_chunk(chunk)
+            if records is None:
                 return None
-            records = _unframed(found.data, self._place(name))
-            if len(records) != count:
-                raise CorruptLogError(self._place(name), 0, f"it has {len(records)} records, not {count}")
             payloads += records
         payloads += body.records
         return payloads[len(payloads) - (head.position.length - first) :]
@@ -207,26 +205,35 @@ class ObjectRecords:
         }
         return sorted(self._last_heads)[:most]
 
-    def read_old(self, segment: SegmentName, header_only: bool) -> list[bytes] | None:
+    def read_old(self, segment: SegmentName, header_only: bool) -> Iterator[bytes]:
         name = self._last_heads.get(segment)
         found = None if name is None else self._get(name)
         if name is None or found is None:
-            return None
+            return
         body = _Body.of(found.data, self._place(name))
-        if header_only and body.chunks:
-            first = _Chunk(*body.chunks[0])
-            body = replace(body, position=LogEnd(segment, first.length), chunks=(first,), records=())
-        payloads = self.read(Head(body.epoch, body.id, body.about, body.position, (body, None)), 0)
-        if payloads is None and self._get(name) is not None:
-            raise CorruptLogError(self._place(name), 0, "one of the chunks that it names is missing")
-        return payloads
+        for chunk in body.chunks[:1] if header_only else body.chunks:
+            records = self._read_chunk(chunk)
+            if records is None:
+                if self._get(name) is None:
+                    return  # the history is being shortened: last heads go first
+                raise CorruptLogError(self._place(chunk.name), 0, "the object is missing")
+            yield from records
+        yield from body.records
+
+    def _read_chunk(self, chunk: _Chunk) -> list[bytes] | None:
+        found = self._get(chunk.name)
+        if found is None:
+            return None
+        records = _unframed(found.data, self._place(chunk.name))
+        if len(records) != chunk.length:
+            raise CorruptLogError(self._place(chunk.name), 0, f"it has {len(records)} records, not {chunk.length}")
+        return records
 
     def sweep(self, keep: SegmentName) -> None:
         old = [name for segment, name in self._list() if segment < keep]
-        # The last heads first: no chunk goes that one names.
-        for names in ([each for each in old if each.endswith(_LAST_HEAD)], old):
-            if names:
-                self._call(lambda names=names: self._obstore.delete(self._store, names))  # type: ignore[misc]
+        heads = [name for name in old if name.endswith(_LAST_HEAD)]
+        for names in filter(None, (heads, old)):  # the last heads first: no chunk goes that one names
+            self._call(partial(self._obstore.delete, self._store, names))
 
     def _list(self) -> list[tuple[SegmentName, str]]:
         """Return the names of chunks, and the segments that they are of."""

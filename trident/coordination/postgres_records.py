@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trident.coordination.lock import SegmentName
@@ -158,13 +158,13 @@ class PostgresRecords:
     def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
         return [SegmentName(*each) for each in self._ask(_SEGMENTS, {**_named(before), "most": most})]
 
-    def read_old(self, segment: SegmentName, header_only: bool) -> list[bytes] | None:
+    def read_old(self, segment: SegmentName, header_only: bool) -> Iterator[bytes]:
         found = self._ask(_READ_OLD, {**_named(segment), "most": 1 if header_only else None})
-        for expected, (number, _) in enumerate(found):
+        for expected, (number, record) in enumerate(found):
             if number != expected:
-                where = f"{self._address}, segment {segment.file}"
-                raise CorruptLogError(where, 0, f"record {expected} is missing")
-        return [record for _, record in found] or None
+                where = f"{self._address}, rows with epoch {segment.epoch} and segment {segment.seq}"
+                raise CorruptLogError(where, 0, f"the one of number {expected} is missing")
+            yield record
 
     def sweep(self, keep: SegmentName) -> None:
         self._ask(_SWEEP, _named(keep))

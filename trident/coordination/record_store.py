@@ -8,7 +8,7 @@ whose log was set back to an earlier time, appends nothing, and a request whose 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -81,8 +81,8 @@ class RecordStore(Protocol):
     def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
         """Return the oldest segments, ascending, that can be read although they are older than the one of the head."""
 
-    def read_old(self, segment: SegmentName, header_only: bool) -> list[bytes] | None:
-        """Return the records of one of `segments`; None if it was removed."""
+    def read_old(self, segment: SegmentName, header_only: bool) -> Iterator[bytes]:
+        """Yield the records of one of `segments`; see `TransactionLogReader.read_segment`."""
 
     def sweep(self, keep: SegmentName) -> None:
         """Remove the segments before `keep`."""

@@ -88,7 +88,9 @@ def look(store: RecordStore) -> Head | None:
 class StoredSegments:
     """Writes the segments of one claim; nothing is written without it."""
 
-    def __init__(self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int, history: Retention | None) -> None:
+    def __init__(
+        self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int, history: Retention | None
+    ) -> None:
         self._store, self._place, self._claim = store, place, claim
         self._segment_bytes, self._history = segment_bytes, history
         self._at = claim.head.position
@@ -125,12 +127,10 @@ class StoredSegments:
     def _first_kept(self, keep: SegmentName, state: LogState) -> SegmentName:
         if self._history is None:
             return keep
-        old = self._store.segments(keep, AT_ONCE + 1)
-        return first_kept(old, keep, self._history, state, self._header_of)
-
-    def _header_of(self, segment: SegmentName) -> bytes | None:
-        payloads = self._store.read_old(segment, header_only=True)
-        return payloads[0] if payloads else None
+        old = self._store.segments(self._at.segment, AT_ONCE + 1)
+        return first_kept(
+            old or [keep], self._history, state, lambda name: self._store.read_old(name, header_only=True)
+        )
 
     def _write(self, after: LogEnd, payloads: Sequence[bytes]) -> None:
         if not self._store.write(self._claim.head, self._at, after, payloads):

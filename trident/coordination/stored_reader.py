@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Self
 
 from trident.coordination import holders
@@ -81,10 +82,13 @@ class StoredReader:
             return []
         return [*self._store.segments(head.position.segment), head.position.segment]
 
-    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
+        if segment != self._segment:  # the one that `refresh` has read
+            return self._store.read_old(segment, header_only)
         head = self._store.look()
-        if head is not None and head.position.segment == segment:
-            return self._store.read(head, 0)
+        if head is None or head.position.segment == segment:
+            return iter((head and self._store.read(head, 0)) or ())
+        self._store.segments(head.position.segment)  # a newer one has begun meanwhile
         return self._store.read_old(segment, header_only)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -20,7 +20,7 @@ from trident.coordination.framing import encode, frame
 from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import Claim, SegmentName, list_log, os_error_text
 from trident.coordination.log_file import LogFile, make_directory, sync_directory
-from trident.coordination.log_reader import LogReader, exists, header_of, read_first
+from trident.coordination.log_reader import LogReader, exists, header_of, read_payloads
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record
 from trident.errors import FencedError, LogError
@@ -36,7 +36,12 @@ class SegmentWriter:
     """Writes the segments of one epoch. The claim decides who may do that."""
 
     def __init__(
-        self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile], history: Retention | None
+        self,
+        directory: Path,
+        epoch: int,
+        segment_bytes: int,
+        file_type: type[LogFile],
+        history: Retention | None = None,
     ) -> None:
         self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
         self._history = history
@@ -100,9 +105,13 @@ class SegmentWriter:
             file.close()
 
     def _sweep(self, keep: SegmentName, state: LogState) -> None:
-        """Remove segments before `keep` that the history does not need, claims before this epoch, and temporary files that crashes have left."""
+        """Remove segments before `keep`, claims before this epoch, and temporary files that crashes have left.
+
+        Of the segments, those that the history needs stay.
+        """
         listing, epoch = list_log(self._directory), self._segment.epoch
-        keep = first_kept(listing.segments, keep, self._history, state, self._header_of)
+        old = [each for each in listing.segments if each <= keep] or [keep]
+        keep = first_kept(old, self._history, state, self._read)
         names = [each.file for each in listing.segments if each < keep]
         names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
         names += [name for of, name in listing.temporaries if of < epoch]
@@ -114,12 +123,8 @@ class SegmentWriter:
                 logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
                 return
 
-    def _header_of(self, segment: SegmentName) -> bytes:
-        file = self._directory / segment.file
-        try:
-            return read_first(file)
-        except OSError as error:
-            raise LogError(f"cannot read {file}: {os_error_text(error)}") from error
+    def _read(self, segment: SegmentName) -> Iterator[bytes]:
+        return read_payloads(self._directory / segment.file, header_only=True)
 
 
 logger = logging.getLogger(__name__)
@@ -130,7 +135,9 @@ class FileLog(DurableLog):
 
     file_type: type[LogFile] = LogFile
 
-    def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int, history: Retention | None) -> None:
+    def __init__(
+        self, path: Path, claim: Claim, state: LogState, segment_bytes: int, history: Retention | None
+    ) -> None:
         """Not for callers: use `open`."""
         self.path, self._claim = path, claim
         self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type, history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Self
 
 from trident.coordination.framing import decode
@@ -83,12 +84,12 @@ class ZooKeeperReader:
 
     def segments(self) -> list[SegmentName]:
         newest, _ = self._look()
-        names = [] if newest is None else self._connection.call(
-            lambda client: client.get_children_async(self._nodes.segments)
-        ).value
-        return sorted(each for name in names if (each := segment_of(name)) is not None and newest and each <= newest)
+        if newest is None:
+            return []
+        names = self._connection.call(lambda client: client.get_children_async(self._nodes.segments)).value
+        return sorted(each for name in names if (each := segment_of(name)) is not None and each <= newest)
 
-    def read_segment(self, segment: SegmentName, header_only: bool = False) -> list[bytes] | None:
+    def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
         return read_payloads(self._connection, self._nodes, segment, header_only)
 
     def close(self) -> None:

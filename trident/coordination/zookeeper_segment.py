@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from trident.coordination.framing import encode
@@ -44,7 +44,12 @@ class ZooKeeperSegments:
     part_bytes = PART_BYTES
 
     def __init__(
-        self, connection: ZooKeeperConnection, nodes: LogNodes, claim: ZooKeeperClaim, segment_bytes: int, history: Retention | None
+        self,
+        connection: ZooKeeperConnection,
+        nodes: LogNodes,
+        claim: ZooKeeperClaim,
+        segment_bytes: int,
+        history: Retention | None,
     ) -> None:
         self._connection, self._nodes, self._claim = connection, nodes, claim
         self._segment_bytes, self._history, self._has_warned = segment_bytes, history, False
@@ -135,28 +140,27 @@ class ZooKeeperSegments:
 
         try:
             names = self._connection.call(lambda client: client.get_children_async(self._nodes.segments)).value
-            old = sorted(each for name in names if (each := segment_of(name)) is not None and each < keep)
-            first = first_kept(old, keep, self._history, state, self._header_of)
-            if self._history is not None and len(old) > MOST_OLD:
-                first = max(first, old[-MOST_OLD])
-                self._warn_of_size(len(old))
+            old = sorted({each for name in names if (each := segment_of(name)) is not None and each <= keep} | {keep})
+            first = first_kept(old, self._history, state, self._read)
+            if len(old) > MOST_OLD and first < old[-MOST_OLD]:
+                first = old[-MOST_OLD]
+                self._warn_of_size()
             for each in (name for name in old if name < first):
                 self._remove(self._nodes.segment(each))
         except (KazooException, LogError) as error:
             logger.warning("transaction log %s: cannot remove old segments: %r", self._connection.address, error)
 
-    def _header_of(self, segment: SegmentName) -> bytes | None:
-        payloads = read_payloads(self._connection, self._nodes, segment, header_only=True)
-        return payloads[0] if payloads else None
+    def _read(self, segment: SegmentName) -> Iterator[bytes]:
+        return read_payloads(self._connection, self._nodes, segment, header_only=True)
 
-    def _warn_of_size(self, count: int) -> None:
+    def _warn_of_size(self) -> None:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "transaction log %s: its history has %d segments; the oldest are removed, although history= would keep them: "
-                "ZooKeeper holds every record in memory, so a log there keeps %d. Ask for less, or keep the log in files, "
-                "PostgreSQL or an object store",
-                self._connection.address, count, MOST_OLD,
+                "transaction log %s: the oldest of its history is removed, although history= would keep it: ZooKeeper has "
+                "every record in memory, so a log there keeps %d segments of up to 1,000. Ask for less, or keep the log in "
+                "files, PostgreSQL or an object store",
+                self._connection.address, MOST_OLD,
             )  # fmt: skip
 
     def _remove(self, segment: str) -> None:
@@ -168,6 +172,7 @@ class ZooKeeperSegments:
             some = paths[at : at + _OPERATIONS]
 
             def fill(transaction: Any, some: Sequence[str] = some) -> None:
+                transaction.check(self._claim.path, -1)  # a driver that was replaced removes nothing more
                 for path in some:
                     transaction.delete(path)
 

@@ -12,12 +12,13 @@ from typing import Any
 from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
-from trident.errors import TridentError
+from trident.errors import ConfigError, TridentError
 from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.meaning import meaning_of
+from trident.retention import Retention
 from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.commit.committing import Committing, committing_program
@@ -260,9 +261,8 @@ def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> Transa
     """Take the log, which no other driver may write from now on; `memory_log` is continued if it is the one."""
     if config.log_dir is None and is_all_in_memory(plan):
         if config.history is not None:
-            raise ConfigError(
-                f"history={config.history!r}: the log of topology {plan.topology!r} is in memory, as its states are; give log_dir"
-            )
+            where = f"the log of topology {plan.topology!r} is in memory, as its states are"
+            raise ConfigError(f"history={config.history!r}: {where}. Give log_dir, or leave it out")
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
     history = Retention.of(config.history)
     return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)

@@ -15,6 +15,7 @@ from trident.errors import ConfigError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
+from trident.retention import Retention
 from trident.runtime.loop.batch import LOOP
 from trident.runtime.loop.execution import OneByOne
 from trident.runtime.loop.loop import BatchLoop

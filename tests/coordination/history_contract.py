@@ -1,0 +1,176 @@
+"""What the history of every log must be. Subclass the contract and override `home`."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.coordination.log_homes import Home
+from tests.coordination.log_samples import ATTEMPT, commit
+from trident.coordination import log_state
+from trident.coordination.history import read_history
+from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord
+from trident.errors import FencedError, HistoryGapError
+from trident.retention import Retention
+
+ALL = Retention(batches=1_000_000)
+STEPS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from(["restart", "takeover", "lost"])), max_size=12)
+
+
+def timed(txid: int, attempt: int = ATTEMPT) -> CommitRecord:
+    return CommitRecord(
+        txid, attempt, {"lines": {"to": txid}}, {"counts": [0]}, {"tuples": txid}, 1_700_000_000_000 + 1000 * txid
+    )
+
+
+def written(home: Home, batches: int, **options: Any) -> list[CommitRecord]:
+    """Append batches to the log; return them."""
+    with closing(home.open(**{"segment_bytes": 1, "history": ALL} | options)) as log:
+        txid = log.state.txid
+        records = [timed(each) for each in range(txid + 1, txid + batches + 1)]
+        for record in records:
+            log.append(record)
+    return records
+
+
+class HistoryContract:
+    """What is kept, what is read, what is told when some of it is gone."""
+
+    @pytest.fixture
+    def home(self) -> Home:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the log itself need few batches, so that what is read is the history."""
+        monkeypatch.setattr(log_state, "HISTORY", 2)
+
+    def test_every_batch_is_kept_in_order_with_its_definition_and_time(self, home: Home) -> None:
+        records = written(home, 30) + written(home, 5)
+        assert list(read_history(home.address)) == records
+        assert len(home.segments()) > 6
+        assert list(read_history(home.address, first=9, last=12)) == records[8:12]
+        since = datetime.fromtimestamp(1_700_000_020, UTC)
+        assert list(read_history(home.address, since=since)) == records[19:]
+        assert list(read_history(home.address, first=36)) == []
+
+    def test_a_number_of_batches_is_kept_and_what_is_older_is_removed(self, home: Home) -> None:
+        records = written(home, 60, history=Retention(batches=10))
+        kept = list(read_history(home.address))
+        assert kept == records[-len(kept) :]
+        assert 10 <= len(kept) <= 30
+
+    def test_a_time_is_kept_before_the_last_batch(self, home: Home) -> None:
+        records = written(home, 60, history=Retention(ms=10_000))
+        kept = list(read_history(home.address))
+        assert kept == records[-len(kept) :]
+        assert 10 <= len(kept) <= 30
+
+    def test_without_the_setting_the_history_goes(self, home: Home) -> None:
+        written(home, 30)
+        home.open().close()
+        assert len(home.segments()) == 2
+
+    def test_adopted_batches_are_no_gap(self, home: Home) -> None:
+        first = written(home, 3)
+        with closing(home.open(segment_bytes=1, history=ALL)) as log:
+            log.append(AdoptRecord("counts", 20, True))
+        later = written(home, 8)
+        assert [each.txid for each in later] == list(range(21, 29))
+        assert list(read_history(home.address)) == first + later
+
+    def test_a_driver_that_was_replaced_adds_and_removes_nothing(self, home: Home) -> None:
+        first = home.open(segment_bytes=1, history=None)
+        for txid in range(1, 4):
+            first.append(timed(txid))
+        second = home.open(takeover=True, segment_bytes=1, history=ALL)
+        for txid in range(4, 12):
+            second.append(timed(txid, 2 << 20))
+        before = home.segments()
+        with pytest.raises(FencedError):
+            first.append(timed(4))
+        first.close()
+        second.close()
+        assert home.segments() == before
+        assert [(each.txid, each.attempt >> 20) for each in read_history(home.address)][-8:] == [
+            (n, 2) for n in range(4, 12)
+        ]
+
+    def test_a_missing_segment_is_told_and_what_is_behind_it_can_be_read(self, home: Home) -> None:
+        records = written(home, 30)
+        home.lose(home.segments()[3])
+        got: list[CommitRecord] = []
+        with pytest.raises(HistoryGapError, match=r"lacks batches (\d+) to \d+: .*`--since \d+`") as caught:
+            got.extend(read_history(home.address))
+        _, missing, resume, _ = caught.value.args
+        assert missing == f"batches {len(got) + 1} to {resume - 1}"
+        assert got + list(read_history(home.address, first=resume)) == records[: len(got)] + records[resume - 1 :]
+        assert written(home, 3)[-1].txid == 33  # the topology goes on
+
+    def test_a_damaged_segment_is_told_by_name(self, home: Home) -> None:
+        records = written(home, 30)
+        place = home.damage(home.segments()[3])
+        got: list[CommitRecord] = []
+        with pytest.raises(HistoryGapError, match=rf"lacks batches \d+ to \d+: .*{re.escape(place)}") as caught:
+            got.extend(read_history(home.address))
+        resume = caught.value.args[2]
+        assert 3 < len(got) < resume - 1 < 30
+        assert got + list(read_history(home.address, first=resume)) == records[: len(got)] + records[resume - 1 :]
+        assert len(list(read_history(home.address, first=resume))) == 31 - resume
+        written(home, 20, history=Retention(batches=5))  # and it is removed like any other one
+        assert len(home.segments()) < 8
+
+    def test_what_a_crash_left_while_old_segments_were_removed_goes_at_the_next_start(self, home: Home) -> None:
+        written(home, 40)
+        oldest = home.segments()[0]
+        home.remove_half(oldest)
+        written(home, 1, history=Retention(batches=1000))
+        assert len(list(read_history(home.address))) >= 30
+        written(home, 1, history=Retention(batches=30))
+        assert oldest not in home.segments()
+        assert next(read_history(home.address)).txid <= 12
+
+    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(steps=STEPS, batches=st.integers(1, 40))
+    def test_any_life_of_a_log_is_a_plain_list(self, home: Home, steps: list[Any], batches: int) -> None:
+        self.check_life(home, steps, batches)
+
+    @pytest.mark.soak
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(steps=STEPS, batches=st.integers(1, 40))
+    def test_many_lives(self, home: Home, steps: list[Any], batches: int) -> None:
+        self.check_life(home, steps, batches)
+
+    def check_life(self, home: Home, steps: list[Any], batches: int) -> None:
+        """Append, restart, take over and lose writers; compare the history with a list."""
+        with suppress(Exception):
+            home.remove()
+        options: dict[str, Any] = {"segment_bytes": 1, "history": Retention(batches=batches)}
+        log, records = home.open(**options), list[CommitRecord]()
+        for step in steps:
+            if isinstance(step, int):
+                for _ in range(step):
+                    txid = len(records) + 1
+                    log.append(DefineRecord(txid, "lines", "x" * txid), durable=False)
+                    records.append(timed(txid, log.epoch << 20))
+                    log.append(records[-1])
+            else:
+                before = log
+                if step == "restart":
+                    log.close()
+                log = home.open(**options, takeover=True)
+                if step == "lost":
+                    with pytest.raises(FencedError):
+                        before.append(commit(len(records) + 1, before.epoch << 20))
+                before.close()
+        log.close()
+        kept = list(read_history(home.address))
+        assert kept == records[len(records) - len(kept) :]
+        assert len(kept) >= min(len(records), batches)
+        assert len(home.segments()) <= 4 + batches + sum(isinstance(step, str) for step in steps)
