@@ -1,8 +1,10 @@
-"""`open_state`, `open_states`: reading states from another process than the one that runs their topology."""
+"""`open_state`, `open_states`, `read_history`: reading states and the log from any process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
@@ -10,10 +12,11 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
+    from trident.coordination.records import CommitRecord
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
 
-__all__ = ["open_state", "open_states"]
+__all__ = ["open_state", "open_states", "read_history"]
 
 
 def open_state(
@@ -113,3 +116,32 @@ def _declared(topology: TridentTopology | str) -> TridentTopology:
 
 def _name(state: TridentState | str) -> str:
     return state if isinstance(state, str) else state.state_name
+
+
+def read_history(
+    log_dir: str | os.PathLike[str], first: int = 1, last: int | None = None, since: datetime | None = None
+) -> Iterator[CommitRecord]:
+    """Yield the committed batches that a log still has, in order; its driver may be running.
+
+    A record has the `txid` of the batch, the `attempt` that won, the definition of each of `spouts`, `counts`, and the time of
+    the commit (`at_ms`, since 1970). One segment is in memory at a time.
+
+    Parameters
+    ----------
+    log_dir
+        The folder of the log, or its address.
+    first, last
+        The batches to begin and to end with, as far as they are kept.
+    since
+        Leave out batches that were committed before, by the clocks of their drivers.
+
+    Raises
+    ------
+    HistoryGapError
+        A piece is damaged or missing; all batches before it were given. It says how to read what is behind it.
+    LogError
+        There is no log, or it cannot be read.
+    """
+    from trident.coordination.history import read_history as read
+
+    return read(log_dir, first, last, since)

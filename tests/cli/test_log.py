@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,15 @@ import pytest
 from tests.harness.commands import trident
 from trident.cli.log import log as print_log
 from trident.cli.log import report, short
+from trident.coordination import log_state
 from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptLogError, LogError
+from trident.retention import Retention
+from trident.spout.interfaces import TransactionAttempt
 
 ATTEMPT = 1 << 20
+FIRST, SECOND = (TransactionAttempt(0, each).in_words for each in (ATTEMPT, ATTEMPT + 1))
 
 
 def commit(txid: int, attempt: int = ATTEMPT) -> CommitRecord:
@@ -178,3 +184,47 @@ def test_the_states_that_executors_commit_are_said(tmp_path: Path) -> None:
     log.append(LayoutRecord("total", 1, "opaque"))
     states = report(log.path, last=0)["states"]
     assert {name: state["committedBy"] for name, state in states.items()} == {"count": "executors", "total": "driver"}
+
+
+def shown(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return trident("log", str(path), "--history", *words, cwd=path)
+
+
+def test_the_history_is_a_line_for_each_batch(log: FileLog) -> None:
+    printed = shown(log.path)
+    assert printed.stdout.splitlines() == [
+        f"1  2023-11-14 22:13:20.001  {FIRST}  10 tuples  lines: start=1, at=[<2 bytes>, 1]",
+        f"2  2023-11-14 22:13:20.002  {SECOND}  10 tuples  lines: start=2, at=[<2 bytes>, 1]",
+    ]
+    for since in (("--since", "2"), ("--since-time", "2023-11-14T22:13")):
+        lines = shown(log.path, "--json", *since).stdout.splitlines()
+        assert [json.loads(line)["txid"] for line in lines] == ([2] if since[0] == "--since" else [1, 2])
+    assert shown(log.path, "--since-time", "2024-01-01").stdout == ""
+
+
+def test_since_is_for_the_history(log: FileLog) -> None:
+    refused = trident("log", str(log.path), "--since", "2", cwd=log.path)
+    assert refused.returncode == 2
+    assert "is for --history" in refused.stderr
+
+
+def test_a_gap_of_the_history_ends_the_list_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_state, "HISTORY", 2)
+    with closing(FileLog.open(tmp_path / "log", "words", segment_bytes=1, history=Retention(batches=100))) as log:
+        for txid in range(1, 31):
+            log.append(commit(txid))
+    (tmp_path / "log" / "00000001-0003.log").unlink()
+    failed = shown(tmp_path / "log")
+    assert failed.returncode == 1
+    last = int(failed.stdout.splitlines()[-1].split()[0])
+    assert f"lacks batches {last + 1} to " in failed.stderr
+
+
+def test_secrets_in_definitions_are_not_shown(tmp_path: Path) -> None:
+    with closing(FileLog.open(tmp_path / "log", "words")) as log:
+        log.append(CommitRecord(1, ATTEMPT, {"files": {"at": ["https://u:pw@host/x?sig=abc"]}}, {}, {}, 0))
+    for arguments in ([], ["--wide"], ["--json"]):
+        text = shown(tmp_path / "log", *arguments).stdout
+        assert "host/x" in text
+        assert "pw" not in text
+        assert "abc" not in text

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,9 +20,12 @@ from tests.coordination.log_homes import Home
 from tests.coordination.log_samples import ATTEMPT, commit
 from trident.coordination import log_state
 from trident.coordination.history import read_history
+from trident.coordination.log_file import LogFile
+from trident.coordination.patience import Patience
 from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord
 from trident.errors import FencedError, HistoryGapError
 from trident.retention import Retention
+from trident.servers.zookeeper_session import ZooKeeperSession
 
 ALL = Retention(batches=1_000_000)
 STEPS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from(["restart", "takeover", "lost"])), max_size=12)
@@ -39,8 +47,48 @@ def written(home: Home, batches: int, **options: Any) -> list[CommitRecord]:
     return records
 
 
-class HistoryContract:
-    """What is kept, what is read, what is told when some of it is gone."""
+PLACES = [
+    *((Path, name) for name in ("open", "rename", "unlink")),
+    (LogFile, "write"),
+    (Patience, "run"),
+    *((ZooKeeperSession, name) for name in ("call", "call_each", "transaction")),
+]
+"""What opens or changes a file, or asks a server."""
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@contextmanager
+def counted(most: float = math.inf) -> Iterator[list[str]]:
+    """Give a list of the calls that open or change a file, or ask a server; after `most` of them the process is dead."""
+    calls: list[str] = []
+
+    def with_count(name: str, real: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            if len(calls) >= most:
+                raise Killed
+            calls.append(name)
+            return real(*args, **options)
+
+        return call
+
+    with ExitStack() as stack:
+        for kind, name in PLACES:
+            stack.enter_context(mock.patch.object(kind, name, with_count(name, getattr(kind, name))))
+        yield calls
+
+
+def asked(home: Home) -> int:
+    """Open the log, and return how many calls that took."""
+    with counted() as calls:
+        home.open(segment_bytes=1, history=ALL).close()
+        return len(calls)
+
+
+class HistoryHome:
+    """A log that itself needs two batches, so that what is read of more is the history."""
 
     @pytest.fixture
     def home(self) -> Home:
@@ -48,8 +96,11 @@ class HistoryContract:
 
     @pytest.fixture(autouse=True)
     def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the log itself need few batches, so that what is read is the history."""
         monkeypatch.setattr(log_state, "HISTORY", 2)
+
+
+class HistoryContract(HistoryHome):
+    """What is kept, what is read, what is told when some of it is gone."""
 
     def test_every_batch_is_kept_in_order_with_its_definition_and_time(self, home: Home) -> None:
         records = written(home, 30) + written(home, 5)
@@ -97,10 +148,17 @@ class HistoryContract:
             first.append(timed(4))
         first.close()
         second.close()
-        assert home.segments() == before
+        assert set(before) <= set(home.segments())
         assert [(each.txid, each.attempt >> 20) for each in read_history(home.address)][-8:] == [
             (n, 2) for n in range(4, 12)
         ]
+
+    def test_a_start_does_not_read_the_history(self, home: Home) -> None:
+        written(home, 20)
+        few = asked(home)
+        written(home, 150)
+        assert len(home.segments()) > 25
+        assert asked(home) == few > 0
 
     def test_a_missing_segment_is_told_and_what_is_behind_it_can_be_read(self, home: Home) -> None:
         records = written(home, 30)
@@ -135,6 +193,10 @@ class HistoryContract:
         written(home, 1, history=Retention(batches=30))
         assert oldest not in home.segments()
         assert next(read_history(home.address)).txid <= 12
+
+
+class LivesContract(HistoryHome):
+    """Any sequence of appends, segments, restarts and takeovers, against a plain list."""
 
     @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
     @given(steps=STEPS, batches=st.integers(1, 40))
@@ -174,3 +236,25 @@ class HistoryContract:
         assert kept == records[len(records) - len(kept) :]
         assert len(kept) >= min(len(records), batches)
         assert len(home.segments()) <= 4 + batches + sum(isinstance(step, str) for step in steps)
+
+    def test_a_kill_at_any_point_loses_no_batch_and_leaves_nothing_behind(self, home: Home) -> None:
+        options: dict[str, Any] = {"segment_bytes": 1, "history": Retention(batches=12), "takeover": True}
+        done = len(written(home, 30, **options))
+        for most in itertools.count():
+            with counted(most) as calls, suppress(Killed):
+                log = home.open(**options)
+                for txid in range(log.state.txid + 1, log.state.txid + 9):
+                    log.append(timed(txid))
+                    done = txid
+                log.close()
+            kept = list(read_history(home.address))
+            assert kept[-1].txid in (done, done + 1)  # at most one more than was said
+            done = kept[-1].txid
+            assert kept == [timed(txid) for txid in range(kept[0].txid, done + 1)]
+            assert len(kept) >= 12
+            if len(calls) < most:
+                break
+        assert most > 15
+        records = written(home, 30, **options)
+        assert list(read_history(home.address))[-30:] == records
+        assert len(home.segments()) <= 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,8 @@ from trident.cli.console import reporting, say
 from trident.cli.daemon_commands import add_daemon_commands, add_ui_command
 from trident.cli.run_command import add_run_command
 from trident.extras import pyspark_version
+
+_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 app = typer.Typer(
     name="trident",
@@ -164,6 +167,18 @@ def log_command(
         ),
     ],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
+    history: Annotated[
+        bool, typer.Option("--history", help="List every batch that is kept (`history=`); with --json a line each.")
+    ] = False,
+    since: Annotated[
+        int | None, typer.Option(min=1, metavar="TXID", help="With --history: from this batch on.", show_default=False)
+    ] = None,
+    since_time: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="TIME", formats=_TIMES, help="With --history: from this time (UTC) on.", show_default=False
+        ),
+    ] = None,
     wide: Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -172,10 +187,15 @@ def log_command(
 
     The log is only read; its topology may be running.
     """
-    from trident.cli.log import log
+    from trident.cli.log import log, print_history
 
+    if not history and (since or since_time):
+        raise typer.BadParameter("is for --history", param_hint="--since" if since else "--since-time")
     with reporting(debug):
-        log(log_named(directory), last, as_json, wide)
+        if history:
+            print_history(log_named(directory), since or 1, since_time, as_json, wide)
+        else:
+            log(log_named(directory), last, as_json, wide)
 
 
 @app.command("explain", epilog="Example: `trident explain examples/word_count.py:topology`")

@@ -15,12 +15,14 @@ from rich.console import Console
 from rich.table import Table
 
 from trident.cli.console import PIPE_WIDTH, is_wide, results, table
+from trident.coordination.history import read_history
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS, CommitRecord, numbers_of
 from trident.errors import LogError
 from trident.naming import counted
+from trident.redaction import redacted
 from trident.runtime.loop.batch_time import TIME
 from trident.servers.log_addresses import is_log_address
 from trident.spout.interfaces import TransactionAttempt
@@ -41,6 +43,21 @@ def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = 
         if wide:
             console.width = PIPE_WIDTH
         _print(contents, console, wide)
+
+
+def print_history(
+    log_dir: str | os.PathLike[str], first: int, since: datetime | None, as_json: bool, wide: bool = False
+) -> None:
+    """Print a line for each batch in the history of a log, from batch `first` and from the time `since` (UTC) on."""
+    for record in read_history(log_dir, first, since=since and since.replace(tzinfo=UTC)):
+        each = _commit(record)
+        if as_json:
+            typer.echo(json.dumps(each, ensure_ascii=False))
+        else:
+            sources = "; ".join(_said(spout, one, wide) for spout, one in each["spouts"].items())
+            counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in each["counts"].items())
+            line = (str(each["txid"]), _at(each), _in_words(each["attempt"]), counts or "nothing", sources)
+            typer.echo("  ".join(filter(None, line)))
 
 
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
@@ -99,11 +116,13 @@ def _utc(ms: int) -> str:
 
 
 def _plain(definition: Any) -> Any:
-    """Return a definition as JSON has it; bytes, which only their spout understands, as their number."""
+    """Return a definition as JSON has it; bytes, which only their spout understands, as their number; URLs without secrets."""
     if isinstance(definition, dict):
         return {str(key): _plain(each) for key, each in definition.items()}
     if isinstance(definition, (list, tuple)):
         return [_plain(each) for each in definition]
+    if isinstance(definition, str):
+        return redacted(definition)
     return f"<{len(definition)} bytes>" if isinstance(definition, bytes) else definition
 
 
@@ -156,6 +175,10 @@ def _states(state: LogState) -> dict[str, Any]:
         }
         for name in sorted({*state.layouts, *state.touched})
     }
+
+
+def _at(commit: Mapping[str, Any]) -> str:
+    return str(commit["at"]).partition("+")[0].replace("T", " ")
 
 
 def _commit(record: CommitRecord) -> dict[str, Any]:
@@ -234,8 +257,7 @@ def _print_commits(commits: list[dict[str, Any]], console: Console, wide: bool) 
         touched = "\n".join(
             f"{state}: {partitions if wide else _short(partitions)}" for state, partitions in each["touched"].items()
         )
-        at = each["at"].partition("+")[0].replace("T", " ")
         attempt, tuples = _in_words(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
-        rows.add_row(str(each["txid"]), attempt, at, tuples, *(touched, offsets)[: len(details)])
+        rows.add_row(str(each["txid"]), attempt, _at(each), tuples, *(touched, offsets)[: len(details)])
     if commits:
         console.print(rows, markup=False)

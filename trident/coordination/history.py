@@ -26,27 +26,7 @@ __all__ = ["read_history"]
 def read_history(
     log_dir: str | os.PathLike[str], first: int = 1, last: int | None = None, since: datetime | None = None
 ) -> Iterator[CommitRecord]:
-    """Yield the committed batches that a log still has, in order; its driver may be running.
-
-    A record has the `txid` of the batch, the `attempt` that won, the definition of each of `spouts`, `counts`, and the time of
-    the commit (`at_ms`, since 1970). One segment is in memory at a time.
-
-    Parameters
-    ----------
-    log_dir
-        The folder of the log, or its address.
-    first, last
-        The batches to begin and to end with, as far as they are kept.
-    since
-        Leave out batches that were committed before, by the clocks of their drivers.
-
-    Raises
-    ------
-    HistoryGapError
-        A piece is damaged or missing; all batches before it were given. It says how to read what is behind it.
-    LogError
-        There is no log, or it cannot be read.
-    """
+    """Yield the committed batches that a log still has; see `trident.read_history`."""
     since_ms = None if since is None else since.timestamp() * 1000
     with closing(open_reader(log_dir)) as reader:
         for commit in _Reading(reader, os.fspath(log_dir)).commits(first, since_ms):
