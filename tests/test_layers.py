@@ -37,6 +37,7 @@ VALUES = (
     "trident.naming",
     "trident.object_stores",
     "trident.redaction",
+    "trident.retention",
     "trident.setting_types",
     "trident.servers.log_addresses",
     "trident.servers.zookeeper_address",
@@ -98,6 +99,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 LAYERS = (
     Layer(("trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
+    Layer(("trident.retention",), ("trident.errors",)),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
     Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(
