@@ -136,6 +136,18 @@ class HistoryContract(HistoryHome):
         assert [each.txid for each in later] == list(range(21, 29))
         assert list(read_history(home.address)) == first + later
 
+    def test_batches_that_were_adopted_before_the_oldest_record_are_no_gap(self, home: Home) -> None:
+        first = written(home, 3)
+        with closing(home.open()) as log:
+            log.append(AdoptRecord("counts", 20, True))
+        for _ in range(2):
+            home.open().close()
+        assert list(read_history(home.address)) == first[1:]
+        (later,) = written(home, 1, history=None)
+        for _ in range(3):
+            assert list(read_history(home.address)) in ([*first[1:], later], [first[2], later])
+            home.open().close()
+
     def test_a_driver_that_was_replaced_adds_and_removes_nothing(self, home: Home) -> None:
         first = home.open(segment_bytes=1, history=None)
         for txid in range(1, 4):

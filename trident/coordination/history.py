@@ -91,12 +91,20 @@ class _Reading:
                 if number:
                     yield record_from_data(decode(payload))
                 else:
-                    yield from header_state(payload, name, where).history
+                    yield from self._folded(header_state(payload, name, where))
         except CorruptLogError as error:
             path, offset, reason = error.args
             self._damage.append(f"{path}{f', byte {offset}' if offset else ''}: {reason}")
         except ValueError as error:
             self._damage.append(f"{where}, record {number}: {error}")
+
+    def _folded(self, header: LogState) -> Iterator[Record]:
+        """Yield the commits in a header; what is missing between them, or behind them, was adopted before it was written."""
+        for position, record in enumerate(header.history):
+            if position:
+                self.adopted = max(self.adopted, record.txid - 1)
+            yield record
+        self.adopted = max(self.adopted, header.txid)
 
     def _wanted(self, names: Sequence[SegmentName], first: int, since_ms: float | None) -> Sequence[SegmentName]:
         """Leave out the segments before the last one whose header has all that is wanted of them."""

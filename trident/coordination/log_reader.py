@@ -177,24 +177,28 @@ def _read_from(file: Path, offset: int) -> tuple[bytes, int]:
 def read_payloads(file: Path, header_only: bool) -> Iterator[bytes]:
     """Yield the payloads of a segment; see `TransactionLogReader.read_segment`."""
     try:
-        with file.open("rb") as opened:
-            data = opened.read(HEAD_BYTES)
-            data += opened.read(length_of(data) if header_only else -1)
+        frames, damage = _read_whole(file, header_only)
+        if damage is not None:  # a file that is written is not read as of one moment; see `LogReader._read`
+            frames, damage = _read_whole(file, header_only)
     except FileNotFoundError:
         return
     except OSError as error:
         raise LogError(f"cannot read the transaction log {file}: {os_error_text(error)}") from error
-    damage = None
-    try:
-        frames, _ = read_frames(data, 0, file)
-    except CorruptLogError as error:
-        damage = error
-        frames, _ = read_frames(data[: error.args[1]], 0, file)
-    if damage is None:
-        _first(frames, file)
     yield from (each.payload for each in frames)
     if damage is not None:
         raise damage
+    _first(frames, file)
+
+
+def _read_whole(file: Path, header_only: bool) -> tuple[list[Frame], CorruptLogError | None]:
+    """Return the frames of a segment up to the first that is damaged, and which one that is."""
+    with file.open("rb") as opened:
+        data = opened.read(HEAD_BYTES)
+        data += opened.read(length_of(data) if header_only else -1)
+    try:
+        return read_frames(data, 0, file)[0], None
+    except CorruptLogError as error:
+        return read_frames(data[: error.args[1]], 0, file)[0], error
 
 
 def _first(frames: list[Frame], file: Path) -> Frame:
