@@ -39,7 +39,8 @@ def timed(txid: int, attempt: int = ATTEMPT) -> CommitRecord:
 
 def written(home: Home, batches: int, **options: Any) -> list[CommitRecord]:
     """Append batches to the log; return them."""
-    with closing(home.open(**{"segment_bytes": 1, "history": ALL} | options)) as log:
+    chosen: dict[str, Any] = {"segment_bytes": 1, "history": ALL, **options}
+    with closing(home.open(**chosen)) as log:
         txid = log.state.txid
         records = [timed(each) for each in range(txid + 1, txid + batches + 1)]
         for record in records:

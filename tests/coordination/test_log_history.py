@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,12 @@ def counts() -> TridentTopology:
 
 def test_a_topology_keeps_what_its_setting_says(tmp_path: Path) -> None:
     for _ in range(3):
-        settings = {"log_dir": tmp_path / "log", "history": 1000, "state_recovery": "restart", "poll_interval_ms": 1}
+        settings: dict[str, Any] = {
+            "log_dir": tmp_path / "log",
+            "history": 1000,
+            "state_recovery": "restart",
+            "poll_interval_ms": 1,
+        }
         with counts().start(engine="in_process", **settings) as running:
             running.process_all_available()
     txids = [each.txid for each in read_history(tmp_path / "log")]
