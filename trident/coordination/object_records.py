@@ -123,6 +123,7 @@ class ObjectRecords:
         self._address = address
         self._body: _Body | None = None  # of the head that this writer has put there
         self._tag: _Tag | None = None
+        self._listed: list[tuple[SegmentName, str]] = []  # for the next `sweep`
         self._last_heads: dict[SegmentName, str] = {}  # of the segments that were listed last
 
     def look(self) -> Head | None:
@@ -200,8 +201,9 @@ class ObjectRecords:
         self._call(lambda: self._put(name, body.to_bytes(), "overwrite"))
 
     def segments(self, before: SegmentName, most: int | None = None) -> list[SegmentName]:
+        self._listed = self._list()
         self._last_heads = {
-            segment: name for segment, name in self._list() if name.endswith(_LAST_HEAD) and segment < before
+            segment: name for segment, name in self._listed if name.endswith(_LAST_HEAD) and segment < before
         }
         return sorted(self._last_heads)[:most]
 
@@ -230,7 +232,8 @@ class ObjectRecords:
         return records
 
     def sweep(self, keep: SegmentName) -> None:
-        old = [name for segment, name in self._list() if segment < keep]
+        listed, self._listed = self._listed or self._list(), []
+        old = [name for segment, name in listed if segment < keep]
         heads = [name for name in old if name.endswith(_LAST_HEAD)]
         for names in filter(None, (heads, old)):  # the last heads first: no chunk goes that one names
             self._call(partial(self._obstore.delete, self._store, names))
