@@ -31,6 +31,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
     errors.PartitionLostError: {"spout": "Ledger", "txid": 7, "lost": "'b'", "there": "'a'"},
     errors.StatePlaceError: {"what": "state 'a' partition 1", "own": "t/a", "found": "t/b"},
+    errors.StateMovedError: {"state": "counts", "note": "moved to new:topology"},
     errors.SecondRunError: {"what": "state 'a' partition 1", "own": "batch 7 attempt 3 of incarnation i"},
     errors.KeyConflictError: {"state": "counts", "key": "the key ('the',)", "one": 1, "other": 3, "txid": 8},
     errors.StateReadError: {

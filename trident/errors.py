@@ -25,6 +25,7 @@
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
     │   │   ├── StatePlaceError      another state keeps its values there
+    │   │   ├── StateMovedError      the state was moved away, or a move into this place has not ended
     │   │   └── StateReadError       the same, found by a reader
     │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
     │   ├── SecondRunError           another run of the same Spark task has begun this very commit
@@ -85,6 +86,7 @@ __all__ = [
     "StateError",
     "StateLossDetected",
     "StateMismatchError",
+    "StateMovedError",
     "StatePlaceError",
     "StateReadError",
     "StoreAwayError",
@@ -417,6 +419,30 @@ class StatePlaceError(StateMismatchError):
             f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
             "state a prefix, hash, table or path of its own. If the topology or the state was renamed, and nothing else "
             'writes there, start once with state_recovery="adopt"'
+        )
+
+
+class StateMovedError(StateMismatchError):
+    """The topology is declared with a place that `trident state move` has emptied of meaning, or has not filled yet.
+
+    Parameters
+    ----------
+    state
+        The state.
+    note
+        What the store says: `moved to MODULE:TOPOLOGY`, or `moving`.
+    """
+
+    def __init__(self, state: str, note: str) -> None:
+        StateError.__init__(self, state, note)
+
+    def __str__(self) -> str:
+        state, note = self.args
+        if note.startswith("moved"):
+            return f"state {state!r} was {note} by `trident state move`, and goes on there. Declare it as it is declared there"
+        return (
+            f"state {state!r}: a move into this place has not ended. Run `trident state move` again, or declare the state as "
+            "it was before: there nothing has changed"
         )
 
 

@@ -1,9 +1,9 @@
-"""`open_state`, `open_states`, `read_history`: reading states and the log from any process."""
+"""`open_state`, `open_states`, `move_state`, `read_history`: states and the log from any process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from trident.coordination.records import CommitRecord
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
+    from trident.runtime.start.moving import Moved
 
-__all__ = ["open_state", "open_states", "read_history"]
+__all__ = ["move_state", "open_state", "open_states", "read_history"]
 
 
 def open_state(
@@ -106,6 +107,51 @@ def open_states(
     from trident.runtime.reading.joint_reader import JointReader
 
     return JointReader(_declared(topology).graph(), [_name(state) for state in states], Config.of(conf, **settings))
+
+
+def move_state(
+    topology: TridentTopology | str,
+    state: TridentState | str,
+    to: TridentTopology | str,
+    conf: Config | Mapping[str, Any] | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    called: str = "",
+    **settings: Any,
+) -> Moved:
+    """Move a state to where another declaration of its topology has it: store, layout, place, number of partitions.
+
+    No driver may run meanwhile; readers may. Called again after it was interrupted, at whatever moment, it goes on.
+
+    Parameters
+    ----------
+    topology, to
+        The former declaration and the new one, as of `open_state`.
+    state, conf, settings
+        As of `open_state`.
+    progress
+        Called now and then with `"count"`, `"copy"` or `"compare"`, how many rows are done, and of how many (0: not known yet).
+    called
+        What the refusal of the former declaration calls the new one; default: `to`, if that is a text.
+
+    Returns
+    -------
+    Moved
+        With `txid`, `rows` and `written`.
+
+    Raises
+    ------
+    LogHeldError
+        A driver runs.
+    TopologyError
+        The declarations are of two topologies, or of states that mean different things.
+    StateError
+        The new place is not empty, a store does not belong to the log, or one cannot list its keys.
+    """
+    from trident.runtime.start.moving import move_state
+
+    graphs, config = (_declared(topology).graph(), _declared(to).graph()), Config.of(conf, **settings)
+    called = called or (to if isinstance(to, str) else "its new declaration")
+    return move_state(*graphs, _name(state), called, config, progress)
 
 
 def _declared(topology: TridentTopology | str) -> TridentTopology:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trident import __version__
-from trident.cli import cluster_commands, dead_letter_commands
+from trident.cli import cluster_commands, dead_letter_commands, state_commands
 from trident.cli.arguments import (
     AsJson,
     Conf,
@@ -42,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(dead_letter_commands.app, name="dead-letters")
+app.add_typer(state_commands.app, name="state")
 
 
 def _version(asked: bool) -> None:

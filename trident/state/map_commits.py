@@ -60,13 +60,7 @@ class CommittedMap(State, ABC):
         self._forget()
         if commit.incarnation is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
-        if isinstance(self._guard, ReservedKeySentinel):
-            self.backing.begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
-            self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
-        else:
-            # Before the first put, because from here on the earlier writer of the partition is fenced.
-            self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
-            self.backing.begin(commit)
+        self._begin(commit)
         self._removals.begin(commit)
         self._txid = commit
 
@@ -185,6 +179,25 @@ class CommittedMap(State, ABC):
     def _forget(self) -> None:
         """Forget the commit."""
         self._txid, self._written, self._removed_absent = None, {}, []
+
+    def put_stored(self, commit: Txid, keys: Sequence[Key], stored: Sequence[Any]) -> None:
+        """Write what another place stores for keys, as it is, in a commit of its own."""
+        self._forget()
+        self._begin(commit)
+        self.backing.multi_put(keys, stored)
+        self.backing.end(commit)
+        if not self.backing.facts.commits_atomically:
+            self._lay_sentinel(commit, sealed=True)
+
+    def _begin(self, commit: Txid) -> None:
+        """Move the sentinel, and begin the puts."""
+        if isinstance(self._guard, ReservedKeySentinel):
+            self.backing.begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
+            self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
+        else:
+            # Before the first put, because from here on the earlier writer of the partition is fenced.
+            self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
+            self.backing.begin(commit)
 
     @abstractmethod
     def _latest(self, found: Sequence[Any]) -> list[Any]:

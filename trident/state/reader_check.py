@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trident.errors import StateReadError
-from trident.state.sentinel import described, is_expected, is_foreign, wanted
+from trident.state.sentinel import described, is_expected, is_foreign, move_note, wanted
 from trident.state.txid import Sentinel, Txid, epoch_of
 
 
@@ -37,6 +37,8 @@ def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str
         return "" if is_expected(found, before) else "it was emptied or moved away"
     if is_foreign(found, place):
         return f"it belongs to {found.place!r}"
+    if note := move_note(found, str(before.incarnation)):
+        return f"the state was {note}" if note.startswith("moved") else "a move into this place has not ended"
     if found.incarnation.startswith(f"{before.incarnation} ("):
         return "it lost data since"  # a store that knows of the loss writes this
     if is_expected(found, before):

@@ -17,6 +17,7 @@ from trident.errors import (
     StateError,
     StateLossDetected,
     StateMismatchError,
+    StateMovedError,
     StatePlaceError,
 )
 from trident.state.backing_map import BackingMap, backing_map
@@ -46,6 +47,8 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
         Another run of the same task has begun this very commit, and may have written other rows.
     StatePlaceError
         Another state keeps its values there.
+    StateMovedError
+        The state was moved away from there, or is being moved to there.
     StateMismatchError
         Anything else. Nothing was written.
     """
@@ -56,7 +59,9 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
         raise SecondRunError(f"state {state!r} partition {partition}", str(txid.sentinel))
     if is_expected(found, txid):
         return
-    unknown = ""
+    unknown, note = "", move_note(found, str(txid.incarnation))
+    if note:
+        raise StateMovedError(state, note)
     if found is not None and found != txid.expected and found.incarnation == txid.incarnation:
         # A later batch by an *earlier* attempt is not a successor of this writer: the end of the log was lost.
         if (found.attempt, found.txid) > (txid.attempt, txid):
@@ -71,6 +76,17 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
 def is_foreign(found: Sentinel, place: str) -> bool:
     """Whether another state than that named `place` keeps its values there; "" is any state."""
     return bool(place) and found.place not in ("", place)
+
+
+def noted(incarnation: str, note: str) -> str:
+    """Return what stands for an incarnation in a place that no commit of it may use."""
+    return f"{incarnation} ({note})"
+
+
+def move_note(found: Sentinel | None, incarnation: str) -> str:
+    """Return what a move has noted of this incarnation in a place; empty: nothing."""
+    before, _, note = (found.incarnation if found is not None else "").removesuffix(")").partition(" (")
+    return note if before == incarnation and note.startswith(("moved to ", "moving")) else ""
 
 
 def _is_second_run(found: Sentinel, txid: Txid) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord, StartRecord
-from trident.errors import BackendError, FencedError, StateMismatchError, StatePlaceError
+from trident.errors import BackendError, FencedError, StateMismatchError, StateMovedError, StatePlaceError
 from trident.planner import Plan
 from trident.runtime.start.capabilities import kinds_of
 from trident.state.interfaces import StateType
@@ -137,8 +137,9 @@ def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None
     mismatches = [found for found in founds if found.mismatch is not None]
     for found in mismatches:
         assert found.mismatch is not None
-        # Another state's values are not ours to remove.
-        if policy == "refuse" or (policy == "restart" and isinstance(found.mismatch, StatePlaceError)):
+        # Another state's values are not ours to remove; those of before a move, or half of those after, are nobody's to take.
+        is_kept = policy == "restart" and isinstance(found.mismatch, StatePlaceError)
+        if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):
             raise found.mismatch
         logger.warning("state %r: %s; state_recovery=%s", found.name, found.mismatch, policy)
     if not mismatches:

@@ -1,0 +1,97 @@
+"""`trident state`: moves a state to another store, layout or number of partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target
+from trident.cli.console import problems, reporting, say
+from trident.naming import counted
+from trident.reading import move_state
+
+app = typer.Typer(
+    help="Move a state to where a new declaration of its topology has it.",
+    epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+State = Annotated[str, typer.Argument(help="The name of the state.", show_default=False)]
+
+
+@app.callback()
+def _state() -> None:
+    pass
+
+
+@app.command("move", epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`")
+def move_command(
+    target: Target,
+    state: State,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:TOPOLOGY",
+            help="The topology as it is declared from now on: with the state in another store, layout or place.",
+            show_default=False,
+        ),
+    ],
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    debug: Debug = False,
+) -> None:
+    """Move a state of a stopped topology to where its new declaration has it. Readers go on meanwhile.
+
+    Every row is copied as it is stored, and compared; then the log notes the new place, and the former declaration is refused.
+    After Ctrl-C, an error or a crash, type the command again: it goes on. Or start the topology as it was declared: until the
+    log has the note, nothing has changed for it.
+
+    Exit codes: 0 moved, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
+        declared, new = load_topology(target, name), load_topology(to, name)
+        try:
+            moved = move_state(declared, state, new, config, lines.update, called=to)
+        except KeyboardInterrupt:
+            say(f"{state}: interrupted; the same command goes on where it was", "yellow", problems())
+            raise
+        if moved.rows is None:
+            say(f"{state}: is in {to} already, after batch {moved.txid}; its former place is marked")
+        else:
+            there = f" ({moved.rows - moved.written:,} were there already)" if moved.written < moved.rows else ""
+            say(f"{state}: moved to {to} after batch {moved.txid}: {counted(moved.rows, 'row')}{there}, all compared")
+
+
+class _Lines:
+    """Says how far a move is: a live line on a terminal, elsewhere one every few seconds."""
+
+    def __init__(self, state: str, every_s: float = 5.0) -> None:
+        self._state, self._every_s, self._console = state, every_s, problems()
+        self._what, self._since, self._said = "", 0.0, time.monotonic()
+
+    def update(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._since = what, now
+        is_live = self._console.is_terminal
+        if not is_live and now - self._said < self._every_s:
+            return
+        line = f"{self._state}: {what}, {done:,} {f'of {total:,} ' if total else ''}rows{self._rate(done, total, now)}"
+        self._console.print(
+            f"\r{line:<79}" if is_live else line, end="\r" if is_live else "\n", markup=False, soft_wrap=True
+        )
+        self._said = now
+
+    def _rate(self, done: int, total: int, now: float) -> str:
+        seconds = now - self._since
+        if seconds <= 0 or not done:
+            return ""
+        left = f", {(total - done) * seconds / done:,.0f} s left" if total else ""
+        return f", {done / seconds:,.0f} rows/s{left}"

@@ -1,0 +1,350 @@
+"""`move_state`: a state's rows into another place, layout, store or number of partitions, while no driver runs.
+
+The rows are written as they are stored: value, value before, batch and attempt. So under the same log they mean the same, in
+the middle of a batch that failed as well. What is there already is compared and not written again, which is how a move is
+resumed.
+
+In the order in which a kill may find it::
+
+    the target's sentinels are of an incarnation "(moving)"     no start and no reader takes it, another move is refused
+    the rows, some thousand a commit; then both places are compared, row by row
+    the target's sentinels are of the log's incarnation, by an attempt of an epoch that the log does not know: still no start
+    the log's record of the layout, which knows this attempt    the state is in its new place now
+    the source's sentinels are of an incarnation "(moved to …)" the former declaration is refused by name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from trident.config import Config
+from trident.coordination import log_address
+from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import TransactionLog
+from trident.coordination.records import LayoutRecord
+from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
+from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.planner import make_plan
+from trident.planner.meaning import Meaning, changes, meaning_of
+from trident.runtime.reading.open_partitions import make_state
+from trident.runtime.reading.state_reader import ForeignLog, log_place
+from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.steps.key_columns import partition_of_total, partitions_of
+from trident.state.interfaces import Key, State
+from trident.state.map_commits import CommittedMap
+from trident.state.sentinel import move_note, noted
+from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
+
+_ROWS = 10_000  # of one commit
+_MOVING = "moving"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A move that has ended.
+
+    Attributes
+    ----------
+    txid
+        The batch up to which the state was moved.
+    rows
+        How many rows it has; None if an earlier call had moved them.
+    written
+        How many of them this call wrote; the others were there.
+    """
+
+    txid: int
+    rows: int | None = None
+    written: int = 0
+
+
+def move_state(
+    source: Graph, target: Graph, name: str, to: str, config: Config, progress: Progress = lambda *_: None
+) -> Moved:
+    """Move a state from where one declaration of its topology has it to where another one has it.
+
+    Parameters
+    ----------
+    to
+        How the new declaration is called, for the refusal of the former one.
+
+    Raises
+    ------
+    LogHeldError
+        A driver runs on the log.
+    TopologyError
+        The two declare different things.
+    StateError
+        The target holds something else, the source does not belong to the log, or a store cannot do it.
+    """
+    _check_names(source, target, name)
+    ForeignLog(source.name, config, [source.state(name), target.state(name)], "Move it to a store").close()
+    with ExitStack() as opened:
+        log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
+        opened.callback(log.close)
+        _check_meaning(log.state, source, target, name)
+        sides = _Side(source, name, config, opened), _Side(target, name, config, opened)
+        return _Move(log, *sides, to, progress).run()
+
+
+class _Side:
+    """One of the two declarations: opens the partitions of the state where it has them."""
+
+    def __init__(self, graph: Graph, name: str, config: Config, opened: ExitStack) -> None:
+        self.plan = make_plan(graph)
+        self.name, self._config, self._opened = name, config, opened
+        self.partitions = self.plan.partitions[name]
+
+    def open(self, partitions: int, read_only: bool) -> _Place:
+        """Open the state with a number of partitions."""
+        states = []
+        for partition in range(partitions):
+            states.append(make_state(self.plan, self._config, self.name, partition, partitions, read_only))
+            self._opened.callback(states[-1].close)
+        keeps_others = (WindowNode, JoinWithinNode)  # tuples, under keys that no aggregate writes
+        own = [node for node in self.plan.commits if isinstance(node, PersistNode) and node.state == self.name]
+        node = self.plan.states[self.name]
+        return _Place(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
+
+
+class _Place:
+    """The opened partitions of one side.
+
+    Raises
+    ------
+    UnsupportedOperation
+        They are no maps whose keys can be listed.
+    """
+
+    def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
+        self.states, self.maps = states, [_map_of(node.name, state) for state in states]
+        self._total: Key | None = None if len(node.key_fields) else getattr(states[0], "snapshot_key", None)
+        self._shares = self.maps[0].facts.shares_keys
+        if not is_hashed and len(states) > 1 and not self._shares:
+            raise UnsupportedOperation(
+                f"move state {node.name!r}: each of its {len(states)} partitions has a place of its own, and the keys are not "
+                "those of an aggregate, so nothing says to which of them a key belongs"
+            )
+
+    def by_partition(self, keys: Sequence[Key]) -> dict[int, list[Key]]:
+        """Return keys by the partition that keeps them; where all share a place it is the first."""
+        if self._shares:
+            return {0: list(keys)}
+        if self._total is not None:
+            return {partition_of_total(len(self.maps)): list(keys)}
+        return {
+            partition: [keys[at] for at in places] for partition, places in partitions_of(keys, len(self.maps)).items()
+        }
+
+    def pages(self) -> Iterator[list[Key]]:
+        """Iterate over all keys, some at a time."""
+        for partition in range(1 if self._shares else len(self.maps)):
+            listed = chain.from_iterable(self.maps[partition].key_pages())
+            while some := list(islice(listed, _ROWS)):
+                yield self.by_partition(some).get(partition, [])  # partitions may each list the keys of all
+
+    def stored(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """Return what is stored for keys, as it is; absent keys are left out."""
+        found: dict[Key, Any] = {}
+        for partition, some in self.by_partition(keys).items():
+            stored = self.maps[partition].backing.multi_get_stored(some)
+            found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
+        return found
+
+    def named_in(self, other: _Place, rows: dict[Key, Any]) -> dict[Key, Any]:
+        """Return rows under their keys in the other place: a single value may have another one there."""
+        is_other = self._total is not None and self._total in rows and other._total is not None
+        return {other._total if is_other and key == self._total else key: row for key, row in rows.items()}
+
+    def sentinels(self) -> list[Sentinel | None]:
+        """Read the sentinel of each partition."""
+        return [state.read_sentinel() for state in self.states]
+
+
+def _map_of(name: str, state: State) -> CommittedMap:
+    found = getattr(state, "inner", state)
+    if isinstance(found, CommittedMap) and found.backing.offers("key_pages"):
+        return found
+    of = found.backing if isinstance(found, CommittedMap) else found.given
+    raise UnsupportedOperation(
+        f"move state {name!r}: a {type(of).__name__} is no map that can list its keys, as those in Delta, Redis, PostgreSQL "
+        "and Cassandra can"
+    )
+
+
+class _Move:
+    """One call of `move_state`, which holds the log."""
+
+    def __init__(self, log: TransactionLog, source: _Side, target: _Side, to: str, progress: Progress) -> None:
+        self._log, self._name, self._to, self._progress = log, source.name, to, progress
+        self._sides = source, target
+        self._target = target.open(target.partitions, read_only=False)
+        self._txid, self._attempt = log.state.txid, log.epoch << RETRY_BITS
+        self._laid: list[Sentinel] = []
+        self._written, self._resumes = 0, False
+
+    def run(self) -> Moved:
+        found = self._target.sentinels()
+        if self._is_there(found):
+            self._mark_source(self._sides[0].partitions)
+            return Moved(self._txid)
+        source = self._open_source()
+        self._claim_target(found)
+        total = 0
+        for keys in source.pages():
+            total += len(keys)
+            self._progress("count", total, 0)
+        self._over_rows("copy", source, total, self._copy)
+        self._verify(source, total)
+        self._finish()
+        self._mark_source(len(source.states))
+        return Moved(self._txid, total, self._written)
+
+    # ---- before the first row ------------------------------------------------------------------------------------------
+
+    def _is_there(self, found: Sequence[Sentinel | None]) -> bool:
+        """Whether the log has the state in the target already, and only the source has yet to be marked.
+
+        Raises `ConfigError` if source and target are one place.
+        """
+        log, source = self._log.state, self._sides[0].open(self._sides[0].partitions, read_only=True)
+        if found[0] is not None and found[0] == source.states[0].read_sentinel():
+            raise ConfigError(
+                f"move state {self._name!r}: both declarations have it in the same place. Another number of partitions needs "
+                "no move: start the topology with it. For another layout, give the new one another table, prefix or path"
+            )
+        expected = [log.expected(self._name, partition) for partition in range(len(found))]
+        return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
+
+    def _open_source(self) -> _Place:
+        """Open the source, which must be what the log expects."""
+        log = self._log.state
+        source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
+        StoreCheck(self._name, source.states, lambda: log).compare()
+        if source.states[0].keeps_attempts() and not self._target.states[0].keeps_attempts():
+            raise UnsupportedOperation(
+                f"move state {self._name!r}: the target's serializer does not store which attempt wrote a value, so what a "
+                "failed one wrote would count there; give the new declaration another serializer"
+            )
+        return source
+
+    def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
+        """Note in each partition that it is being filled, if all are empty or were being filled."""
+        own = [sentinel for sentinel in found if sentinel is not None and self._is_of_move(sentinel)]
+        others = [sentinel for sentinel in found if sentinel is not None and not self._is_of_move(sentinel)]
+        if others or (not own and any(self._target.pages())):
+            what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
+            raise StateError(
+                f"move state {self._name!r} to {self._to}: the place is not empty, {what}. Nothing was written. Empty it by "
+                "the store's own means, or give the new declaration another table, prefix or path"
+            )
+        self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
+        for state in self._target.states if own and not self._resumes else ():
+            state.reset()  # it is of a batch before: keys may have been removed since
+        self._attempt += 1
+        for state in self._target.states:
+            self._laid.append(Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
+            state.read_sentinel()
+            state.move_sentinel(self._laid[-1], force=True)
+
+    def _is_of_move(self, found: Sentinel) -> bool:
+        """Whether a move of this state under this log left a sentinel: at work, or before the log knew of its end."""
+        log = self._log.state
+        is_end = found.incarnation == log.incarnation and epoch_of(found.attempt) not in log.epochs
+        is_own = found.place == self._target.states[0].place
+        return is_own and (is_end or move_note(found, log.incarnation) == _MOVING)
+
+    # ---- rows ------------------------------------------------------------------------------------------------------------
+
+    def _over_rows(self, what: str, source: _Place, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
+        done = 0
+        for keys in source.pages():
+            rows = source.stored(keys)
+            do(source.named_in(self._target, rows))
+            done += len(rows)
+            self._progress(what, done, total)
+        return done
+
+    def _copy(self, rows: dict[Key, Any]) -> None:
+        """Write those rows that the target does not have, each partition's in one commit."""
+        there = self._target.stored(list(rows)) if rows and self._resumes else {}
+        keys = [key for key, row in rows.items() if not _is_same(row, there.get(key))]
+        for partition, some in self._target.by_partition(keys).items() if keys else ():
+            self._attempt += 1
+            before = self._laid[partition]
+            log = self._log.state
+            commit = Txid(self._txid, self._attempt, log.winners_of(self._name), before.incarnation)
+            self._target.maps[partition].put_stored(commit, some, [rows[key] for key in some])
+            self._laid[partition] = before._replace(attempt=self._attempt)
+            self._written += len(some)
+
+    def _verify(self, source: _Place, total: int) -> None:
+        """Read both places again, the target through readers of its own, and compare each row."""
+        target = self._sides[1].open(len(self._laid), read_only=True)
+
+        def compare(rows: dict[Key, Any]) -> None:
+            there = target.stored(list(rows)) if rows else {}
+            for key, row in rows.items():
+                if not _is_same(row, there.get(key)):
+                    raise self._differs(f"{key!r} is {row!r} in the one and {there.get(key)!r} in the other")
+
+        compared = self._over_rows("compare", source, total, compare)
+        copied = sum(map(len, target.pages()))
+        if not total == compared == copied:
+            raise self._differs(f"{total} keys were to be moved, {compared} were compared, {copied} are in the target")
+        log = self._log.state
+        StoreCheck(self._name, source.states, lambda: log).compare()
+
+    def _differs(self, how: str) -> StateError:
+        return StateError(
+            f"move state {self._name!r} to {self._to}: after the copy the two places differ: {how}. Something else writes to "
+            "one of them; end it, and run the command again. With its former declaration the topology goes on as before"
+        )
+
+    # ---- after the last row ----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Lay the sentinels that the log is going to expect, and record it: from this record on the state is in the target."""
+        self._attempt += 1
+        for state in self._target.states:
+            state.move_sentinel(Sentinel(self._log.state.incarnation, self._txid, self._attempt), force=True)
+        kind = self._log.state.layouts[self._name][1]
+        self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt))
+
+    def _mark_source(self, partitions: int) -> None:
+        """Note in the source where the state is now."""
+        mark = Sentinel(noted(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
+        for state in self._sides[0].open(partitions, read_only=False).states:
+            state.read_sentinel()
+            state.move_sentinel(mark, force=True)
+
+
+def _check_names(source: Graph, target: Graph, name: str) -> None:
+    if source.name != target.name:
+        raise TopologyError(
+            f"move state {name!r}: the declarations are of two topologies, {source.name!r} and {target.name!r}; a state is "
+            "moved between two declarations of one topology, under its log"
+        )
+
+
+def _check_meaning(log: LogState, source: Graph, target: Graph, name: str) -> None:
+    """Refuse a state that nothing was committed to, and a target that means something else."""
+    if name not in log.layouts or not log.txid:
+        raise StateError(
+            f"move state {name!r}: topology {source.name!r} has not committed anything yet; start it with its new declaration"
+        )
+    facts = log.declared.get("states", {}).get(name) or meaning_of(source).states[name]
+    differences = changes(Meaning({name: facts}, {}), Meaning({name: meaning_of(target).states[name]}, {}))
+    if differences:
+        raise TopologyChangedError(source.name, "\n".join(f"  {change}" for change in differences))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one == other or repr(one) == repr(other)  # NaN is not equal to itself
