@@ -15,7 +15,7 @@ from trident import __version__
 from trident.cli.app import app
 
 COMMANDS = (
-    "run", "ui", "get", "drpc", "log", "dead-letters", "explain", "demo", "up", "nimbus", "supervisor", "submit", "upgrade",
+    "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "up", "nimbus", "supervisor", "submit", "upgrade",
     "doctor", "list", "show", "activate", "deactivate", "kill", "rebalance", "errors", "logs",
 )  # fmt: skip
 
@@ -23,8 +23,8 @@ COMMANDS = (
 def help_of(*words: str) -> str:
     """Return the help of a command; of one that has commands of its own theirs as well."""
     own = [_shown(*words)]
-    if words == ("dead-letters",):
-        own += [_shown(*words, name) for name in ("list", "show", "replay")]
+    below = {"dead-letters": ("list", "show", "replay"), "state": ("move",)}
+    own += [_shown(*words, name) for name in below.get(" ".join(words), ())]
     return "".join(own)
 
 

@@ -237,8 +237,8 @@ class _Move:
 
     def _claim_target(self, found: Sequence[Sentinel | None]) -> None:
         """Note in each partition that it is being filled, if all are empty or were being filled."""
-        own = [sentinel for sentinel in found if sentinel is not None and self._is_of_move(sentinel)]
-        others = [sentinel for sentinel in found if sentinel is not None and not self._is_of_move(sentinel)]
+        own = list(filter(self._is_of_move, filter(None, found)))
+        others = [sentinel for sentinel in found if sentinel is not None and sentinel not in own]
         if others or (not own and any(self._target.pages())):
             what = f"it has {others[0]} of {others[0].place!r}" if others else "it has keys"
             raise StateError(

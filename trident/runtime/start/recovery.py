@@ -137,7 +137,7 @@ def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None
     mismatches = [found for found in founds if found.mismatch is not None]
     for found in mismatches:
         assert found.mismatch is not None
-        # Another state's values are not ours to remove; those of before a move, or half of those after, are nobody's to take.
+        # Another state's values are not ours to remove; what is left behind by a move, or half moved, is no state.
         is_kept = policy == "restart" and isinstance(found.mismatch, StatePlaceError)
         if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):
             raise found.mismatch
