@@ -160,8 +160,8 @@ class _Place:
 
     def named_in(self, other: _Place, rows: dict[Key, Any]) -> dict[Key, Any]:
         """Return rows under their keys in the other place: a single value may have another one there."""
-        is_other = self._total is not None and self._total in rows and other._total is not None
-        return {other._total if is_other and key == self._total else key: row for key, row in rows.items()}
+        total = other._total
+        return rows if total is None else {total if key == self._total else key: row for key, row in rows.items()}
 
     def sentinels(self) -> list[Sentinel | None]:
         """Read the sentinel of each partition."""

@@ -19,7 +19,7 @@ from trident.errors import BackendError, FencedError, StateMismatchError, StateM
 from trident.planner import Plan
 from trident.runtime.start.capabilities import kinds_of
 from trident.state.interfaces import StateType
-from trident.state.sentinel import check_sentinel, is_foreign
+from trident.state.sentinel import check_sentinel, is_foreign, move_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,8 @@ def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Ma
     count = log.state.layouts.get(name, (len(wanted),))[0]
     if count == len(wanted):
         return wanted
+    if note := move_note(wanted[0].read_sentinel(), log.state.incarnation):
+        raise StateMovedError(name, note)  # the place may not even have so many partitions
     instances = []
     for partition in range(count):
         instances.append(make(name, partition, count))
