@@ -12,7 +12,7 @@ import pytest
 
 from trident import Fields, TopologyError
 from trident.arrow import arrow_type, schema_of, table_of
-from trident.fields import normal_type, type_of_hint
+from trident.fields import normal_type, type_of_hint, widens
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,30 @@ def test_rows_become_a_table_of_the_declared_types() -> None:
 )  # fmt: skip
 def test_a_type_hint_says_the_type(hint: Any, ddl: str | None) -> None:
     assert type_of_hint(hint) == ddl
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_wider"),
+    [
+        ("bigint", "bigint", True),
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("int", "double", True),
+        ("bigint", "double", False),
+        ("float", "double", True),
+        ("double", "float", False),
+        ("bigint", "decimal(19,0)", True),
+        ("bigint", "decimal(20,2)", False),
+        ("decimal(10,2)", "decimal(12,2)", True),
+        ("decimal(10,2)", "decimal(12,5)", False),
+        ("string", "binary", False),
+        ("string", "decimal(38,0)", False),
+        ("array<int>", "array<bigint>", True),
+        ("array<int>", "struct<a:int>", False),
+        ("map<string,int>", "map<string,bigint>", False),
+        ("struct<a:int>", "struct<a:bigint,b:string>", True),
+        ("struct<a:int,b:string>", "struct<a:int>", False),
+    ],
+)
+def test_a_wider_type_holds_each_value_of_the_narrower_one(old: str, new: str, is_wider: bool) -> None:
+    assert widens(old, new) is is_wider

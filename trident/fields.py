@@ -184,6 +184,44 @@ def normal_type(ddl: str) -> str:
     return name
 
 
+_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""The decimal digits of the integer types, from the narrowest on."""
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether each value of one type is a value of the other: more digits, or further fields that are null."""
+    if old == new:
+        return True
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS[old] <= _INTEGERS[new]
+    if new == "double":
+        return old == "float" or _INTEGERS.get(old, 19) <= 10
+    if new.startswith("decimal("):
+        whole, scale = _digits(new)
+        return (
+            _INTEGERS[old] <= whole
+            if old in _INTEGERS
+            else old.startswith("decimal(") and (_digits(old)[0] <= whole and _digits(old)[1] <= scale)
+        )
+    inner = [(text.partition("<")[0], split_commas(text.partition("<")[2][:-1])) for text in (old, new)]
+    (head, before), (other, now) = inner
+    if head != other or head not in ("array", "struct"):
+        return False
+    if head == "array":
+        return widens(before[0], now[0])
+    types = {name.strip(): type_ for name, _, type_ in (part.partition(":") for part in now)}
+    return all(
+        name.strip() in types and widens(type_, types[name.strip()])
+        for name, _, type_ in (part.partition(":") for part in before)
+    )
+
+
+def _digits(decimal: str) -> tuple[int, int]:
+    """Return how many digits a decimal type has before the point, and behind it."""
+    precision, _, scale = decimal.removeprefix("decimal(").removesuffix(")").partition(",")
+    return int(precision) - int(scale or 0), int(scale or 0)
+
+
 def _nested(head: str, parts: list[str], ddl: str) -> str:
     if head == "array" and len(parts) == 1:
         return f"array<{normal_type(parts[0])}>"

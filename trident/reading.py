@@ -1,4 +1,4 @@
-"""`open_state`, `open_states`, `move_state`, `read_history`: states and the log from any process."""
+"""`open_state`, `open_states`, `move_state`, `migrate_state`, `read_history`: states and the log from any process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trident.runtime.reading.state_reader import StateReader
     from trident.runtime.start.moving import Moved
 
-__all__ = ["move_state", "open_state", "open_states", "read_history"]
+__all__ = ["migrate_state", "move_state", "open_state", "open_states", "read_history"]
 
 
 def open_state(
@@ -152,6 +152,32 @@ def move_state(
     graphs, config = (_declared(topology).graph(), _declared(to).graph()), Config.of(conf, **settings)
     called = called or (to if isinstance(to, str) else "its new declaration")
     return move_state(*graphs, _name(state), called, config, progress)
+
+
+def migrate_state(
+    topology: TridentTopology | str,
+    state: TridentState | str,
+    conf: Config | Mapping[str, Any] | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    **settings: Any,
+) -> Moved:
+    """Make all values of a state that are of former types values of the type that it is declared with, by its `migrate=`.
+
+    A topology does so by itself for each key that it reads, so this need not be called; afterwards no value of a former type
+    is left, and `migrate=` can go. No driver may run meanwhile; readers may. Parameters as of `move_state`.
+
+    Raises
+    ------
+    LogHeldError
+        A driver runs.
+    TopologyError
+        The state has no `migrate=`, or means something else that this does not cover.
+    StateError
+        A value cannot be migrated; those before it are.
+    """
+    from trident.runtime.start.migrating import migrate_state
+
+    return migrate_state(_declared(topology).graph(), _name(state), Config.of(conf, **settings), progress)
 
 
 def _declared(topology: TridentTopology | str) -> TridentTopology:

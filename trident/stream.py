@@ -21,6 +21,7 @@ from trident.graph import (
     EachNode,
     FilterNode,
     MapNode,
+    Migrate,
     Node,
     PeekNode,
     PersistNode,
@@ -39,6 +40,7 @@ from trident.operations.adapters import (
     aggregate_type,
     output_fields,
     query_types,
+    refuse_migration,
     refuse_missing_output,
 )
 from trident.operations.built_in_types import check_query, check_texts
@@ -166,15 +168,19 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         return stream
 
     def persistent_aggregate(
-        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
+        self,
+        state: StateFactory | StateSpec,
+        *args: Any,
+        state_name: str | None = None,
+        migrate: Migrate | None = None,
     ) -> TridentState:
         """Keep one aggregate of the whole stream in a snapshottable state: `(state, [in,] aggregator, out)`.
 
         A combiner writes in every batch, with `zero()` for an empty one; a reducer only if there are tuples. Several
-        combiners by name are one value, a struct: see `GroupedStream.persistent_aggregate`.
+        combiners by name are one value, a struct: see `GroupedStream.persistent_aggregate`, also for `migrate`.
         `state_name` is the stream's label (`name`) or the output field unless given.
         """
-        return self._aggregate(Fields(), False, state, args, state_name)
+        return self._aggregate(Fields(), False, state, args, state_name, migrate)
 
     def partition_persist(
         self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
@@ -286,12 +292,18 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         )
 
     def _aggregate(
-        self, group: Fields, grouped: bool, state: StateFactory | StateSpec, args: Sequence[Any], name: str | None
+        self,
+        group: Fields,
+        grouped: bool,
+        state: StateFactory | StateSpec,
+        args: Sequence[Any],
+        name: str | None,
+        migrate: Migrate | None,
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
         spec = spec_of(state)
         if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate"):
-            return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name)
+            return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name, migrate)
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")
         refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
@@ -303,13 +315,17 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         output = aggregate_type(aggregator, inputs, out, self.get_name())
         if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
             raise TopologyError(f"stream {self.get_name()!r}: a combiner takes one field, got {list(inputs.names)}")
-        return self._persisted(spec, Aggregation(group, grouped, inputs, aggregator, output, combines), name)
+        return self._persisted(spec, Aggregation(group, grouped, inputs, aggregator, output, combines), name, migrate)
 
-    def _persisted(self, spec: StateSpec, aggregation: Aggregation, name: str | None) -> TridentState:
+    def _persisted(
+        self, spec: StateSpec, aggregation: Aggregation, name: str | None, migrate: Migrate | None
+    ) -> TridentState:
         group, output = aggregation.group, aggregation.output
         fields = group.concat(output, self.get_name())
         state_name = name or self._label or output.names[0]
-        declared = self._topology._add_state(state_name, spec, key_fields=group, value=output)
+        if migrate is not None:
+            refuse_migration(migrate, spec, output, state_name)
+        declared = self._topology._add_state(state_name, spec, key_fields=group, value=output, migrate=migrate)
         label = step_label("aggregate", aggregation.aggregator, state_name)
         node = self._child(
             label, PersistNode, fields, state=state_name, inputs=aggregation.inputs, aggregation=aggregation
@@ -376,7 +392,11 @@ class GroupedStream(Windowing[Stream]):
         return ChainedAggregatorDeclarer(self._stream, self._group)
 
     def persistent_aggregate(
-        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
+        self,
+        state: StateFactory | StateSpec,
+        *args: Any,
+        state_name: str | None = None,
+        migrate: Migrate | None = None,
     ) -> TridentState:
         """Keep one aggregate per key in a map state: `(state, [in,] aggregator, out)`.
 
@@ -387,8 +407,16 @@ class GroupedStream(Windowing[Stream]):
         one value: a struct with a field for each, and fields for what an aggregate must remember, as `mean_sum` and
         `mean_count`. `new_values_stream()` then gives the grouping fields and the results by their names. The state is
         called `state_name`, `out`, or "aggregates".
+
+
+        Parameters
+        ----------
+        migrate
+            The value, its aggregator or its input may have changed since the log was written: a function that makes of a
+            stored value and the name of its former type a value of the type that is declared now; `"widen"` if each value of
+            the former one is a value of that, too. For opaque states.
         """
-        return self._stream._aggregate(self._group, True, state, args, state_name)
+        return self._stream._aggregate(self._group, True, state, args, state_name, migrate)
 
     def state_query(
         self, state: TridentState, *args: Any, sees: Literal["batch_before", "this_batch"] = "batch_before"

@@ -23,7 +23,7 @@ COMMANDS = (
 def help_of(*words: str) -> str:
     """Return the help of a command; of one that has commands of its own theirs as well."""
     own = [_shown(*words)]
-    below = {"dead-letters": ("list", "show", "replay"), "state": ("move",)}
+    below = {"dead-letters": ("list", "show", "replay"), "state": ("move", "migrate")}
     own += [_shown(*words, name) for name in below.get(" ".join(words), ())]
     return "".join(own)
 

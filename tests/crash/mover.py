@@ -1,4 +1,6 @@
-"""A topology and its move as a process that gets a signal: `python -m tests.crash.mover run|move POINT [SIGNAL]`.
+"""A topology, its move, its migration as a process that gets a signal: `python -m tests.crash.mover WHAT POINT [SIGNAL]`.
+
+WHAT is `run` (of `old`), `run new`, `move` or `migrate`.
 
 The working directory has a module `words` with `old` and `new`. POINT is the number of the instant, among those at which
 something durable changes, at which the process sends the signal (default: SIGKILL) to itself; 0: never.
@@ -45,21 +47,25 @@ class _Points:
 
 
 def _end_at(what: str, points: _Points) -> None:
-    if what == "run":
+    if what in ("run", "run new"):
         points.around(CommittedMap, "commit")
         return
     moving._ROWS = _ROWS
     for owner, name in ((CommittedMap, "move_sentinel"), (CommittedMap, "_begin"), (FileLog, "append")):
         points.around(owner, name)
-    points.around(CommittedMap, "put_stored")
+    for name in ("put_stored", "commit"):
+        points.around(CommittedMap, name)
 
 
 if __name__ == "__main__":
     what, point, *signums = sys.argv[1:]
     _end_at(what, _Points(int(point), int(signums[0]) if signums else signal.SIGKILL))
+    log, in_process = ["--log-dir", "log"], ["--once", "--conf", "engine=in_process"]
     words = {
-        "run": ["run", "words.py:old", "--once", "--log-dir", "log", "--conf", "engine=in_process"],
-        "move": ["state", "move", "words.py:old", "count", "--to", "words.py:new", "--log-dir", "log"],
+        "run": ["run", "words.py:old", *in_process],
+        "run new": ["run", "words.py:new", *in_process],
+        "move": ["state", "move", "words.py:old", "count", "--to", "words.py:new"],
+        "migrate": ["state", "migrate", "words.py:new", "count"],
     }
-    sys.argv = ["trident", *words[what]]
+    sys.argv = ["trident", *words[what], *log]
     main()

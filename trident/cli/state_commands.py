@@ -1,4 +1,4 @@
-"""`trident state`: moves a state to another store, layout or number of partitions."""
+"""`trident state`: moves a state to another store, layout or number of partitions; migrates its values."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ import typer
 from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target
 from trident.cli.console import problems, reporting, say
 from trident.naming import counted
-from trident.reading import move_state
+from trident.reading import migrate_state, move_state
 
 app = typer.Typer(
-    help="Move a state to where a new declaration of its topology has it.",
+    help="Move a state to where a new declaration of its topology has it, or migrate its values to a new type.",
     epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
 State = Annotated[str, typer.Argument(help="The name of the state.", show_default=False)]
-
-
-@app.callback()
-def _state() -> None:
-    pass
 
 
 @app.command("move", epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`")
@@ -67,6 +62,30 @@ def move_command(
         else:
             there = f" ({moved.rows - moved.written:,} were there already)" if moved.written < moved.rows else ""
             say(f"{state}: moved to {to} after batch {moved.txid}: {counted(moved.rows, 'row')}{there}, all compared")
+
+
+@app.command("migrate", epilog="Example: `trident state migrate shops.py:topology total`")
+def migrate_command(
+    target: Target,
+    state: State,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    debug: Debug = False,
+) -> None:
+    """Make all values of a state values of its declared type, by its migrate=, while its topology is stopped.
+
+    A topology migrates by itself each value that it reads; afterwards none of a former type is left, and migrate= can go.
+    After Ctrl-C, an error or a crash, type the command again, or start the topology.
+
+    Exit codes: 0 migrated, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
+        done = migrate_state(load_topology(target, name), state, config, lines.update)
+        say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
 
 
 class _Lines:

@@ -24,7 +24,7 @@ from trident.coordination.records import (
     with_letters,
 )
 from trident.state.txid import Sentinel, Snapshot
-from trident.state.winners import Epochs, Winners
+from trident.state.winners import FORMER, Epochs, Winners
 
 HISTORY = 100  # commits that the folded state remembers in full
 
@@ -126,7 +126,9 @@ class LogState:
 
     def winners_of(self, state: str) -> Winners:
         """Return the winners as a state must see them: values adopted with it are valid, no matter who wrote them."""
-        return self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
+        winners = self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
+        former = self.declared.get("states", {}).get(state, {}).get(FORMER)
+        return winners.with_types(former) if former else winners
 
     def expected(self, state: str, partition: int) -> Sentinel | None:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""

@@ -10,7 +10,7 @@ from os import PathLike
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.graph import Graph, Node, Resources, StateNode
+from trident.graph import Graph, Migrate, Node, Resources, StateNode
 from trident.naming import TridentNames
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
@@ -65,6 +65,7 @@ class Declaration(TridentNames):
         key_fields: Fields | None = None,
         value: Fields | None = None,
         free_keys: bool = False,
+        migrate: Migrate | None = None,
     ) -> StateNode:
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
@@ -78,7 +79,7 @@ class Declaration(TridentNames):
                     f"topology {self.name!r}: states {other.name!r} and {name!r} are both kept in {spec.place}; give each a "
                     "place of its own"
                 )
-        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys)
+        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys, migrate)
         self._states[name] = node
         return node
 

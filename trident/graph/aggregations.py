@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trident.fields import Fields
 from trident.state.interfaces import StateConf, StateSpec
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from trident.operations.windows import WindowConfig
 
 from trident.graph.nodes import Node
+
+Migrate = Callable[[Any, str], Any] | Literal["widen"]
+"""What makes a stored value of a former type one of the declared type."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,8 @@ class StateNode:
         Fields of the key and of the value (empty where a user's updater decides).
     free_keys
         Whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the key.
+    migrate
+        What makes a value of the declared type of one of a former type: `(value, former type)`, or `"widen"`.
     """
 
     name: str
@@ -156,6 +161,7 @@ class StateNode:
     key_fields: Fields = Fields()
     value: Fields = Fields()
     free_keys: bool = False
+    migrate: Migrate | None = None
 
     def conf(
         self, topology: str, settings: Mapping[str, Any] | None = None, read_only: bool = False, partitions: int = 1

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import re
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, type_of_hint
+from trident.fields import Fields, type_of_hint, widens
 from trident.operations.built_in_types import built_in_type
 from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
@@ -22,6 +23,7 @@ from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Fun
 from trident.operations.names import function_name
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.roles import has
+from trident.state.interfaces import StateSpec, StateType
 from trident.tuples import TridentCollector, TridentTuple
 
 _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
@@ -175,6 +177,23 @@ def refuse_missing_output(call: str, operation: Any, out: Fields | None, stream:
             f"stream {stream!r}: {call} of {name} does not say what its output is called. Name it behind the operation: "
             f"{call}(…, {shown}, {name.lower()!r})"
         )
+
+
+def refuse_migration(migrate: Any, spec: StateSpec, value: Fields, state: str) -> None:
+    """Raise `TopologyError` for a `migrate=` that cannot make values of a state's declared type."""
+    declared, what = value.types[0], f"state {state!r}: migrate={migrate if isinstance(migrate, str) else 'a function'}"
+    if not callable(migrate) and migrate != "widen":
+        raise TopologyError(
+            f"state {state!r}: migrate={migrate!r} is neither a function (value, former type) nor 'widen'"
+        )
+    if spec.kind is not StateType.OPAQUE:
+        raise TopologyError(f"{what} takes an opaque state, whose values say which attempt wrote them")
+    if declared is None:
+        raise TopologyError(f"{what}: declare the type of {value.names[0]!r}, as in '{value.names[0]}: bigint'")
+    hinted = _hinted(migrate, False) if callable(migrate) else None
+    is_of = hinted is None or re.split("[(<]", hinted[0])[0] == re.split("[(<]", declared)[0]
+    if hinted is not None and not (is_of or widens(hinted[0], declared) or widens(declared, hinted[0])):
+        raise TopologyError(f"{what} returns {', '.join(hinted)}, and {value.names[0]!r} is declared as {declared}")
 
 
 def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trident.fields import Fields
+from trident.fields import Fields, widens
 from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of
+from trident.state.winners import FORMER
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -44,12 +45,45 @@ def meaning_of(graph: Graph) -> Meaning:
     )
 
 
-def changes(before: Meaning, now: Meaning) -> list[str]:
-    """Return a line for each fact that changed; a new stream that reaches a state is not a change."""
-    return [
-        *_changes("stream", before.streams, now.streams),
-        *_changes("state", before.states, now.states),
-    ]
+_OF_A_FUNCTION, _OF_WIDER_VALUES = ("value", "by", "of"), ("value", "of")
+
+
+def changes(before: Meaning, now: Meaning, migrating: Mapping[str, Any] | None = None) -> list[str]:
+    """Return a line for each fact that changed; a new stream that reaches a state is not a change.
+
+    Nor is a value that is migrated: `migrating` has what `migrate=` of a state says, by its name.
+    """
+    states = dict(now.states)
+    for name, migrate in (migrating or {}).items():
+        known = before.states.get(name, {})
+        own = states[name]
+        if callable(migrate):
+            states[name] = {fact: own[fact] for fact in own if fact not in _OF_A_FUNCTION}
+        elif known and all(widens(type_, _type_of(own)) for type_ in [_type_of(known), *_former(known)]):
+            states[name] = {fact: own[fact] for fact in own if fact not in _OF_WIDER_VALUES}
+    return [*_changes("stream", before.streams, now.streams), *_changes("state", before.states, states)]
+
+
+def with_former(before: Meaning, now: Meaning, migrating: Mapping[str, Any], attempt: int) -> Meaning:
+    """Return what a log is to know: also the former types of values, the last of them up to an attempt."""
+    states = {}
+    for name, facts in now.states.items():
+        known = before.states.get(name, {})
+        former = list(known.get(FORMER, ()))
+        facts_that_count = _OF_A_FUNCTION if callable(migrating.get(name)) else ("value",)
+        if name in migrating and known and any(known[fact] != facts[fact] for fact in facts_that_count):
+            former.append([attempt, _type_of(known)])
+        states[name] = {**facts, FORMER: former} if former else facts
+    return Meaning(states, now.streams)
+
+
+def _type_of(facts: Mapping[str, Any]) -> str:
+    """Return the type of a state's value."""
+    return str(facts["value"][0]).partition(": ")[2] if facts["value"] else ""
+
+
+def _former(facts: Mapping[str, Any]) -> list[str]:
+    return [type_ for _, type_ in facts.get(FORMER, ())]
 
 
 def dropped(before: Meaning, now: Meaning) -> list[str]:

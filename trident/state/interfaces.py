@@ -26,6 +26,7 @@ __all__ = [
     "ITupleCollection",
     "Key",
     "MapState",
+    "MigrateAll",
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
@@ -48,6 +49,8 @@ __all__ = [
 
 REPLAY_WINDOW_S = 86_400
 """The shortest safe expiry: a value that expires sooner may be gone when its batch is replayed after a night's outage."""
+
+MigrateAll = Callable[[list[Any], str], Sequence[Any]]
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -76,6 +79,8 @@ class StateConf(Redacted, Mapping[str, Any]):
     free_keys
         True if any of several partitions may write any key, because a user's updater chooses them. Then nothing may
         be remembered of a key from one commit to the next.
+    migrate
+        Makes values of the declared type of values of a former type, whose name it gets as well; None: there are none.
     """
 
     topology: str = "topology"
@@ -86,6 +91,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     read_only: bool = False
     value_field: str | None = None
     free_keys: bool = False
+    migrate: MigrateAll | None = field(default=None, repr=False)
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]
@@ -117,11 +123,14 @@ class StateFacts:
         Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
     keeps_columns
         `multi_combine` can work with its store.
+    migrates
+        It reads values of former types.
     """
 
     fences: bool = False
     shares_keys: bool = False
     keeps_columns: bool = False
+    migrates: bool = False
 
 
 class State(Role):

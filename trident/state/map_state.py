@@ -53,7 +53,8 @@ class MapStateFactory:
         backing = self.backing_map_factory(conf, partition_index, num_partitions)
         if self.cache and not conf.read_only and not conf.free_keys:
             backing = CachedMap(backing, self.cache)
-        return SnapshottableMap(map_for(self.kind, backing, conf.prefix, partition_index), self.snapshot_key)
+        of_kind = map_for(self.kind, backing, conf.prefix, partition_index, conf.migrate)
+        return SnapshottableMap(of_kind, self.snapshot_key)
 
 
 def map_state(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
 from trident.state.encoding.equal_keys import typed_keys
-from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
+from trident.state.interfaces import IBackingMap, Key, MigrateAll, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid
@@ -32,8 +34,17 @@ class OpaqueMap(CommittedMap):
 
     kind = StateType.OPAQUE
 
-    def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
+    def __init__(
+        self,
+        backing: IBackingMap[Any],
+        name: str = "state",
+        partition: int = 0,
+        migrate: MigrateAll | None = None,
+    ) -> None:
         super().__init__(backing, name, partition)
+        self._migrate = migrate
+        if migrate is not None:
+            self.facts = replace(self.facts, keeps_columns=False, migrates=True)
         # What this commit wrote as columns, by the fields of its keys; not yet in `_written`.
         self._combined: tuple[Sequence[Sequence[Any]], NumberColumns] | None = None
 
@@ -60,7 +71,7 @@ class OpaqueMap(CommittedMap):
             nothing was written, use `multi_update`.
         """
         commit = self._current()
-        if self._written or self._combined is not None:
+        if self._written or self._combined is not None or self._migrate is not None:
             return None
         found = self.backing.multi_get_columns(parts)
         if found is None:
@@ -101,7 +112,7 @@ class OpaqueMap(CommittedMap):
         if not keys:
             return []
         keys = typed_keys(keys)
-        found = self.backing.multi_find(keys)
+        found = None if self._migrate is not None else self.backing.multi_find(keys)
         count_keys(asked=len(keys))
         if found is not None:
             self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
@@ -146,6 +157,8 @@ class OpaqueMap(CommittedMap):
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
+        if self._migrate is not None and winners.types:
+            found = migrated(found, winners, self._migrate)
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
         if any(written_by > txid for written_by, _ in heads):
@@ -156,6 +169,24 @@ class OpaqueMap(CommittedMap):
         if not fell:
             return self._latest(found)
         return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]
+
+
+def migrated(
+    found: Sequence[OpaqueValue | None], winners: Winners, migrate: MigrateAll
+) -> Sequence[OpaqueValue | None]:
+    """Return stored values, those of former types migrated: the attempt of a value says which declaration wrote it."""
+    bounds = [until for until, _ in winners.types]
+    former: dict[int, list[int]] = {}
+    for place, stored in enumerate(found):
+        if stored is not None and stored.attempt < bounds[-1]:
+            former.setdefault(bisect_right(bounds, stored.attempt), []).append(place)
+    now = list(found)
+    for at, places in former.items():
+        old = [part for place in places for part in found[place][2:]]  # type: ignore[index]
+        new = iter(migrate(old, winners.types[at][1]))
+        for place in places:
+            now[place] = found[place]._replace(prev=next(new), curr=next(new))  # type: ignore[union-attr]
+    return now
 
 
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+FORMER = "former"
+"""Among the facts of a state in the log: the former types of its values, as in `Winners.types`."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +22,13 @@ class Winners:
 
     The winner of txid t is the attempt of the last range that starts at or before t. The list grows with failures,
     not with batches. Txids up to `adopted` were written by a lost or foreign log: each value is valid as it is.
+
+    `types` has the former types of one state's values, oldest first: `(attempt, type)`, of what earlier attempts wrote.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
     adopted: int = 0
+    types: tuple[tuple[int, str], ...] = ()
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -72,16 +79,20 @@ class Winners:
         """Return the winners after `txid` was committed by `attempt`; itself if nothing changes."""
         if self.ranges and self.ranges[-1][1] == attempt:
             return self
-        return Winners((*self.ranges, (txid, attempt)), self.adopted)
+        return Winners((*self.ranges, (txid, attempt)), self.adopted, self.types)
 
     def with_adopted(self, txid: int) -> Winners:
         """Return the winners with every txid up to `txid` taken as it is found."""
-        return Winners(self.ranges, max(txid, self.adopted))
+        return Winners(self.ranges, max(txid, self.adopted), self.types)
+
+    def with_types(self, types: Iterable[Iterable[Any]]) -> Winners:
+        """Return the winners with the former types of a state's values."""
+        return Winners(self.ranges, self.adopted, tuple((attempt, type_) for attempt, type_ in types))
 
     @staticmethod
-    def of(ranges: Iterable[Iterable[int]], adopted: int = 0) -> Winners:
+    def of(ranges: Iterable[Iterable[int]], adopted: int = 0, types: Iterable[Iterable[Any]] = ()) -> Winners:
         """Build from plain lists, as the log stores them."""
-        return Winners(tuple((first, attempt) for first, attempt in ranges), adopted)
+        return Winners(tuple((first, attempt) for first, attempt in ranges), adopted).with_types(types)
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class _Reader(DataSourceReader):
         finally:
             view.close()
             log.close()
-        snapshot = (then.txid, then.winners.ranges, then.winners.adopted)
+        snapshot = (then.txid, then.winners.ranges, then.winners.adopted, then.winners.types)
         return [InputPartition((partition, count, snapshot)) for partition in range(count)]
 
     def _at(self, now: Snapshot) -> Snapshot:
@@ -160,10 +160,10 @@ class _Reader(DataSourceReader):
         return Snapshot(self._txid, now.winners)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        index, count, (txid, ranges, adopted) = partition.value
+        index, count, (txid, *winners) = partition.value
         place = self._place
         log = place.log()
-        view = place.view(log, count, Snapshot(txid, Winners.of(ranges, adopted)))
+        view = place.view(log, count, Snapshot(txid, Winners.of(*winners)))
         try:
             for rows in view.pages_of(index):
                 yield from table_of_state(place.node.name, place.columns, rows).to_batches()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
@@ -10,6 +11,7 @@ from trident.coordination.log_state import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import Plan, make_plan
 from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
@@ -34,6 +36,8 @@ def open_state(
 ) -> State:
     """Open one partition of a declared state."""
     conf = node.conf(topology, settings, read_only, partitions)
+    if node.migrate is not None:
+        conf = replace(conf, migrate=Conversion(node))
     state = state_of(node.spec.factory.make_state(conf, partition, partitions))
     if conf.free_keys:
         state.share_keys()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import TopologyRecord
-from trident.errors import TopologyChangedError
-from trident.planner.meaning import Meaning, changes, dropped
+from trident.errors import TopologyChangedError, TopologyError
+from trident.planner.meaning import Meaning, changes, dropped, with_former
+from trident.state.txid import RETRY_BITS
+from trident.state.winners import FORMER
 
 logger = logging.getLogger(__name__)
 
+States = Mapping[str, Sequence[Any]]
 
-def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> None:
+
+def check_meaning(
+    topology: str, log: TransactionLog, now: Meaning, allow: bool, migrating: Mapping[str, Any] | None = None
+) -> None:
     """Compare with the log. New states and streams are accepted, and so is a log from before such records.
+
+    `migrating` has what `migrate=` of a state says, by its name.
 
     Raises
     ------
@@ -23,13 +31,34 @@ def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool)
         The meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
     """
     before = _recorded(log)
-    differences = changes(before, now)
+    differences = changes(before, now, migrating)
     if differences and not allow:
         raise TopologyChangedError(topology, "\n".join(f"  {change}" for change in differences))
     for change in differences:
         logger.warning("topology %s: %s; taken as it is, because allow_changed_topology is set", topology, change)
     for name in dropped(before, now):
         logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
+
+
+def migrations(log: TransactionLog, now: Meaning, migrating: Mapping[str, Any], states: States) -> Meaning:
+    """Return what is to be recorded of the topology if values are migrated: from now on they may be of their new types.
+
+    Raises
+    ------
+    TopologyError
+        The store of such a state cannot hold values of two types.
+    """
+    before, first = _recorded(log), log.epoch << RETRY_BITS
+    recorded = with_former(before, now, migrating, first)
+    for name, facts in recorded.states.items():
+        state = states[name][0] if facts.get(FORMER) else None
+        if state is not None and not (state.facts.migrates and state.keeps_attempts()):
+            former = ", ".join(type_ for _, type_ in facts[FORMER])
+            raise TopologyError(
+                f"state {name!r} has values of former types ({former}): declare it with migrate=, in a store that keeps each "
+                f"value with its type and its attempt (a {type(state).__name__} as it is declared does not)"
+            )
+    return recorded
 
 
 class NewMeaning:

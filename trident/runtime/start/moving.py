@@ -90,19 +90,19 @@ def move_state(
         log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
         opened.callback(log.close)
         _check_meaning(log.state, source, target, name)
-        sides = _Side(source, name, config, opened), _Side(target, name, config, opened)
+        sides = Side(source, name, config, opened), Side(target, name, config, opened)
         return _Move(log, *sides, to, progress).run()
 
 
-class _Side:
-    """One of the two declarations: opens the partitions of the state where it has them."""
+class Side:
+    """A declaration of a state: opens the partitions where it has them."""
 
     def __init__(self, graph: Graph, name: str, config: Config, opened: ExitStack) -> None:
         self.plan = make_plan(graph)
         self.name, self._config, self._opened = name, config, opened
         self.partitions = self.plan.partitions[name]
 
-    def open(self, partitions: int, read_only: bool) -> _Place:
+    def open(self, partitions: int, read_only: bool) -> Place:
         """Open the state with a number of partitions."""
         states = []
         for partition in range(partitions):
@@ -111,11 +111,11 @@ class _Side:
         keeps_others = (WindowNode, JoinWithinNode)  # tuples, under keys that no aggregate writes
         own = [node for node in self.plan.commits if isinstance(node, PersistNode) and node.state == self.name]
         node = self.plan.states[self.name]
-        return _Place(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
+        return Place(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
 
 
-class _Place:
-    """The opened partitions of one side.
+class Place:
+    """The opened partitions of a state.
 
     Raises
     ------
@@ -158,7 +158,7 @@ class _Place:
             found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
         return found
 
-    def named_in(self, other: _Place, rows: dict[Key, Any]) -> dict[Key, Any]:
+    def named_in(self, other: Place, rows: dict[Key, Any]) -> dict[Key, Any]:
         """Return rows under their keys in the other place: a single value may have another one there."""
         total = other._total
         return rows if total is None else {total if key == self._total else key: row for key, row in rows.items()}
@@ -182,7 +182,7 @@ def _map_of(name: str, state: State) -> CommittedMap:
 class _Move:
     """One call of `move_state`, which holds the log."""
 
-    def __init__(self, log: TransactionLog, source: _Side, target: _Side, to: str, progress: Progress) -> None:
+    def __init__(self, log: TransactionLog, source: Side, target: Side, to: str, progress: Progress) -> None:
         self._log, self._name, self._to, self._progress = log, source.name, to, progress
         self._sides = source, target
         self._target = target.open(target.partitions, read_only=False)
@@ -223,7 +223,7 @@ class _Move:
         expected = [log.expected(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
-    def _open_source(self) -> _Place:
+    def _open_source(self) -> Place:
         """Open the source, which must be what the log expects."""
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
@@ -263,7 +263,7 @@ class _Move:
 
     # ---- rows ------------------------------------------------------------------------------------------------------------
 
-    def _over_rows(self, what: str, source: _Place, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
+    def _over_rows(self, what: str, source: Place, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
         done = 0
         for keys in source.pages():
             rows = source.stored(keys)
@@ -285,7 +285,7 @@ class _Move:
             self._laid[partition] = before._replace(attempt=self._attempt)
             self._written += len(some)
 
-    def _verify(self, source: _Place, total: int) -> None:
+    def _verify(self, source: Place, total: int) -> None:
         """Read both places again, the target through readers of its own, and compare each row."""
         target = self._sides[1].open(len(self._laid), read_only=True)
 

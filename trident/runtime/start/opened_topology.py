@@ -31,7 +31,7 @@ from trident.runtime.reading.open_partitions import make_state, readers_of, view
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
-from trident.runtime.start.changes import NewMeaning, check_meaning
+from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
 from trident.runtime.start.engine_choice import open_runner
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
 from trident.runtime.start.recovery import reconcile
@@ -195,10 +195,15 @@ def _bring_together(
     lasting: Collection[str],
 ) -> NewMeaning:
     """Compare topology, log and stores; nothing is written before all three are known to belong together."""
+    migrating = {name: state.migrate for name, state in plan.states.items() if state.migrate is not None}
     meaning = meaning_of(graph)
-    check_meaning(graph.name, log, meaning, config.allow_changed_topology)
+    check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
+    meaning = migrations(log, meaning, migrating, states)
     reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
-    return NewMeaning(log, meaning, lasting)
+    recorded = NewMeaning(log, meaning, {*lasting, *migrating})
+    if migrating:
+        recorded.before_writing()  # readers and the first commit have to know which values are of the new types
+    return recorded
 
 
 def _open_runner(

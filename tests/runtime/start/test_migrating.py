@@ -1,0 +1,190 @@
+"""`migrate=`: what it makes of stored values, when, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from tests.harness.sqlite_map import sqlite_state
+from tests.harness.topology_runs import run_all, start
+from trident import BatchFailedError, TridentTopology, migrate_state, move_state, open_state
+from trident.errors import StateError, TopologyChangedError, TopologyError
+from trident.operations import Count, Last, Sum
+from trident.state import StateSpec
+
+ROWS = [["a", 1], ["b", 2], ["a", 3]]
+Declare = Callable[..., TridentTopology]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateSpec:
+    return sqlite_state(str(tmp_path / "state.sqlite"))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "log")
+
+
+def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> TridentTopology:
+    """The state of a `bigint`."""
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
+    stream.group_by("k").persistent_aggregate(state, "n", Sum(), "total", **more)
+    return topology
+
+
+def euros(
+    state: StateSpec, migrate: Any = None, rows: list[list[Any]] = ROWS, type_: str = "decimal(20,2)"
+) -> TridentTopology:
+    """The same state of a decimal."""
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
+    stream = stream.each("n", lambda n: Decimal(n) / 100, f"euros: {type_}")
+    stream.group_by("k").persistent_aggregate(state, "euros", Sum(), "total", migrate=migrate)
+    return topology
+
+
+def of_cents(value: int, former: str) -> Decimal:
+    assert former == "bigint"
+    return Decimal(value) / 100
+
+
+def run(topology: TridentTopology, log: str) -> Any:
+    return run_all(topology, "in_process", log_dir=log)
+
+
+def rows(topology: TridentTopology, log: str) -> list[Any]:
+    with open_state(topology, "total", log_dir=log) as reader:
+        return sorted(reader.get_tuples())
+
+
+def test_a_changed_type_is_refused_without_migrate(state: StateSpec, log: str) -> None:
+    run(cents(state), log)
+    with pytest.raises(TopologyChangedError, match=r"value \(total: bigint\) -> \(total: decimal"):
+        start(euros(state), "in_process", log_dir=log)
+
+
+def test_values_are_migrated_as_they_are_read_and_written(state: StateSpec, log: str) -> None:
+    run(cents(state), log)
+    run(euros(state, of_cents), log)
+    assert rows(euros(state, of_cents), log) == [("a", Decimal("0.04")), ("b", Decimal("0.02"))]
+    more = [*ROWS, ["a", 5], ["c", 7]]
+    run(euros(state, of_cents, more), log)
+    assert rows(euros(state, of_cents), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02")), ("c", Decimal("0.07"))]
+    with pytest.raises(TopologyChangedError, match="decimal.* -> .*bigint"):
+        start(cents(state), "in_process", log_dir=log)
+
+
+def test_after_a_pass_migrate_can_go(state: StateSpec, log: str) -> None:
+    run(cents(state), log)
+    run(euros(state, of_cents), log)
+    with pytest.raises(TopologyError, match="has values of former types \\(bigint\\): declare it with migrate="):
+        start(euros(state), "in_process", log_dir=log)
+    done = migrate_state(euros(state, of_cents), "total", log_dir=log)
+    assert (done.txid, done.rows, done.written) == (2, 2, 2)
+    run(euros(state, None, [*ROWS, ["a", 5]]), log)
+    assert rows(euros(state), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02"))]
+
+
+def test_a_wider_type_needs_no_function(state: StateSpec, log: str) -> None:
+    run(cents(state), log)
+    wider = euros(state, "widen", [*ROWS, ["a", 5]])
+    run(wider, log)
+    assert rows(wider, log) == [("a", Decimal("4.05")), ("b", Decimal("2.00"))]
+
+
+def test_a_struct_gets_a_further_field(state: StateSpec, log: str) -> None:
+    def last(more: str, *rows: list[Any], migrate: Any = None) -> TridentTopology:
+        topology = TridentTopology("t")
+        fields = ["n", *(["note"] if more else [])]
+        made = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
+        made = made.each("n", lambda n: "new", "note: string") if more else made
+        made.group_by("k").persistent_aggregate(state, fields if more else ["n", "k"], Last(), "total", migrate=migrate)
+        return topology
+
+    run(last("", *ROWS), log)
+    assert rows(last("", *ROWS), log)[0] == ("a", {"n": 3, "k": "a"})
+    with pytest.raises(TopologyChangedError):  # a field less is not wider
+        start(last("note", migrate="widen"), "in_process", log_dir=log)
+
+
+def test_three_types_are_there_at_once(state: StateSpec, log: str) -> None:
+    def to_text(value: Any, former: str) -> str:
+        return f"{former}: {value}"
+
+    def texts(rows: list[list[Any]]) -> TridentTopology:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows)).each(
+            "n", str, "text: string"
+        )
+        stream.group_by("k").persistent_aggregate(state, "text", Last(), "total", migrate=to_text)
+        return topology
+
+    run(cents(state), log)
+    run(euros(state, of_cents, [*ROWS, ["c", 7]]), log)
+    run(texts([*ROWS, ["c", 7], ["d", 8]]), log)
+    found = rows(texts(ROWS), log)
+    assert [key for key, _ in found] == ["a", "b", "c", "d"]
+    assert [value.partition(":")[0] for _, value in found] == ["bigint", "bigint", "decimal(38,2)", "8"]
+
+
+def test_what_a_function_raises_or_returns_wrongly_writes_nothing(state: StateSpec, log: str) -> None:
+    run(cents(state), log)
+    for migrate, text in ((lambda value, former: value / 0, "ZeroDivisionError"), (lambda value, former: "x", "'x'")):
+        with pytest.raises(BatchFailedError, match=text):
+            run(euros(state, migrate, [*ROWS, ["a", 5]]), log)
+        with pytest.raises(StateError, match=text):
+            migrate_state(euros(state, migrate), "total", log_dir=log)
+    run(euros(state, of_cents, [*ROWS, ["a", 5]]), log)
+    assert rows(euros(state, of_cents), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02"))]
+
+
+def test_a_state_with_values_of_two_types_moves(state: StateSpec, log: str, tmp_path: Path) -> None:
+    other = sqlite_state(str(tmp_path / "other.sqlite"))
+    run(cents(state), log)
+    run(euros(state, of_cents), log)
+    move_state(euros(state, of_cents), "total", euros(other, of_cents), log_dir=log)
+    run(euros(other, of_cents, [*ROWS, ["a", 5]]), log)
+    assert rows(euros(other, of_cents), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02"))]
+
+
+def test_a_table_of_one_type_is_refused_before_anything_is_recorded(log: str, tmp_path: Path) -> None:
+    table = DeltaState.opaque(tmp_path / "table")
+    run(cents(table), log)
+    with pytest.raises(TopologyError, match="a DeltaMapState as it is declared does not"):
+        start(euros(table, of_cents), "in_process", log_dir=log)
+    run(cents(table, [*ROWS, ["a", 5]]), log)
+    assert rows(cents(table), log) == [("a", 9), ("b", 2)]
+
+
+def test_another_key_is_refused_all_the_same(state: StateSpec, log: str) -> None:
+    run(cents(state), log)
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *ROWS))
+    stream.group_by("n").persistent_aggregate(state, Count(), "total", migrate=lambda value, former: value)
+    with pytest.raises(TopologyChangedError, match=r"key \(k: string\) -> \(n: bigint\)"):
+        start(topology, "in_process", log_dir=log)
+
+
+def wrong(value: Any, former: str) -> bool:
+    return bool(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "migrate", "text"),
+    [
+        ("opaque", "wider", "migrate='wider' is neither a function"),
+        ("transactional", "widen", "migrate=widen takes an opaque state"),
+        ("opaque", wrong, "migrate=a function returns boolean, and 'total' is declared as bigint"),
+    ],
+)
+def test_a_migration_that_cannot_be_is_refused_at_the_call(tmp_path: Path, kind: str, migrate: Any, text: str) -> None:
+    with pytest.raises(TopologyError, match=text):
+        cents(sqlite_state(str(tmp_path / "db"), kind), migrate=migrate)
