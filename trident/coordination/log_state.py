@@ -164,6 +164,8 @@ class LogState:
             laid = Sentinel(self.incarnation, self.claimed_at(record.state), record.attempt)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
         self.layouts[record.state] = (record.partitions, record.kind)
+        if record.means:
+            self._declare({record.state: dict(record.means)}, {})
 
     def _declare(self, states: Mapping[str, Any], streams: Mapping[str, Any]) -> None:
         self.declared = {

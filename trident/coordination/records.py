@@ -91,6 +91,8 @@ class LayoutRecord(Record):
     ----------
     attempt
         The sentinels of all partitions were written again, at `LogState.claimed_at` and this attempt; None: none was.
+    means
+        What the state means from now on, as in `TopologyRecord`; empty: as before.
     """
 
     tag = "layout"
@@ -98,6 +100,7 @@ class LayoutRecord(Record):
     partitions: int
     kind: str
     attempt: int | None = None
+    means: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -101,18 +101,21 @@ def test_a_wider_type_needs_no_function(state: StateSpec, log: str) -> None:
 
 
 def test_a_struct_gets_a_further_field(state: StateSpec, log: str) -> None:
-    def last(more: str, *rows: list[Any], migrate: Any = None) -> TridentTopology:
+    def last(*fields: str, migrate: Any = None) -> TridentTopology:
         topology = TridentTopology("t")
-        fields = ["n", *(["note"] if more else [])]
-        made = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
-        made = made.each("n", lambda n: "new", "note: string") if more else made
-        made.group_by("k").persistent_aggregate(state, fields if more else ["n", "k"], Last(), "total", migrate=migrate)
+        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *ROWS, ["c", 7]))
+        stream = stream.each("n", str, "note: string")
+        stream.group_by("k").persistent_aggregate(state, fields, Last(), "total", migrate=migrate)
         return topology
 
-    run(last("", *ROWS), log)
-    assert rows(last("", *ROWS), log)[0] == ("a", {"n": 3, "k": "a"})
+    with start(last("k", "n"), "in_process", log_dir=log) as running:
+        running.process_all_available()
+    assert rows(last("k", "n"), log)[0] == ("a", {"k": "a", "n": 3})
+    wider = last("k", "n", "note", migrate="widen")
+    run(wider, log)
+    assert rows(wider, log)[0] == ("a", {"k": "a", "n": 3, "note": None})
     with pytest.raises(TopologyChangedError):  # a field less is not wider
-        start(last("note", migrate="widen"), "in_process", log_dir=log)
+        start(last("k", "n", migrate="widen"), "in_process", log_dir=log)
 
 
 def test_three_types_are_there_at_once(state: StateSpec, log: str) -> None:
@@ -162,6 +165,16 @@ def test_a_table_of_one_type_is_refused_before_anything_is_recorded(log: str, tm
         start(euros(table, of_cents), "in_process", log_dir=log)
     run(cents(table, [*ROWS, ["a", 5]]), log)
     assert rows(cents(table), log) == [("a", 9), ("b", 2)]
+
+
+def test_values_are_migrated_by_a_move_where_a_table_has_one_type(log: str, tmp_path: Path) -> None:
+    old, new = DeltaState.opaque(tmp_path / "old"), DeltaState.opaque(tmp_path / "new")
+    run(cents(old), log)
+    assert move_state(cents(old), "total", euros(new, of_cents), log_dir=log).written == 2
+    assert move_state(cents(old), "total", euros(new, of_cents), log_dir=log).rows is None
+    assert rows(euros(new), log) == [("a", Decimal("0.04")), ("b", Decimal("0.02"))]
+    run(euros(new, None, [*ROWS, ["a", 5]]), log)
+    assert rows(euros(new), log) == [("a", Decimal("0.09")), ("b", Decimal("0.02"))]
 
 
 def test_another_key_is_refused_all_the_same(state: StateSpec, log: str) -> None:

@@ -15,7 +15,7 @@ In the order in which a kill may find it::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -29,15 +29,18 @@ from trident.coordination.records import LayoutRecord
 from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.planner import make_plan
-from trident.planner.meaning import Meaning, changes, meaning_of
+from trident.planner.meaning import Meaning, changes, meaning_of, with_former
+from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
-from trident.state.interfaces import Key, State
+from trident.state.interfaces import Key, MigrateAll, State
 from trident.state.map_commits import CommittedMap
+from trident.state.opaque_map import migrated
 from trident.state.sentinel import move_note, noted
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
+from trident.state.winners import FORMER, Winners
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
@@ -100,7 +103,11 @@ class Side:
     def __init__(self, graph: Graph, name: str, config: Config, opened: ExitStack) -> None:
         self.plan = make_plan(graph)
         self.name, self._config, self._opened = name, config, opened
-        self.partitions = self.plan.partitions[name]
+        self.partitions, self.node, self.means = (
+            self.plan.partitions[name],
+            graph.state(name),
+            meaning_of(graph).states[name],
+        )
 
     def open(self, partitions: int, read_only: bool) -> Place:
         """Open the state with a number of partitions."""
@@ -187,6 +194,7 @@ class _Move:
         self._sides = source, target
         self._target = target.open(target.partitions, read_only=False)
         self._txid, self._attempt = log.state.txid, log.epoch << RETRY_BITS
+        self._migration = _Migration.of(log, source, target)
         self._laid: list[Sentinel] = []
         self._written, self._resumes = 0, False
 
@@ -267,6 +275,8 @@ class _Move:
         done = 0
         for keys in source.pages():
             rows = source.stored(keys)
+            if self._migration is not None:
+                rows = self._migration.of_rows(rows)
             do(source.named_in(self._target, rows))
             done += len(rows)
             self._progress(what, done, total)
@@ -316,7 +326,8 @@ class _Move:
         for state in self._target.states:
             state.move_sentinel(Sentinel(self._log.state.incarnation, self._txid, self._attempt), force=True)
         kind = self._log.state.layouts[self._name][1]
-        self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt))
+        means = {} if self._migration is None else self._migration.means
+        self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, means))
 
     def _mark_source(self, partitions: int) -> None:
         """Note in the source where the state is now."""
@@ -324,6 +335,36 @@ class _Move:
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()
             state.move_sentinel(mark, force=True)
+
+
+@dataclass(frozen=True)
+class _Migration:
+    """All rows get the type of the new declaration on the way.
+
+    Attributes
+    ----------
+    means
+        What the state means then.
+    """
+
+    means: Mapping[str, Any]
+    _types: Winners
+    _convert: MigrateAll
+
+    @staticmethod
+    def of(log: TransactionLog, source: Side, target: Side) -> _Migration | None:
+        """Return what is to be done to values; None: nothing."""
+        name, node = source.name, target.node
+        known = log.state.declared.get("states", {}).get(name) or source.means
+        if node.migrate is None:
+            return None
+        before, now = Meaning({name: known}, {}), Meaning({name: target.means}, {})
+        types = with_former(before, now, {name: node.migrate}, log.epoch << RETRY_BITS).states[name].get(FORMER)
+        return _Migration(target.means, Winners().with_types(types), Conversion(node)) if types else None
+
+    def of_rows(self, rows: dict[Key, Any]) -> dict[Key, Any]:
+        """Return rows with values of the declared type."""
+        return dict(zip(rows, migrated(list(rows.values()), self._types, self._convert), strict=True))
 
 
 def _check_names(source: Graph, target: Graph, name: str) -> None:
@@ -341,7 +382,9 @@ def _check_meaning(log: LogState, source: Graph, target: Graph, name: str) -> No
             f"move state {name!r}: topology {source.name!r} has not committed anything yet; start it with its new declaration"
         )
     facts = log.declared.get("states", {}).get(name) or meaning_of(source).states[name]
-    differences = changes(Meaning({name: facts}, {}), Meaning({name: meaning_of(target).states[name]}, {}))
+    migrate = target.state(name).migrate
+    migrating = {} if migrate is None else {name: migrate}
+    differences = changes(Meaning({name: facts}, {}), Meaning({name: meaning_of(target).states[name]}, {}), migrating)
     if differences:
         raise TopologyChangedError(source.name, "\n".join(f"  {change}" for change in differences))
 
