@@ -196,24 +196,20 @@ def widens(old: str, new: str) -> bool:
         return _INTEGERS[old] <= _INTEGERS[new]
     if new == "double":
         return old == "float" or _INTEGERS.get(old, 19) <= 10
-    if new.startswith("decimal("):
-        whole, scale = _digits(new)
-        return (
-            _INTEGERS[old] <= whole
-            if old in _INTEGERS
-            else old.startswith("decimal(") and (_digits(old)[0] <= whole and _digits(old)[1] <= scale)
-        )
-    inner = [(text.partition("<")[0], split_commas(text.partition("<")[2][:-1])) for text in (old, new)]
-    (head, before), (other, now) = inner
-    if head != other or head not in ("array", "struct"):
+    if new.startswith("decimal(") and (old in _INTEGERS or old.startswith("decimal(")):
+        (whole, scale), (digits, behind) = _digits(new), (_INTEGERS[old], 0) if old in _INTEGERS else _digits(old)
+        return digits <= whole and behind <= scale
+    return _widens_within(old, new)
+
+
+def _widens_within(old: str, new: str) -> bool:
+    (head, _, before), (other, _, now) = old.partition("<"), new.partition("<")
+    if head == other == "array":
+        return widens(before[:-1], now[:-1])
+    if not head == other == "struct":
         return False
-    if head == "array":
-        return widens(before[0], now[0])
-    types = {name.strip(): type_ for name, _, type_ in (part.partition(":") for part in now)}
-    return all(
-        name.strip() in types and widens(type_, types[name.strip()])
-        for name, _, type_ in (part.partition(":") for part in before)
-    )
+    there, types = (dict(part.split(":", 1) for part in split_commas(text[:-1])) for text in (before, now))
+    return all(name in types and widens(type_, types[name]) for name, type_ in there.items())
 
 
 def _digits(decimal: str) -> tuple[int, int]:

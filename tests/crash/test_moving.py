@@ -185,7 +185,7 @@ def test_a_move_that_is_killed_again_and_again_is_exact(world: Make, pair: str) 
 @pytest.mark.parametrize("point", range(1, POINTS + 1))
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_move_that_is_killed_at_a_point_is_exact(world: Make, pair: str, point: int) -> None:
-    is_moved_exactly(world(pair, point), 5 + point % 11, [point])
+    is_moved_exactly(world(pair, point), 7 + point % 9, [point])
 
 
 @pytest.mark.soak
@@ -193,7 +193,7 @@ def test_a_move_that_is_killed_at_a_point_is_exact(world: Make, pair: str, point
 @pytest.mark.parametrize("seed", range(4))
 def test_a_move_that_is_killed_at_point_after_point_is_exact(world: Make, pair: str, seed: int) -> None:
     draw = random.Random(seed)
-    is_moved_exactly(world(pair, seed), draw.randint(5, 16), (draw.randint(1, 24) for _ in range(8)))
+    is_moved_exactly(world(pair, seed), draw.randint(7, 16), (draw.randint(1, 24) for _ in range(8)))
 
 
 def test_ctrl_c_ends_a_move_with_what_to_do(world: Make) -> None:

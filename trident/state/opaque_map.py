@@ -157,8 +157,7 @@ class OpaqueMap(CommittedMap):
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
-        if self._migrate is not None and winners.types:
-            found = migrated(found, winners, self._migrate)
+        found = migrated(found, winners, self._migrate)
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
         if any(written_by > txid for written_by, _ in heads):
@@ -172,9 +171,11 @@ class OpaqueMap(CommittedMap):
 
 
 def migrated(
-    found: Sequence[OpaqueValue | None], winners: Winners, migrate: MigrateAll
+    found: Sequence[OpaqueValue | None], winners: Winners, migrate: MigrateAll | None
 ) -> Sequence[OpaqueValue | None]:
     """Return stored values, those of former types migrated: the attempt of a value says which declaration wrote it."""
+    if migrate is None or not winners.types:
+        return found
     bounds = [until for until, _ in winners.types]
     former: dict[int, list[int]] = {}
     for place, stored in enumerate(found):
