@@ -102,6 +102,10 @@ class LayoutRecord(Record):
     attempt: int | None = None
     means: Mapping[str, Any] = field(default_factory=dict)
 
+    def to_data(self) -> dict[str, Any]:
+        data = super().to_data()
+        return data if self.means else {name: value for name, value in data.items() if name != "means"}
+
 
 @dataclass(frozen=True)
 class AdoptRecord(Record):
