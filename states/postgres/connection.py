@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -18,7 +21,7 @@ from states.postgres.options import PostgresOptions
 from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
 from trident.servers.postgres_connection import PostgresConnection, is_away, passes, server_of
-from trident.storekit import Retries, warn_once
+from trident.storekit import InTransaction, Retries, warn_once
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -48,16 +51,10 @@ _GREETING = """
 """
 
 
-class _BytesDumper(Dumper):
-    """Lists of bytes as arrays, all at once; psycopg's own dumper takes half of a commit's processor time."""
-
-    format = Format.BINARY
-    oid = 1001  # bytea[]
-
-    def dump(self, obj: list[bytes]) -> bytes:
-        """Return one dimension from index 1, without nulls, of elements with their lengths."""
-        head, lengths = struct.pack("!5i", 1, 0, 17, len(obj), 1), map(struct.Struct("!i").pack, map(len, obj))
-        return head + b"".join(chain.from_iterable(zip(lengths, obj, strict=True)))
+def packed_bytes(values: Sequence[bytes]) -> Packed:
+    """Return a bytea[] of one dimension from index 1; psycopg's own dumper takes half of a commit's processor time."""
+    head, lengths = struct.pack("!5i", 1, 0, 17, len(values), 1), map(struct.Struct("!i").pack, map(len, values))
+    return Packed(head + b"".join(chain.from_iterable(zip(lengths, values, strict=True))))
 
 
 class _PackedDumper(Dumper):
@@ -67,6 +64,40 @@ class _PackedDumper(Dumper):
 
     def dump(self, obj: Packed) -> bytes:
         return obj
+
+
+psycopg.adapters.register_dumper(Packed, _PackedDumper)  # for the connections of logs too, which are opened later
+
+
+Clause = tuple[bytes, Mapping[str, Any]]
+"""The common table expressions of one statement, of which `fence` has a row if it is carried out; and their arguments."""
+
+
+@dataclass(frozen=True)
+class FencedWrite:
+    """A commit as clauses: all are carried out or none is, as the fence of the first one says.
+
+    Attributes
+    ----------
+    clauses
+        Returns them; they are `count` in number.
+    """
+
+    count: int
+    clauses: Callable[[], Iterable[Clause]]
+
+    def send(self, connection: PostgresConnection) -> bool:
+        """Write; False if the fence found nothing to replace."""
+        with connection.transaction() if self.count > 1 else nullcontext():
+            for clause, given in self.clauses():
+                statement = b"WITH " + clause + b" SELECT count(*) FROM fence"
+                if connection.execute(statement, given, binary=True).fetchone() == (0,):
+                    return False  # it is the first: the row that fences is locked until the transaction ends
+        return True
+
+    def clause(self) -> Clause | None:
+        """Return the only clause; None if there are several."""
+        return next(iter(self.clauses())) if self.count == 1 else None
 
 
 class Session:
@@ -103,6 +134,29 @@ class Session:
 
         return self._retries.run(attempt, BackendError, self._goes_on)
 
+    def leave(self, doing: str, write: FencedWrite) -> InTransaction:
+        """Leave a write to another connection, whose transaction it is to be in."""
+        return InTransaction(partial(self._write_within, doing, write), write.clause)
+
+    def _write_within(self, doing: str, write: FencedWrite, connection: PostgresConnection) -> bool:
+        """Write on a connection of another one; False without its table too.
+
+        Raises
+        ------
+        BackendError
+            The server refused, so the transaction will be rolled back.
+        psycopg.Error
+            The connection broke.
+        """
+        try:
+            return write.send(connection)
+        except psycopg.errors.UndefinedTable:
+            return False
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            raise self._refused(doing, error) from error
+
     def close(self) -> None:
         """Close the connection. The next call opens another one."""
         connection, self._connection = self._connection, None
@@ -133,8 +187,6 @@ class Session:
             raise ConfigError(
                 f"libpq cannot read url={redacted(options.url)!r} of a PostgreSQL state: quote special characters with %"
             ) from None
-        connection.adapters.register_dumper(list, _BytesDumper)
-        connection.adapters.register_dumper(Packed, _PackedDumper)
         connection.limit_s = options.timeout_s + 1  # so that the server gives up first
         ms, read_only = round(options.timeout_s * 1000), "on" if self._read_only else "off"
         (row,) = connection.execute(_GREETING, {"ms": str(ms), "idle_ms": str(ms // 2), "read_only": read_only})

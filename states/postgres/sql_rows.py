@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 from psycopg import errors
 
-from states.postgres.connection import Session
+from states.postgres.connection import Clause, FencedWrite, Session, packed_bytes
 from states.postgres.options import PostgresOptions, identifier, table_name
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.interfaces import StateConf
-from trident.storekit import Puts, StoredRows, by_count, by_size
+from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 
 _READ = "SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])"
 # A cursor would keep a transaction open while the caller works.
@@ -21,14 +20,13 @@ _LIST = "SELECT key FROM {table} WHERE key > %b AND key < ' '::bytea ORDER BY ke
 # With room in its page for the next version of each row, the index need not change.
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} (key bytea PRIMARY KEY, value bytea NOT NULL) WITH (fillfactor = 70)"
 # Rows are joined with the fence, so nothing is written if the fence found nothing to replace.
-_WRITE = """
-    WITH fence AS ({fence}),
+_CLAUSE = """
+    fence AS ({fence}),
     deleted AS (DELETE FROM {table} USING fence WHERE key = ANY(%(deleted)b::bytea[])),
     put AS (
         INSERT INTO {table} SELECT k, v FROM fence, unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS rows (k, v)
         ON CONFLICT (key) DO UPDATE SET value = excluded.value
     )
-    SELECT count(*) FROM fence
 """
 _FREE = "SELECT 1"
 _FIRST = "INSERT INTO {table} VALUES (%(name)b, %(new)b) ON CONFLICT DO NOTHING RETURNING 1"
@@ -50,7 +48,7 @@ class PostgresRows(StoredRows):
         """Return the values of the keys that exist."""
         found: dict[bytes, bytes] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
-            found.update(self._rows(f"read {len(keys)} keys", _READ, some))
+            found.update(self._rows(f"read {len(keys)} keys", _READ, packed_bytes(some)))
         return found
 
     def pages(self) -> Iterator[Sequence[bytes]]:
@@ -71,30 +69,38 @@ class PostgresRows(StoredRows):
 
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing; return False if the sentinel's row is not `found`."""
-        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
-        doing, given = f"write {len(puts)} keys", {"name": sentinel, "found": found, "new": new}
-        send = partial(self._send, puts, fence, given)
+        doing, write = f"write {len(puts)} keys", self._fenced(puts, sentinel, found, new)
         try:
-            return self._session.run(doing, send)
+            return self._session.run(doing, write.send)
         except errors.UndefinedTable:
-            if fence == _NEXT:
+            if found is not None:
                 return False
             self._session.run("make the table", self._create)
-            return self._session.run(doing, send)
+            return self._session.run(doing, write.send)
 
-    def _send(self, puts: Puts, fence: str, given: dict[str, bytes | None], connection: PostgresConnection) -> bool:
+    def write_later(self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes) -> InTransaction:
+        if found is None:
+            self._session.run("make the table", self._create)
+        return self._session.leave(f"write {len(puts)} keys", self._fenced(puts, sentinel, found, new))
+
+    def _fenced(self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes) -> FencedWrite:
+        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
         deleted = [key for key, value in puts.items() if value is None]
         keys = [key for key, value in puts.items() if value is not None]
         values, most = [value for value in puts.values() if value is not None], self._options
         places = by_size(range(len(keys)), map(len, values), most.max_keys_per_call, most.max_bytes_per_call)
         chunks = [slice(place[0], place[-1] + 1) for place in places] or [slice(0)]
-        with connection.transaction() if len(chunks) > 1 else nullcontext():
-            for chunk in chunks:
-                written = {**given, "deleted": deleted, "keys": keys[chunk], "values": values[chunk]}
-                if connection.execute(self._sql(_WRITE, fence), written).fetchone() == (0,):
-                    return False
-                fence, deleted = _FREE, []  # the row that fences is locked until the transaction ends
-        return True
+
+        def clauses() -> Iterator[Clause]:
+            for at, chunk in enumerate(chunks):
+                arrays = {"deleted": [] if at else deleted, "keys": keys[chunk], "values": values[chunk]}
+                given = {name: packed_bytes(array) for name, array in arrays.items()}
+                yield (
+                    self._sql(_CLAUSE, _FREE if at else fence),
+                    {"name": sentinel, "found": found, "new": new, **given},
+                )
+
+        return FencedWrite(len(chunks), clauses)
 
     def _create(self, connection: PostgresConnection) -> None:
         with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time

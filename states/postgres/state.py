@@ -20,6 +20,7 @@ from typing import Any
 
 from states.postgres.options import PostgresOptions, table_name
 from trident.redaction import redacted
+from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState, WholeCommitMap, driver_package
 
@@ -45,7 +46,9 @@ class PostgresMapFactory(StoreMapFactory):
     @property
     def facts(self) -> StoreFacts:
         """Those of a store of bytes, and how a state is stored."""
-        return replace(super().facts, layout=self._layout)
+        options = self.options
+        place = Database.of(options.url, options.user, options.timeout_s)
+        return replace(super().facts, layout=self._layout, database=place)
 
     def _layout(self, conf: StateConf) -> str:
         from states.postgres.columns import columns_of

@@ -16,7 +16,7 @@ import numpy as np
 from psycopg import errors
 
 from states.postgres.columns import TXID, Column, Columns, by_nulls, listed, packed
-from states.postgres.connection import Session
+from states.postgres.connection import FencedWrite, Session
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import StateError
@@ -26,7 +26,7 @@ from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.txid import Sentinel
-from trident.storekit import Puts, StoredRows, WholeCommitMap, by_count, by_size
+from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
 
 LAYOUT = 1
 """The version of the layout, in each row of `trident_sentinels`."""
@@ -44,7 +44,7 @@ _NEXT = """
     WHERE state = %(state)s AND partition = %(partition)s AND sentinel = %(found)b AND {is_there} RETURNING 1
 """
 # Rows are joined with the fence, so nothing is written if the fence found nothing to replace.
-_WRITE = "WITH fence AS ({fence}){rows} SELECT count(*) FROM fence"
+_CLAUSE = "fence AS ({fence}){rows}"
 _DELETE = ", deleted_{at} AS (DELETE FROM {table} AS own USING fence, {asked} WHERE {tests})"
 _PUT = """,
     put AS (
@@ -127,14 +127,13 @@ class TypedRows(StoredRows):
 
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing; return False if the sentinel is not `found`, or its witness is gone."""
-        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
         witness = self._next_witness(puts)
-        given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}
-        given |= self._place_of(sentinel) if sentinel else {}
-        if fence == _NEXT:
-            test, arguments = self._is_there(self._witness)
-            fence, given = fence.replace("{is_there}", f"EXISTS ({test})"), {**given, **arguments}
-        doing, send = f"write {len(puts)} keys", partial(self._send, self._statements(puts), fence, given)
+        doing, write = f"write {len(puts)} keys", self._fenced(puts, sentinel, found, new, witness)
+
+        def send(connection: PostgresConnection) -> bool:
+            self._table.prepare(connection)
+            return write.send(connection)
+
         try:
             is_written = self._session.run(doing, send)
         except errors.UndefinedTable:
@@ -145,6 +144,32 @@ class TypedRows(StoredRows):
         if is_written and sentinel:
             self._witness, self._keeps_witness = witness, True
         return is_written
+
+    def write_later(self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes) -> InTransaction:
+        if found is None:
+            self._session.run("make the table", self._table.create)
+        witness = self._next_witness(puts)
+        write = self._fenced(puts, sentinel, found, new, witness)
+        self._witness, self._keeps_witness = witness, True  # if it is not written, the next commit reads what is there
+        return self._session.leave(f"write {len(puts)} keys", write)
+
+    def _fenced(
+        self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes, witness: bytes | None
+    ) -> FencedWrite:
+        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
+        given = {"layout": LAYOUT, "found": found, "new": new, "dead": self._dead, "witness": witness}
+        given |= self._place_of(sentinel) if sentinel else {}
+        if fence == _NEXT:
+            test, arguments = self._is_there(self._witness)
+            fence, given = fence.replace("{is_there}", f"EXISTS ({test})"), {**given, **arguments}
+        clauses = [
+            (
+                self._table.sql(_CLAUSE.replace("{fence}", _FREE if at else fence).replace("{rows}", rows)),
+                given | arguments,
+            )
+            for at, (rows, arguments) in enumerate(self._statements(puts))
+        ]
+        return FencedWrite(len(clauses), lambda: clauses)
 
     def forget_witness(self) -> None:
         """Write no witness until rows come: the keys may be another partition's from now on, which may delete them."""
@@ -159,18 +184,6 @@ class TypedRows(StoredRows):
 
     def close(self) -> None:
         self._session.close()
-
-    def _send(
-        self, statements: Sequence[Statement], fence: str, given: Mapping[str, Any], connection: PostgresConnection
-    ) -> bool:
-        self._table.prepare(connection)
-        with connection.transaction() if len(statements) > 1 else nullcontext():
-            for rows, arguments in statements:
-                write = _WRITE.replace("{fence}", fence).replace("{rows}", rows)
-                if self._execute(write, {**given, **arguments}, connection).fetchone() == (0,):
-                    return False
-                fence = _FREE  # the row that fences is locked until the transaction ends
-        return True
 
     def _statements(self, puts: Any) -> list[Statement]:
         """Return the statements of a commit, without their fence."""

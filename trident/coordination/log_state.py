@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from trident.coordination.records import (
     LETTERS,
@@ -27,6 +28,14 @@ from trident.state.txid import Sentinel, Snapshot
 from trident.state.winners import FORMER, Epochs, Winners
 
 HISTORY = 100  # commits that the folded state remembers in full
+
+
+class Committed(NamedTuple):
+    """What decides which stored values are committed: as of which batch, by which attempts; by state, up to which as found."""
+
+    txid: int
+    winners: Winners
+    adopted: Mapping[str, int]
 
 
 @dataclass
@@ -118,6 +127,16 @@ class LogState:
                 self._declare(record.states, record.streams)
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
+
+    def committed_with(self, record: Record | None) -> Committed:
+        """Return what is committed once `record`, which may come next, is there; None: now."""
+        after = self
+        if isinstance(record, CommitRecord):  # each batch has one
+            return Committed(record.txid, self.winners.with_winner(record.txid, record.attempt), self.adopted)
+        if isinstance(record, (AdoptRecord, ResetRecord)):
+            after = deepcopy(self)
+            after.fold(record)
+        return Committed(after.txid, after.winners, after.adopted)
 
     def snapshot(self, state: str) -> Snapshot:
         """Return the committed point to read a state at. May be called while another thread applies a commit."""

@@ -28,12 +28,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
+from trident.coordination.log_state import Committed
 from trident.coordination.patience import Patience
 from trident.coordination.record_store import Head, LogEnd
 from trident.errors import CorruptLogError, LogError
 from trident.extras import needs_package
 from trident.object_stores import is_unanswered, short
 from trident.servers.log_addresses import ObjectAddress
+from trident.state.backing_map import LaterWrite
 
 T = TypeVar("T")
 _Tag = dict[str, str]
@@ -166,7 +168,10 @@ class ObjectRecords:
         except LogError as error:
             logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
 
-    def write(self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes]) -> bool:
+    def write(
+        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: Committed,
+        beside: Sequence[LaterWrite] = (),
+    ) -> bool:  # fmt: skip
         body = self._body
         assert body is not None, "a claim comes before a record"
         begins = after.segment != before.segment
@@ -246,6 +251,9 @@ class ObjectRecords:
 
         names = self._call(request)
         return [(segment, name) for name in names if (segment := segment_of(name)) is not None]
+
+    def carry(self, timeout_s: float) -> None:
+        raise NotImplementedError("an object store has no transactions")
 
     def stop(self) -> None:
         self.patience.stop()

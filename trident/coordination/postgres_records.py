@@ -2,12 +2,13 @@
 
 ::
 
-    trident_log_heads   topology, the claim (epoch, id, about), the position (segment_epoch, segment, count)
+    trident_log_heads   topology, the claim (epoch, id, about), the position (segment_epoch, segment, count), and what is
+                        committed, for SQL (txid, the winners and adopted batches, each as two arrays)
     trident_log         topology, epoch, segment, number, record
 
 An append is one statement: it moves the position in the head, if the claim and the position are those that the writer
 knows, and inserts the records only then. It does nothing new where it was carried out before, so it is sent again when its
-answer was lost.
+answer was lost. Where states are in the same database, a record and their writes are one transaction.
 
 The writer's session holds an advisory lock as long as it is open, which tells others that the writer runs. Nothing depends
 on it but the refusal to start a second driver without `takeover`.
@@ -18,27 +19,34 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trident.coordination.lock import SegmentName
+from trident.coordination.log_state import Committed
 from trident.coordination.patience import STOP_S, Patience
-from trident.coordination.record_store import Head, LogEnd
-from trident.errors import ConfigError, CorruptLogError, LogError
+from trident.coordination.record_store import Head, LogEnd, NotWrittenError
+from trident.errors import ConfigError, CorruptLogError, LogError, TridentError
 from trident.extras import needs_package
 from trident.servers.log_addresses import PostgresAddress
+from trident.state.backing_map import LaterWrite
 
 if TYPE_CHECKING:
     from trident.servers.postgres_connection import PostgresConnection
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _ANSWER_S = 10.0
 _CREATE = (
     # Two first starts at once: CREATE … IF NOT EXISTS alone may fail.
     "SELECT pg_advisory_xact_lock(7526470312)",
     "CREATE TABLE IF NOT EXISTS trident_log_heads (topology text PRIMARY KEY, epoch bigint NOT NULL, id text NOT NULL, "
-    "about text NOT NULL, segment_epoch bigint NOT NULL, segment bigint NOT NULL, count bigint NOT NULL)",
+    "about text NOT NULL, segment_epoch bigint NOT NULL, segment bigint NOT NULL, count bigint NOT NULL, "
+    "txid bigint NOT NULL DEFAULT 0, "
+    "winner_txids bigint[] NOT NULL DEFAULT '{}', winner_attempts bigint[] NOT NULL DEFAULT '{}', "
+    "adopted_states text[] NOT NULL DEFAULT '{}', adopted_txids bigint[] NOT NULL DEFAULT '{}')",
     "CREATE TABLE IF NOT EXISTS trident_log (topology text, epoch bigint, segment bigint, number bigint, "
     "record bytea NOT NULL, PRIMARY KEY (topology, epoch, segment, number))",
 )
@@ -62,18 +70,26 @@ _CLAIM = """
         WHERE head.id IN (%(before)s, EXCLUDED.id)
     RETURNING segment_epoch, segment, count
 """
-_WRITE = """
+_WITH_ALL = """
     WITH head AS (
-        UPDATE trident_log_heads SET segment_epoch = %(epoch)s, segment = %(segment)s, count = %(count)s
+        UPDATE trident_log_heads SET segment_epoch = %(epoch)s, segment = %(segment)s, count = %(count)s, txid = %(txid)s,
+            winner_txids = %(winner_txids)s::bigint[], winner_attempts = %(winner_attempts)s::bigint[],
+            adopted_states = %(adopted_states)s::text[], adopted_txids = %(adopted_txids)s::bigint[]
         WHERE topology = %(topology)s AND id = %(id)s AND (segment_epoch, segment, count) IN (
             (%(epoch)s, %(segment)s, %(count)s), (%(old_epoch)s, %(old_segment)s, %(old_count)s))
         RETURNING 1
     ), records AS (
         INSERT INTO trident_log SELECT %(topology)s, %(epoch)s, %(segment)s, %(first)s + place - 1, record
         FROM head, unnest(%(payloads)s::bytea[]) WITH ORDINALITY AS new(record, place)
-        ON CONFLICT DO NOTHING
+        ON CONFLICT DO NOTHING RETURNING 1
     )
-    SELECT count(*) FROM head
+"""
+_TOLD = " SELECT (SELECT count(*) FROM head), (SELECT count(*) FROM records)"
+_WRITE = _WITH_ALL + _TOLD
+# An error, so that nothing is written. It is no constant, which would be computed in any case.
+_UNLESS_REFUSED = """
+    SELECT CASE WHEN (SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1
+        ELSE ('nothing was written: another claim or sentinel is there' || (SELECT count(*) FROM head))::int END
 """
 _READ = """
     SELECT record FROM trident_log WHERE topology = %(topology)s AND epoch = %(epoch)s AND segment = %(segment)s
@@ -107,11 +123,12 @@ class PostgresRecords:
         self._connection: PostgresConnection | None = None
         self._process = 0
         self._key: int | None = None  # of the advisory lock that this session holds
-        self._limit_s = _ANSWER_S + 1  # so that the server gives up first
+        self._answer_s = _ANSWER_S
+        self._limit_s = self._answer_s + 1  # so that the server gives up first
 
     def look(self) -> Head | None:
-        for epoch, claim_id, about, *segment, count in self._ask(_LOOK):
-            return Head(epoch, claim_id, about, LogEnd(SegmentName(*segment), count))
+        for epoch, claim_id, about, *segment, length in self._ask(_LOOK):
+            return Head(epoch, claim_id, about, LogEnd(SegmentName(*segment), length))
         return None
 
     def claim(self, before: Head | None, epoch: int, id: str, about: str) -> Head | None:
@@ -124,8 +141,8 @@ class PostgresRecords:
             logger.warning(
                 "PostgreSQL at %s has fsync=off: a crash of its machine may lose or damage the log", self._address
             )
-        for *segment, count in self._ask(_CLAIM, given):
-            return Head(epoch, id, about, LogEnd(SegmentName(*segment), count))
+        for *segment, length in self._ask(_CLAIM, given):
+            return Head(epoch, id, about, LogEnd(SegmentName(*segment), length))
         return None
 
     def has(self, claim: Head) -> bool:
@@ -137,7 +154,10 @@ class PostgresRecords:
     def release(self, claim: Head) -> None:
         """Do nothing: the lock ends with the connection."""
 
-    def write(self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes]) -> bool:
+    def write(
+        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: Committed,
+        beside: Sequence[LaterWrite] = (),
+    ) -> bool:  # fmt: skip
         old = {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
         given = {
             "id": claim.id,
@@ -145,12 +165,62 @@ class PostgresRecords:
             "payloads": list(payloads),
             "count": after.length,
         }
-        return self._ask(_WRITE, {**given, **old, **_named(after.segment)}) == [(1,)]
+        given |= {**old, **_named(after.segment), **_columns(committed)}
+        if not beside:
+            return bool(next(iter(self._ask(_WRITE, given)), (0,))[0])
+        given["topology"] = self._address.topology
+        tries = count()
+
+        def write(connection: PostgresConnection) -> bool:
+            is_first = next(tries) == 0
+            return (is_first and self._write_at_once(given, beside, connection)) or self._write_all(
+                given, beside, connection
+            )
+
+        if not self._run(write):
+            return False
+        for one in beside:
+            one.written()
+        return True
+
+    def _write_at_once(
+        self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
+    ) -> bool:
+        """Write a record and what is beside it as one statement, if there is one; False: nothing was written."""
+        clause = beside[0].clause() if len(beside) == 1 else None
+        if clause is None:
+            return False
+        statement, arguments = clause
+        try:
+            connection.execute(f"{_WITH_ALL}, {statement.decode()} {_UNLESS_REFUSED}", {**given, **arguments})
+        except self._psycopg.Error:
+            if connection.closed:
+                raise
+            return False
+        return True
+
+    def _write_all(
+        self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
+    ) -> bool:
+        """Write records and what is beside them in one transaction, if no earlier try has done so.
+
+        That one may not even have ended: the row of the head, which is taken first, is locked until it has.
+        """
+        refused: LaterWrite | None = None
+        with connection.transaction():
+            ((is_head, is_new),) = connection.execute(_WRITE, given)
+            if is_new:
+                refused = _refusing(beside, connection)
+            if refused is not None:
+                raise self._psycopg.Rollback
+        if refused is not None:
+            raise NotWrittenError(refused.refused())
+        return bool(is_head)
 
     def read(self, head: Head, first: int) -> list[bytes] | None:
-        segment, count = head.position
-        found = self._ask(_READ, {**_named(segment), "first": first, "count": count})
-        return [record for (record,) in found] if len(found) == count - first else None
+        segment, length = head.position
+        found = self._ask(_READ, {**_named(segment), "first": first, "count": length})
+        return [record for (record,) in found] if len(found) == length - first else None
 
     def keep(self) -> None:
         """Do nothing: the rows of a segment say themselves what they are of."""
@@ -168,6 +238,13 @@ class PostgresRecords:
 
     def sweep(self, keep: SegmentName) -> None:
         self._ask(_SWEEP, _named(keep))
+
+    def carry(self, timeout_s: float) -> None:
+        """From now on also make writes of states, each of which may take so long."""
+        with self._lock:
+            self._answer_s = max(self._answer_s, timeout_s)
+            self._limit_s = self._answer_s + 1
+            self.close()  # the next session has the new limits
 
     def stop(self) -> None:
         self.patience.stop()
@@ -191,18 +268,25 @@ class PostgresRecords:
 
     def _ask(self, query: str, given: Mapping[str, Any] | None = None) -> list[Any]:
         """Return the rows of an answer; none if the tables are not there."""
+        all_given = {"topology": self._address.topology, **(given or {})}
+        return self._run(lambda connection: list(connection.execute(query, all_given))) or []
 
-        def request() -> list[Any]:
+    def _run(self, work: Callable[[PostgresConnection], T]) -> T | None:
+        """Return what `work` does with the connection, again if it breaks; None if the tables are not there."""
+
+        def request() -> T | None:
             with self._lock:
-                return self._once(query, {"topology": self._address.topology, **(given or {})})
+                return self._once(work)
 
         return self.patience.run(request)
 
-    def _once(self, query: str, given: Mapping[str, Any]) -> list[Any]:
+    def _once(self, work: Callable[[PostgresConnection], T]) -> T | None:
         try:
-            return list(self._opened().execute(query, given))
+            return work(self._opened())
+        except NotWrittenError:
+            raise
         except self._psycopg.errors.UndefinedTable:
-            return []
+            return None
         except self._psycopg.Error as error:
             self.close()
             if self._away(error) is not None:
@@ -226,7 +310,7 @@ class PostgresRecords:
             )  # fmt: skip
         except self._psycopg.ProgrammingError as error:
             raise ConfigError(f"log_dir={str(self._address)!r}: libpq cannot read it: {error}") from None
-        connection.execute(_GREETING, {"ms": str(round(1000 * _ANSWER_S))})
+        connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
         if self._key is not None:
             connection.execute(_HOLD, {"key": self._key})
         return connection
@@ -257,6 +341,30 @@ class PostgresRecords:
             f"PostgreSQL refuses {self._address}: {self._driver.text_of(error)}. Check user, password and database, the "
             "server's pg_hba.conf, and whether the user may create tables in the first schema of its search_path"
         )
+
+
+def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> LaterWrite | None:
+    """Make writes one after the other; return the first whose store has another sentinel."""
+    try:
+        return next((one for one in beside if not one.write(connection)), None)
+    except TridentError as error:
+        raise NotWrittenError(error) from error
+
+
+def _columns(committed: Committed) -> dict[str, Any]:
+    ranges, adopted = committed.winners.ranges, committed.adopted
+    return {
+        "txid": committed.txid,
+        "winner_txids": _array(first for first, _ in ranges),
+        "winner_attempts": _array(attempt for _, attempt in ranges),
+        "adopted_states": list(adopted) or "{}",
+        "adopted_txids": _array(adopted.values()),
+    }
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """Return an array as text; psycopg would take as long for a list as for all the rest of a statement."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def _key(id: str) -> int:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from trident.coordination.lock import SegmentName
+from trident.coordination.log_state import Committed
 from trident.coordination.patience import Patience
+from trident.state.backing_map import LaterWrite
 
 
 class LogEnd(NamedTuple):
@@ -21,6 +23,14 @@ class LogEnd(NamedTuple):
 
     segment: SegmentName
     length: int
+
+
+class NotWrittenError(Exception):
+    """Neither a record nor what goes with it was written, because of `cause`."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,24 @@ class RecordStore(Protocol):
     def release(self, claim: Head) -> None:
         """Say that the holder of a claim has ended, as far as the server can be about."""
 
-    def write(self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes]) -> bool:
-        """Make records durable, the last ones of the position `after`; False if the head is another one than expected."""
+    def write(
+        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: Committed,
+        beside: Sequence[LaterWrite] = (),
+    ) -> bool:  # fmt: skip
+        """Make records durable, the last ones of the position `after`; False if the head is another one than expected.
+
+        Parameters
+        ----------
+        committed
+            What is committed then, for stores that other programs ask for it.
+        beside
+            What is written in the same transaction, or not at all; only for a store that has transactions.
+
+        Raises
+        ------
+        NotWrittenError
+            The store of a state refuses what is `beside`. Nothing was written.
+        """
 
     def read(self, head: Head, first: int) -> list[bytes] | None:
         """Return the records of the head's segment from number `first` on; None if some are gone."""
@@ -86,6 +112,9 @@ class RecordStore(Protocol):
 
     def sweep(self, keep: SegmentName) -> None:
         """Remove the segments before `keep`."""
+
+    def carry(self, timeout_s: float) -> None:
+        """From now on also take what is `beside` records; only for a store that has transactions."""
 
     def stop(self) -> None:
         """From now on let each request wait for some seconds at most. For any thread."""

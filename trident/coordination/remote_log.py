@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from trident.coordination.durable_log import DurableLog
-from trident.coordination.log_state import LogState
+from trident.coordination.log_state import Committed, LogState
+from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import Record
 from trident.errors import FencedError, LogError
+from trident.state.backing_map import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +27,8 @@ class RemoteSegments(Protocol):
     def next(self, state: LogState) -> None:
         """Begin the next segment with `state`."""
 
-    def append(self, payloads: Sequence[bytes]) -> None:
-        """Append records; when this returns they are durable."""
+    def append(self, payloads: Sequence[bytes], committed: Committed, beside: Sequence[LaterWrite] = ()) -> None:
+        """Append records; when this returns they are durable. `committed` and `beside` as of `RecordStore.write`."""
 
 
 class RemoteLog(DurableLog):
@@ -63,13 +65,24 @@ class RemoteLog(DurableLog):
         """Whether an error is one of the client of the server: most clients' become `LogError` before."""
         return False
 
-    def append(self, record: Record, durable: bool = True) -> None:
-        """Write a record; see `TransactionLog.append`. It waits while the server does not answer."""
+    def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
+        """Write a record; see `TransactionLog.append`. It waits while the server does not answer.
+
+        Parameters
+        ----------
+        beside
+            Writes of states that are made in the same transaction; only for a log that can.
+
+        Raises
+        ------
+        NotWrittenError
+            A state refuses its write. Nothing was written, and the log goes on.
+        """
         with self._lock:
             payload, written = self._to_write(record)
             self._waiting.append(payload)
             if durable:
-                self._send()
+                self._send(written, beside)
             self.state.fold(written)
 
     def close(self) -> None:
@@ -81,7 +94,7 @@ class RemoteLog(DurableLog):
         with self._lock:  # not during an append
             if self._dead is None and self._waiting:
                 try:
-                    self._send()
+                    self._send(None)
                 except (FencedError, LogError) as error:  # they are for a batch that is not committed
                     logger.debug("transaction log %s: %s", self._place, error)
             self._refuse_all()
@@ -92,14 +105,16 @@ class RemoteLog(DurableLog):
         self._refuse_all()
         self._forget()
 
-    def _send(self) -> None:
-        """Make the records that wait durable, the last of which is not folded yet; in one request, if they fit."""
-        *folded, last = self._waiting
+    def _send(self, last: Record | None, beside: Sequence[LaterWrite] = ()) -> None:
+        """Make the records that wait durable, the `last` of which is not folded yet; in one request, if they fit."""
         try:
             if self._remote.is_full:
-                self._remote.next(self.state)  # the state has what is folded
-                folded = []
-            self._remote.append([*folded, last])
+                self._remote.next(self.state)
+                del self._waiting[:-1]  # the state has what is folded
+            self._remote.append(self._waiting, self.state.committed_with(last), beside)
+        except NotWrittenError:
+            del self._waiting[-1]
+            raise
         except FencedError as error:
             self._dead = error
             raise

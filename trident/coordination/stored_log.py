@@ -16,12 +16,13 @@ from trident.coordination.framing import encode
 from trident.coordination.kept_segments import AT_ONCE, first_kept
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
-from trident.coordination.log_state import LogState
+from trident.coordination.log_state import Committed, LogState
 from trident.coordination.record_store import Head, LogEnd, RecordStore
 from trident.coordination.remote_log import RemoteLog
 from trident.coordination.stored_reader import StoredReader, held_here, holder_of
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 from trident.retention import Retention
+from trident.state.backing_map import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class StoredSegments:
         payload = encode(header_of(segment, state))
         if self._history is not None and previous.seq:
             self._store.keep()
-        self._write(LogEnd(segment, 1), [payload])
+        self._write(LogEnd(segment, 1), [payload], state.committed_with(None))
         self._size = len(payload)
         # A state that is larger than a segment must not be written again with every record.
         self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
@@ -119,9 +120,9 @@ class StoredSegments:
 
     next = begin
 
-    def append(self, payloads: Sequence[bytes]) -> None:
+    def append(self, payloads: Sequence[bytes], committed: Committed, beside: Sequence[LaterWrite] = ()) -> None:
         """Append records; when this returns they are durable."""
-        self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads)
+        self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads, committed, beside)
         self._size += sum(map(len, payloads))
 
     def _first_kept(self, keep: SegmentName, state: LogState) -> SegmentName:
@@ -132,8 +133,10 @@ class StoredSegments:
             old or [keep], self._history, state, lambda name: self._store.read_old(name, header_only=True)
         )
 
-    def _write(self, after: LogEnd, payloads: Sequence[bytes]) -> None:
-        if not self._store.write(self._claim.head, self._at, after, payloads):
+    def _write(
+        self, after: LogEnd, payloads: Sequence[bytes], committed: Committed, beside: Sequence[LaterWrite] = ()
+    ) -> None:
+        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):
             now = self._store.look()
             if now is None or now.id != self._claim.head.id:
                 raise self._claim.fenced(now)
@@ -225,6 +228,10 @@ class StoredLog(RemoteLog):
             claim.release()
             raise
         return log
+
+    def carry(self, timeout_s: float) -> None:
+        """Let records take writes of states along, each of which may take so long."""
+        self._store.carry(timeout_s)
 
     def stop_waiting(self) -> None:
         """Let an append that waits for the server wait for some seconds more at most."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from trident.errors import ConfigError
 from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
@@ -41,6 +42,45 @@ def is_postgres(address: str) -> bool:
 def is_object_store(address: str) -> bool:
     """Whether this is meant as an address in an object store."""
     return _OBJECTS.match(address) is not None
+
+
+class Database(NamedTuple):
+    """A database of PostgreSQL as it is reached: two connections that agree in it have the same tables and rights.
+
+    Attributes
+    ----------
+    servers
+        Hosts and ports, as they are written.
+    name, user, options
+        None: libpq's default. Options of the session, such as a search path.
+    timeout_s
+        How long a statement of a state may take; it does not distinguish databases.
+    """
+
+    servers: str
+    name: str | None
+    user: str | None
+    options: str | None
+    timeout_s: float = 0.0
+
+    @staticmethod
+    def of(url: str, user: str | None = None, timeout_s: float = 0.0) -> Database:
+        """Return the database of a URL; `user` goes before what that says."""
+        parts = urlsplit(_POSTGRES.sub("postgresql://", url, count=1))
+        query = dict(parse_qsl(parts.query))
+        hosts = parts.netloc.rpartition("@")[2] or query.get("host", "")
+        servers = ",".join(host if re.search(r":\d+$", host) else f"{host}:5432" for host in hosts.split(","))
+        named = unquote(parts.path.removeprefix("/")) or query.get("dbname")
+        user = user or unquote(parts.netloc.rpartition("@")[0].partition(":")[0]) or query.get("user")
+        return Database(servers, named, user, query.get("options"), timeout_s)
+
+    def differs_from(self, other: Database) -> str:
+        """Say in what this database differs from another one; empty if it is the same."""
+        words = ("server", "database", "user", "options")
+        pairs = zip(words, self[:4], other[:4], strict=True)
+        return "; ".join(
+            f"{word} {mine or 'unsaid'}, not {its or 'unsaid'}" for word, mine, its in pairs if mine != its
+        )
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.errors import UnsupportedOperation
 from trident.roles import Role, adapted
@@ -37,6 +37,25 @@ class MapFacts:
     gives_copies: bool = False
     shares_keys: bool = False
     keeps_columns: bool = False
+
+
+class LaterWrite(Protocol):
+    """The write of a commit that is made in the transaction of its batch's record, on the connection of the log."""
+
+    def write(self, connection: Any) -> bool:
+        """Write; False: the store has another sentinel, and nothing was written. A `TridentError` is the store's refusal."""
+
+    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
+        """Return the same as common table expressions, of which `fence` has a row if it is written, and their arguments.
+
+        None: it is more than one statement.
+        """
+
+    def written(self) -> None:
+        """The transaction was committed."""
+
+    def refused(self) -> Exception:
+        """Return what is wrong, after `write` has returned False and its transaction has ended."""
 
 
 class BackingMap(Role, ABC):
@@ -90,6 +109,13 @@ class BackingMap(Role, ABC):
             The store has another sentinel; see `trident.state.sentinel.displaced`. Nothing was written.
         """
         raise self._lacks("move_sentinel")
+
+    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
+        """From now on give the write of a commit to `later` at its `end`: it will be made together with the record.
+
+        Whether it was is not said: the next `read_sentinel` finds it.
+        """
+        raise self._lacks("commit_with_record")
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys; absent ones are ignored. Fenced as `multi_put` is. Without it a removed key stays as a stored None."""

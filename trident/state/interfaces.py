@@ -17,6 +17,8 @@ from trident.roles import Role, adapted, facts_of
 from trident.state.kinds import Key, StateType, kind_of, state_type
 
 if TYPE_CHECKING:
+    from trident.servers.log_addresses import Database
+    from trident.state.backing_map import LaterWrite
     from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
 
@@ -164,6 +166,13 @@ class State(Role):
     def commit(self, txid: int) -> None:
         """All updates of batch `txid` to this partition were made; return once they are durable."""
         raise self._lacks("commit")
+
+    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
+        """From now on leave the write of a commit to the record of its batch; see `BackingMap.commit_with_record`.
+
+        Called once, before the first commit, if `StoreFacts.database` is that of the log.
+        """
+        raise self._lacks("commit_with_record")
 
     def close(self) -> None:
         """Release connections."""
@@ -318,6 +327,8 @@ class StoreFacts:
         Whether opaque values will say which attempt wrote them; None: not known yet.
     layout
         Says how the store will hold a state, for `explain`; None: there is nothing to say.
+    database
+        Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     """
 
     in_memory: bool = False
@@ -327,6 +338,7 @@ class StoreFacts:
     expires_after_s: float | None = None
     keeps_attempts: bool | None = None
     layout: Callable[[StateConf], str] | None = None
+    database: Database | None = None
 
 
 class StateFactory(Protocol):

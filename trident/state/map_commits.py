@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
-from trident.state.backing_map import backing_map
+from trident.state.backing_map import LaterWrite, backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
@@ -75,6 +75,9 @@ class CommittedMap(State, ABC):
             # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
         self._forget()
+
+    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
+        self.backing.commit_with_record(later)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""

@@ -37,6 +37,7 @@ class SnapshottableMap(State):
 
     begin_commit = passed_on(State.begin_commit)
     commit = passed_on(State.commit)
+    commit_with_record = passed_on(State.commit_with_record)
     close = passed_on(State.close)
     multi_get = passed_on(State.multi_get)
     multi_update = passed_on(State.multi_update)

@@ -20,12 +20,13 @@ from trident.storekit.store_options import (
     whole,
 )
 from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
-from trident.storekit.whole_commits import Puts, StoredRows, WholeCommitMap
+from trident.storekit.whole_commits import InTransaction, Puts, StoredRows, WholeCommitMap
 
 __all__ = [
     "Account",
     "Expiring",
     "FieldsCodec",
+    "InTransaction",
     "Kinds",
     "MapOptions",
     "Puts",

@@ -86,7 +86,7 @@ class RecordFence(Generic[N]):
         seen, data = self._last_seen(), self._codec.encode(record)
         now = self._register.swap(seen, data)
         if now != data:
-            raise self._displaced(record.sentinel, now, self._decoded(seen))
+            raise self.displaced(record.sentinel, now, seen)
         self.own, self._own_data, self._seen = record, data, data
 
     def check(self) -> None:
@@ -101,7 +101,7 @@ class RecordFence(Generic[N]):
             return
         data = self._register.look()
         if data != self._own_data:
-            raise self._displaced(self.own.sentinel, data, self.own)
+            raise self.displaced(self.own.sentinel, data, self._own_data)
 
     def forget(self) -> None:
         """Stop being the writer, and forget what was read."""
@@ -112,10 +112,11 @@ class RecordFence(Generic[N]):
             self._seen = self._register.read()
         return self._seen
 
-    def _displaced(self, own: Sentinel, data: bytes | None, seen: SentinelRecord[N] | None) -> StateError | FencedError:
-        found = self._decoded(data)
+    def displaced(self, own: Sentinel, data: bytes | None, seen: bytes | None) -> StateError | FencedError:
+        """Return the error of a writer that wanted to lay `own` over `seen` and finds `data`."""
+        found, before = self._decoded(data), self._decoded(seen)
         return displaced(
-            self._what, own, None if found is None else found.sentinel, None if seen is None else seen.sentinel
+            self._what, own, None if found is None else found.sentinel, None if before is None else before.sentinel
         )
 
     def _decoded(self, data: bytes | None) -> SentinelRecord[N] | None:

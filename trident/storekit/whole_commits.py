@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
-from trident.errors import BackendError, CommitOrderError
-from trident.state.backing_map import BackingMap, MapFacts
+from trident.errors import BackendError, CommitOrderError, FencedError, StateError, TridentError
+from trident.state.backing_map import BackingMap, LaterWrite, MapFacts
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
@@ -21,6 +22,13 @@ from trident.storekit.sentinel_records import FieldsCodec, SentinelRecord
 
 Puts = dict[bytes, bytes | None]
 """The values to write, by key; None deletes."""
+
+
+class InTransaction(NamedTuple):
+    """A write to be made in another's transaction: on its connection, or as a part of its statement; see `LaterWrite`."""
+
+    write: Callable[[Any], bool]
+    clause: Callable[[], tuple[bytes, Mapping[str, Any]] | None]
 
 
 class StoredRows(ABC):
@@ -69,6 +77,13 @@ class StoredRows(ABC):
         """Return the row of a sentinel; None: there is none."""
         return self.read([key]).get(key)
 
+    def write_later(self, puts: Puts, sentinel: bytes, found: bytes | None, new: bytes) -> InTransaction:
+        """Return what writes as `write` does, in the transaction of another's connection.
+
+        A store without it commits by itself (`StoreFacts.database`).
+        """
+        raise NotImplementedError
+
     def names(self, keys: Sequence[Key]) -> list[Any]:
         """Return keys as `read` and `write` have them."""
         return encode_keys(keys)
@@ -89,12 +104,41 @@ class _SentinelRow(Register):
     def __init__(self, rows: StoredRows, key: bytes) -> None:
         self._rows, self._key = rows, key
         self.puts: Puts = {}
+        self.later: Callable[[bytes | None, InTransaction], None] | None = None
 
     def read(self) -> bytes | None:
         return self._rows.read_sentinel(self._key)
 
     def swap(self, found: bytes | None, new: bytes) -> bytes | None:
+        if self.later is not None:
+            self.later(found, self._rows.write_later(self.puts, self._key, found, new))
+            return new
         return new if self._rows.write(self.puts, self._key, found, new) else self.read()
+
+
+@dataclass(frozen=True)
+class _Later:
+    """The write of a commit that wants to lay `own` over `found`, to be made by another."""
+
+    rows: InTransaction
+    map: WholeCommitMap
+    own: Sentinel
+    found: bytes | None
+
+    def write(self, connection: Any) -> bool:
+        return self.rows.write(connection)
+
+    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
+        return self.rows.clause()
+
+    def written(self) -> None:
+        self.map.is_written = self.own
+
+    def refused(self) -> Exception:
+        try:
+            return self.map.displaced(self.own, self.found)
+        except TridentError as error:
+            return error
 
 
 class WholeCommitMap(BackingMap):
@@ -120,6 +164,8 @@ class WholeCommitMap(BackingMap):
         self._fence = RecordFence(self._row, FieldsCodec((*Sentinel._fields, "token")), what)
         self._claim: Sentinel | None = None  # what each write lays; None: a write compares nothing
         self._puts: Puts | None = None  # of the commit that has begun
+        self._later: Callable[[LaterWrite], None] | None = None
+        self.is_written: Sentinel | None = None  # with a record, by this writer, and not looked at since
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written. Puts of a commit come late."""
@@ -145,8 +191,11 @@ class WholeCommitMap(BackingMap):
             self._claim = None
         self._puts = {}
 
+    def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
+        self._later = later
+
     def end(self, txid: Txid) -> None:
-        """Write the puts and the sentinel in one transaction.
+        """Write the puts and the sentinel in one transaction: now, or with the record.
 
         Raises
         ------
@@ -158,11 +207,20 @@ class WholeCommitMap(BackingMap):
         puts, self._puts = self._puts, None
         if puts is None:
             raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
-        self._write(puts)
+        later, claim = self._later, self._claim
+        if later is not None and claim is not None:
+            self._row.later = lambda found, write: later(_Later(write, self, claim, found))
+        try:
+            self._write(puts)
+        finally:
+            self._row.later = None
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of this partition, None if there is none; an unfinished commit is void."""
-        self._puts, found = None, self._fence.read()
+        known, self.is_written, self._puts = self.is_written, None, None
+        if known is not None:  # the next write finds out if it is gone, before anything is written
+            return known
+        found = self._fence.read()
         return None if found is None else found.sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
@@ -172,6 +230,10 @@ class WholeCommitMap(BackingMap):
         self._puts, self._claim = None, sentinel
         if force:
             self._lay(sentinel, {})
+
+    def displaced(self, own: Sentinel, found: bytes | None) -> StateError | FencedError:
+        """Return why `own` could not be laid over `found`."""
+        return self._fence.displaced(own, self._row.read(), found)
 
     def reset(self) -> None:
         """Remove all keys of the state, of every partition, and all sentinels."""

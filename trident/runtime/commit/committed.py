@@ -19,6 +19,7 @@ import pyarrow as pa
 from trident.errors import KeyConflictError, StateError
 from trident.runtime.engine.task_output import Figures
 from trident.runtime.steps.failures import Failure, StepFailed, shown
+from trident.state.backing_map import LaterWrite
 from trident.state.encoding.codec import decode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.interfaces import State
@@ -45,6 +46,8 @@ class Committed:
         As of `TaskOutput`, of the steps behind what the driver commits.
     took_ns
         By node that the driver committed, how long that and the steps behind it took.
+    later
+        The writes that are left to the batch's record.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Committed:
     figures: Figures | None = None
     put_back: Mapping[str, int] | None = None
     took_ns: Mapping[str, int] | None = None
+    later: Sequence[LaterWrite] = ()
 
     def add_keys(self, state: str, counts: KeyCounts) -> None:
         """Add what a partition of a state, or a query of it, read and wrote."""

@@ -38,6 +38,7 @@ from trident.runtime.steps.rows import Emitted, StepRun, columns_of
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.backing_map import LaterWrite
 from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
@@ -94,8 +95,14 @@ class Committer:
         self._plan, self._states, self._static_state = plan, states, static_state
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
         self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
+        self._later: list[LaterWrite] = []
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
         self.is_quick = all(node.id in self._columnar for node in plan.commits)
+
+    def leave_to_record(self, states: Iterable[str]) -> None:
+        """From now on leave the writes of some states, of one partition each, to the record of their batch."""
+        for name in states:
+            self._states[name][0].commit_with_record(self._later.append)
 
     def commit(
         self,
@@ -123,6 +130,7 @@ class Committer:
         StepFailed
             User code or a store raised; the batch has to be tried again with another attempt.
         """
+        self._later.clear()
         with paused_garbage_collection(), counting() as counts:
             for state, written in output.written.items():
                 with failing_at(self._writer_of(state)):
@@ -131,6 +139,7 @@ class Committer:
                 self._publish(state, txids[state], staged)
             done = self._commit(txids, output, now, capture, elsewhere)
         add_counts(done.metrics, counts)
+        done.later = tuple(self._later)
         return done
 
     def fence(self, states: Iterable[str], txids: Mapping[str, Sequence[Txid]]) -> dict[str, Sequence[Txid]]:

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
+from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
-from trident.errors import BatchFailedError
+from trident.errors import BatchFailedError, FencedError
 from trident.observe.at_work import RunningBatch
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
@@ -34,7 +35,7 @@ from trident.runtime.loop.sources import Sources
 from trident.runtime.start.engine_choice import most_pending
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of
-from trident.runtime.steps.failures import Failure, StepFailed
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import BatchCoordinator, SpoutType, TransactionAttempt
 from trident.state.txid import Txid
 
@@ -300,7 +301,8 @@ class BatchLoop:
         if attempt is None:
             return
         self._opened.gate.pass_through()
-        self._log.check_owner()  # a fenced driver must not begin to write
+        if self._opened.carrier is None:
+            self._log.check_owner()  # a fenced driver must not begin to write
         self._opened.meaning.before_writing()
         self._capturing.begins(attempt.txid)
         batch = self._batches[attempt.txid]
@@ -321,7 +323,13 @@ class BatchLoop:
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
         declares = self._opened.meaning.with_batch()
-        self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms, declares))
+        record = CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms, declares)
+        try:
+            self._opened.record(record, committed.later)
+        except NotWrittenError as refused:  # by a state, as its commit might have been
+            if isinstance(refused.cause, FencedError):
+                raise refused.cause from None
+            raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
         self._opened.meaning.recorded()
         tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)

@@ -12,6 +12,8 @@ from typing import Any
 from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
+from trident.coordination.records import CommitRecord
+from trident.coordination.stored_log import StoredLog
 from trident.errors import ConfigError, TridentError
 from trident.extras import check_pyspark
 from trident.graph import Graph
@@ -33,9 +35,11 @@ from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
 from trident.runtime.start.engine_choice import open_runner
+from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
 from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
+from trident.state.backing_map import LaterWrite
 from trident.state.interfaces import State
 
 _MOST_THREADS = 16  # of one state's commit
@@ -64,6 +68,10 @@ class OpenedTopology:
         By state, where batches that Spark processes are committed.
     publishing
         By name, the writers that want to know what is recorded.
+    apart
+        Why the states of a batch and its record are transactions of their own; see `why_apart`.
+    carrier
+        The log, if it takes the writes of all states along.
     """
 
     plan: Plan
@@ -80,6 +88,8 @@ class OpenedTopology:
     commit_threads: Callable[[], Sequence[int]]
     placements: Mapping[str, PlacedState]
     publishing: Sequence[tuple[str, State]] = ()
+    apart: str | None = None
+    carrier: StoredLog | None = None
     gate: CommitGate = field(default_factory=CommitGate)
     _views: dict[str, StateView] = field(default_factory=dict)
 
@@ -95,6 +105,19 @@ class OpenedTopology:
             self._views[name] = view_of(plan, name, readers, snapshot, lambda: log.state, self.gate)
             self.closers.add("views", self._views[name].close)
         return self._views[name]
+
+    def record(self, record: CommitRecord, later: Sequence[LaterWrite]) -> None:
+        """Append the record of a batch, with the writes that are left to it.
+
+        Raises
+        ------
+        NotWrittenError
+            A state refuses its write. Nothing was written.
+        """
+        if self.carrier is not None:
+            self.carrier.append(record, beside=later)
+        else:
+            self.log.append(record)
 
     def publish_recorded(self) -> None:
         """Let states that publish their contents know which batch the log holds."""
@@ -142,6 +165,10 @@ def open_topology(
         runner = _open_runner(plan, config, emitters, placements, closers, runner_of)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
+        commits = [name for name, spout in spouts.items() if spout.coordinator.offers("commit")]
+        apart = why_apart(plan, executors_of(placements), config.log_dir or "", commits)
+        carrier, with_record = states_with_record(plan, log, apart)
+        committer.leave_to_record(with_record)
         letters = dead_letters_of(config, plan.topology)
         idents = list if threads is None else threads.idents
         publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
@@ -160,6 +187,8 @@ def open_topology(
             idents,
             placements,
             publishing,
+            apart,
+            carrier,
         )
         opened.publish_recorded()
         return opened

@@ -49,6 +49,7 @@ class MapWrapper(BackingMap):
     end = passed_on(BackingMap.end)
     read_sentinel = passed_on(BackingMap.read_sentinel)
     move_sentinel = passed_on(BackingMap.move_sentinel)
+    commit_with_record = passed_on(BackingMap.commit_with_record)
     multi_delete = passed_on(BackingMap.multi_delete)
     key_pages = passed_on(BackingMap.key_pages)
     reset = passed_on(BackingMap.reset)

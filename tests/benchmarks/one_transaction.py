@@ -1,0 +1,75 @@
+"""What it saves to have log and state in one transaction: `python -m tests.benchmarks.one_transaction`.
+
+Prints one JSON line: for batches of some sizes the milliseconds of a whole batch, counted in process by word with a state and
+a log in one PostgreSQL. `together`: state and record are one transaction. `apart`: two, because the log's address names the
+server otherwise. `files`: the log is in files. They take turns on one machine; the ratios are those of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+
+from spouts import FixedBatchSpout
+from states.postgres import PostgresState
+from tests.harness.servers import start_postgres
+from trident import TridentTopology
+from trident.operations import Count
+
+_numbers = count(1)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=9)
+    options.add_argument("--batches", type=int, default=300, help="batches a turn")
+    options.add_argument("--sizes", type=int, nargs="+", default=[1, 100, 1000], help="distinct words of a batch")
+    given = options.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
+        server = start_postgres(Path(work))
+        try:
+            url = f"postgresql://trident@127.0.0.1:{server.port}/postgres"
+            logs = {
+                "together": f"{url}?topology=",
+                "apart": f"{url.replace('127.0.0.1', 'localhost')}?topology=",
+                "files": f"{work}/",
+            }
+            found = {str(size): _measure(url, logs, size, given.batches, given.rounds) for size in given.sizes}
+        finally:
+            server.stop()
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+def _measure(url: str, logs: dict[str, str], size: int, batches: int, rounds: int) -> dict[str, float]:
+    ms: dict[str, list[float]] = {name: [] for name in logs}
+    for at in range(rounds + 1):
+        for name, log in logs.items():
+            took = _batch_ms(url, log, size, batches)
+            if at:  # the first turn warms up
+                ms[name].append(took)
+    found = {name: round(statistics.median(each), 2) for name, each in ms.items()}
+    return {**found, "ratio": round(found["together"] / found["apart"], 2)}
+
+
+def _batch_ms(url: str, log: str, size: int, batches: int) -> float:
+    name = f"one-transaction-{next(_numbers)}"
+    words = [(f"word{number}",) for number in range(size)]
+    topology = TridentTopology(name)
+    stream = topology.new_stream("words", FixedBatchSpout("word: string", size, *(words * batches)))
+    stream.group_by("word").persistent_aggregate(PostgresState.opaque(url), Count(), "count")
+    config = {"engine": "in_process", "log_dir": f"{log}{name}", "poll_interval_ms": 1, "max_spout_pending": 1}
+    with topology.start(**config) as running:
+        running.process_all_available()
+        assert running.txid == batches
+        return 1000 * running.seconds / batches
+
+
+if __name__ == "__main__":
+    sys.exit(main())
