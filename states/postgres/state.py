@@ -38,17 +38,23 @@ class PostgresMapFactory(StoreMapFactory):
         if isinstance(columns, str):
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
+            from states.postgres.committed_view import CommittedView
             from states.postgres.typed_rows import TypedMap, TypedRows
         what = _what(self.options, conf, partition_index)
         table = self.options.table or table_name(conf.prefix)
-        return TypedMap(TypedRows(self.options, table, conf, what, columns), conf, partition_index, what)
+        view = None
+        if partition_index == 0 and not conf.read_only:
+            view = CommittedView(self.options.schema, table, columns, conf, self._database)
+        return TypedMap(TypedRows(self.options, table, conf, what, columns, view), conf, partition_index, what)
 
     @property
     def facts(self) -> StoreFacts:
         """Those of a store of bytes, and how a state is stored."""
-        options = self.options
-        place = Database.of(options.url, options.user, options.timeout_s)
-        return replace(super().facts, layout=self._layout, database=place)
+        return replace(super().facts, layout=self._layout, database=self._database)
+
+    @property
+    def _database(self) -> Database:
+        return Database.of(self.options.url, self.options.user, self.options.timeout_s)
 
     def _layout(self, conf: StateConf) -> str:
         from states.postgres.columns import columns_of

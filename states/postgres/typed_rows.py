@@ -16,6 +16,7 @@ import numpy as np
 from psycopg import errors
 
 from states.postgres.columns import TXID, Column, Columns, by_nulls, listed, packed
+from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
@@ -60,8 +61,16 @@ class TypedRows(StoredRows):
 
     max_key_bytes = 2_600  # an entry of an index takes a third of a page at most
 
-    def __init__(self, options: PostgresOptions, table: str, conf: StateConf, what: str, columns: Columns) -> None:
-        self._table = TypedTable(options.schema, table, columns, what, conf.read_only)
+    def __init__(
+        self,
+        options: PostgresOptions,
+        table: str,
+        conf: StateConf,
+        what: str,
+        columns: Columns,
+        view: CommittedView | None,
+    ) -> None:
+        self._table = TypedTable(options.schema, table, columns, what, conf.read_only, view)
         self._options, self._columns, self._what = options, columns, what
         self._session = Session(options, what, conf.read_only)
         self._witness: bytes | None = None  # of the sentinel that was read or written last

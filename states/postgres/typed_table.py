@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.columns import OWN, Column, Columns, listed
+from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection
@@ -43,12 +44,14 @@ class TypedTable:
         The table as SQL, schema included if one was given; its bare name, by which the sentinels know it.
     """
 
-    def __init__(self, schema: str | None, table: str, columns: Columns, what: str, read_only: bool) -> None:
+    def __init__(
+        self, schema: str | None, table: str, columns: Columns, what: str, read_only: bool, view: CommittedView | None
+    ) -> None:
         at = [] if schema is None else [schema]
         self.name, self.state = identifier(*at, table), table
         self._sentinels = identifier(*at, f"{OWN}sentinels")
         self._columns, self._what, self._read_only = columns, what, read_only
-        self._is_known = False
+        self._view, self._is_known = view, False
 
     def sql(self, statement: str) -> bytes:
         """Return a statement over the two tables; it must be run with arguments."""
@@ -80,6 +83,8 @@ class TypedTable:
             raise errors.UndefinedTable(self.name)
         if missing:
             self._add(connection, missing)
+        if self._view is not None:
+            self._view.put(connection)
         self._is_known = True
 
     def create(self, connection: PostgresConnection) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
 from states.delta import DeltaBackingMap, DeltaOptions
 from states.memory import MemoryBackingMap, MemoryData
+from states.postgres import PostgresState
 from tests.crash.fuse import Arm, Fuse
 from tests.crash.fused_wrappers import Chunks, CrashingMap, CrashingState, StormOpaqueMap
 from tests.crash.spout import SHELVES, WORDS, Row, ScriptedSpout, rows_of
@@ -20,6 +22,7 @@ from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.operations import Count, Sum
 from trident.runtime.reading.open_partitions import open_view
+from trident.servers.log_addresses import Database
 from trident.state import CachedMap, Key, MicroBatchIBackingMap, StateConf, StateSpec, StateType, map_for
 from trident.topology import TridentTopology
 
@@ -32,6 +35,9 @@ KEYS: dict[str, list[Key]] = {
     "counts": [(shelf, odd) for shelf in range(SHELVES) for odd in (False, True)],
 }
 """Every key that a row can have, by state."""
+
+LAYOUTS = ("columns", "binary")
+"""Of the states in PostgreSQL."""
 
 Contents = dict[str, dict[Key, Any]]
 
@@ -69,7 +75,8 @@ class Case:
     point, how
         See `fuse.POINTS` and `fuse.Arm`.
     store
-        `memory` or `delta`.
+        `memory`, `delta`, or, with a log in PostgreSQL, `postgres` in the same database: its states and records are
+        one transaction. `postgres apart`: each is its own, because states have two partitions.
     pending
         How many batches are in work at once. 1: the crash is in the first state, which has no cache; more: in the
         second one, with caches, and in memory with two partitions a state.
@@ -106,6 +113,20 @@ class Case:
         """Read the log."""
         with closing(open_reader(self.log_dir(directory))) as reader:
             return reader.refresh()
+
+    @property
+    def in_postgres(self) -> bool:
+        """Whether the states are in the database of the log."""
+        return self.store.startswith("postgres")
+
+    @property
+    def database(self) -> str:
+        """The address of the states there."""
+        return self.log_at.partition("?")[0]
+
+    def table(self, directory: Path, state: str) -> str:
+        """Return the table of a state there."""
+        return f"{state}-{blake2b(str(directory).encode(), digest_size=8).hexdigest()}"
 
     @property
     def is_exact(self) -> bool:
@@ -153,7 +174,7 @@ class Case:
     @property
     def partitions(self) -> int:
         """How many partitions each state has."""
-        return 2 if self.pending > 1 and self.store == "memory" else 1
+        return 2 if self.store == "postgres apart" or (self.pending > 1 and self.store == "memory") else 1
 
     @property
     def victim(self) -> int:
@@ -176,6 +197,10 @@ class Store:
     def in_memory(self) -> bool:
         return self.case.store == "memory"
 
+    @property
+    def database(self) -> Database | None:
+        return Database.of(self.case.database) if self.case.in_postgres else None
+
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> CrashingState:
         case, victim = self.case, self.number == self.case.victim
         fuse = self.fuse if victim else Fuse()
@@ -192,6 +217,10 @@ class Store:
             return MemoryBackingMap(self._memory.setdefault((self.directory, self.number, partition), MemoryData()))
         path = self.directory / f"{conf.state}-{partition}"
         kind = StateType.TRANSACTIONAL if self.case.pairing.state == "transactional" else StateType.OPAQUE
+        if self.case.in_postgres:
+            options = {"table": self.case.table(self.directory, conf.state), "layout": LAYOUTS[self.number]}
+            spec: Any = PostgresState.of_kind(kind, self.case.database, options)
+            return spec.factory.backing_map_factory(conf, partition, 1)
         # Files are merged every third batch, so that crashes fall around compactions too.
         return DeltaBackingMap(path, kind, conf, partition, DeltaOptions(compact_after_commits=3))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from tests.coordination.log_homes import stored_home
+from tests.coordination.log_homes import PostgresHome, stored_home
 from tests.crash.case import (
     BATCHES,
     EXACT,
@@ -229,7 +229,11 @@ def fingerprint(case: Case, directory: Path) -> dict[str, str]:
 def _nodes(case: Case, directory: Path) -> dict[str, str]:
     """Return what a log on a server consists of; the nodes of a ZooKeeper that say who is alive are not written by the log."""
     if not case.log_at.startswith("zookeeper:"):
-        contents = stored_home(case.log_dir(directory)).contents()
+        home = stored_home(case.log_dir(directory))
+        contents = home.contents()
+        if case.in_postgres:
+            assert isinstance(home, PostgresHome)
+            contents += [row for name in KEYS for row in home.ask(f'SELECT * FROM "{case.table(directory, name)}"')]
         # Objects that the head does not name do not count; a driver may write one before it learns that it was replaced.
         rows = [contents["head"]] if isinstance(contents, dict) else contents
         return {str(number): hashlib.sha256(repr(each).encode()).hexdigest() for number, each in enumerate(rows)}

@@ -172,10 +172,10 @@ class CrashingSegments(ZooKeeperSegments):
         self._begun_after = state.txid
         super().begin(state, previous)
 
-    def append(self, payloads: Sequence[bytes]) -> None:
+    def append(self, payloads: Sequence[bytes], *rest: Any) -> None:
         content = decode(payloads[-1])
         self._txid = content["txid"] if content.get("record") == "commit" else 0
-        super().append(payloads)
+        super().append(payloads, *rest)
 
     def _carry_out(self, group: Any, before: Any, also: Any) -> None:
         if also is not None:
@@ -206,11 +206,11 @@ class CrashingStored(StoredSegments):
 
     next = begin
 
-    def append(self, payloads: Sequence[bytes]) -> None:
+    def append(self, payloads: Sequence[bytes], *rest: Any) -> None:
         content = decode(payloads[-1])
         if content.get("record") == "commit":
             self.ahead.append(("P11", content["txid"]))
-        super().append(payloads)
+        super().append(payloads, *rest)
 
     @classmethod
     def reach(cls) -> None:
@@ -219,6 +219,17 @@ class CrashingStored(StoredSegments):
         cls.ahead.clear()
         for point in points:
             cls.fuse.reach(*point)
+
+
+class _LastWrite:
+    """All of a transaction is written, and nothing committed."""
+
+    def __init__(self, stored: type[CrashingStored]) -> None:
+        self._stored = stored
+
+    def write(self, _connection: Any) -> bool:
+        self._stored.reach()
+        return True
 
 
 @contextmanager
@@ -266,6 +277,9 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
             if query == postgres_records._WRITE:
                 Stored.reach()
             return super()._ask(query, given)
+
+        def _write_all(self, given: Any, beside: Any, connection: Any) -> bool:
+            return super()._write_all(given, [*beside, _LastWrite(Stored)], connection)
 
     class InObjects(ObjectRecords):
         head_bytes = 100

@@ -102,3 +102,49 @@ def test_a_driver_killed_by_the_clock_loses_nothing(
     assert outcome.found == outcome.wanted, outcome.differences()
     assert sum(outcome.wanted["counts"].values()) == BATCHES * 10
     assert not outcome.torn, outcome.torn
+
+
+# ---- states in the database of the log -------------------------------------------------------------------------------
+
+IN_COMMIT = ("P4", "P5", "P7", "P8", "P9", "P10", "P11", "P12", "P15")
+
+
+@pytest.fixture
+def database(postgres_server: Any) -> str:
+    return SERVERS["PostgreSQL"][1](postgres_server)
+
+
+@pytest.fixture
+def drivers() -> Iterator[DriverServer]:
+    server = DriverServer()
+    yield server
+    server.close()
+
+
+def in_database(store: str, pairing: Pairing, pendings: Iterable[int], log_at: str) -> list[Case]:
+    return [replace(case, store=store) for case in on_server(delta_cases(pairing, 0, pendings), log_at)]
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("point", IN_COMMIT)
+@pytest.mark.parametrize("store", ["postgres", "postgres apart"])
+def test_no_killed_or_replaced_driver_writes_a_state_without_its_record_or_twice(
+    store: str, point: str, database: str, tmp_path: Path, drivers: DriverServer, outcomes: list[Outcome]
+) -> None:
+    number = IN_COMMIT.index(point)
+    cases = in_database(store, EXACT[number % len(EXACT)], [1 + 2 * (number % 2)], database)
+    (case,) = (case for case in cases if case.point == point)
+    check(run_in_processes(case, tmp_path, drivers), outcomes)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("store", ["postgres", "postgres apart"])
+@pytest.mark.parametrize("pairing", EXACT, ids=str)
+def test_the_whole_matrix_in_one_database(
+    pairing: Pairing, store: str, database: str, tmp_path: Path, drivers: DriverServer, outcomes: list[Outcome]
+) -> None:
+    for number, case in enumerate(in_database(store, pairing, (1, 3), database)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        check(run_in_processes(case, directory, drivers), outcomes)

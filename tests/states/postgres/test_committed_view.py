@@ -1,0 +1,241 @@
+"""The view of committed values says what readers of Trident say, whenever it is read."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from spouts import FixedBatchSpout
+from states.postgres import PostgresState
+from tests.crash.case import EXACT, Case, expected
+from tests.crash.driver_runs import DriverServer, run_killed_at_random
+from tests.harness.servers import Server
+from tests.states.postgres.postgres_states import Home, numbers
+from trident import TridentTopology
+from trident.coordination.log_address import open_log, open_reader
+from trident.coordination.log_state import LogState
+from trident.coordination.records import AdoptRecord, CommitRecord
+from trident.operations import Sum
+from trident.state import OpaqueValue
+
+pytestmark = pytest.mark.server
+ROWS = [("the", 1), ("cow", 2), ("the", 3), (None, 4)]
+
+
+class Words:
+    """A topology of one state, and what SQL says of it."""
+
+    def __init__(self, home: Home, kind: str = "opaque", **options: Any) -> None:
+        self.home, self.name, self.kind = home, f"view{next(numbers)}", kind
+        self.options = {"table": self.name, **options}
+        self.log = f"{home.url}?topology={self.name}"
+
+    @property
+    def view(self) -> str:
+        return f'"{self.name}_committed"'
+
+    def topology(self, *fields: str) -> TridentTopology:
+        word, value = fields or ("word", "total")
+        spec = getattr(PostgresState, self.kind)(self.home.url, **self.options)
+        topology = TridentTopology(self.name)
+        stream = topology.new_stream("rows", FixedBatchSpout(f"{word}: string, n: bigint", 2, *ROWS))
+        stream.group_by(word).persistent_aggregate(spec, "n", Sum(), value, state_name="words")
+        return topology
+
+    def run(self, *fields: str, **config: Any) -> None:
+        with self.topology(*fields).start(**{"engine": "in_process", "log_dir": self.log, **config}) as running:
+            running.process_all_available()
+
+    def rows(self) -> list[Any]:
+        return sorted(self.home.sql(f"SELECT * FROM {self.view}"), key=repr)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
+    words = Words(home, kind)
+    words.run()
+    assert words.rows() == [("cow", 2), ("the", 4), (None, 4)]
+    # A batch after the last recorded one, as a crash between state and record leaves it.
+    begun = ", trident_attempt = 1048576, trident_before = total" if kind == "opaque" else ""
+    home.sql(f'UPDATE "{words.name}" SET trident_txid = 3{begun}')
+    home.sql(f'UPDATE "{words.name}" SET total = 99')
+    ahead = [("cow", 99), ("the", 99), (None, 99)]
+    assert words.rows() == ([("cow", 2), ("the", 4), (None, 4)] if kind == "opaque" else ahead)
+
+
+def test_names_of_any_kind_are_those_of_the_view(home: Home) -> None:
+    words = Words(home)
+    words.options["table"] = f'{words.name} of "100 %s" {{own}}'
+    words.run("value", "select")
+    name = words.options["table"].replace('"', '""')
+    assert sorted(home.sql(f'SELECT value, "select" FROM "{name}_committed"'), key=repr) == [
+        ("cow", 2),
+        ("the", 4),
+        (None, 4),
+    ]
+
+
+def test_what_counts_is_what_the_rule_of_readers_says(home: Home) -> None:
+    """For any winners, adopted batches and stored values: the rule in SQL beside the one in Python."""
+    words, draw = Words(home), random.Random(7)
+    with closing(open_log(words.log, words.name)) as log:
+        for txid in range(1, 20):
+            if txid == 9:
+                log.append(AdoptRecord("words", 8, foreign=True))
+            log.append(CommitRecord(txid, draw.choice([1, 2, 2, 3]) + txid // 4 * 10, {}, {}, {}, 0))
+        words.run(log_dir=words.log, takeover=True, state_recovery="adopt", allow_changed_topology=True)
+    with closing(open_reader(words.log)) as reader:
+        snapshot = reader.refresh().snapshot("words")
+    home.sql(f'TRUNCATE "{words.name}"')
+    winners = [attempt for _, attempt in snapshot.winners.ranges]
+    values = {
+        f"k{number}": OpaqueValue(
+            draw.randrange(snapshot.txid + 2),
+            draw.choice([-1, *winners]),
+            draw.choice([None, 1]),
+            draw.choice([None, 2]),
+        )
+        for number in range(600)
+    }
+    with psycopg.connect(home.url, autocommit=True) as connection, connection.cursor() as cursor:
+        statement = f'INSERT INTO "{words.name}" (word, trident_txid, trident_attempt, trident_before, total) VALUES '
+        cursor.executemany(
+            f"{statement}(%s, %s, %s, %s, %s)".encode(), [(word, *each) for word, each in values.items()]
+        )
+    wanted = {word: value.at(snapshot) for word, value in values.items() if value.at(snapshot) is not None}
+    assert dict(words.rows()) == wanted
+    assert 50 < len(wanted) < 600
+
+
+def test_another_relation_of_that_name_is_left_alone_and_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    words = Words(home)
+    home.sql(f"CREATE TABLE {words.view} (mine text)")
+    words.run()
+    assert f'of "{words.name}", because {words.view} is another\'s: rename that one' in caplog.text
+    assert words.rows() == []
+    home.sql(f"DROP TABLE {words.view}")
+    words.run()  # the next start makes it
+    assert len(words.rows()) == 3
+
+
+def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    words, schema, role = Words(home), f"own{next(numbers)}", f"clerk{next(numbers)}"
+    words.options["schema"] = schema
+    home.sql(f"CREATE SCHEMA {schema}; CREATE ROLE {role} LOGIN")
+    words.run()  # the owner makes the tables
+    try:
+        home.sql(f"DROP VIEW {schema}.{words.view}; GRANT USAGE ON SCHEMA {schema} TO {role}")
+        for tables in (f"ALL TABLES IN SCHEMA {schema}", "trident_log, trident_log_heads"):
+            home.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")
+        words.home, words.log = home, words.log.replace("trident@", f"{role}@")
+        words.options["user"] = role
+        words.run()
+        assert f'the view "{schema}".{words.view} of committed values was not made: permission denied' in caplog.text
+        assert "CREATE on its schema" in caplog.text
+        assert len(home.sql(f'SELECT * FROM {schema}."{words.name}"')) == 3
+    finally:
+        home.sql(f"DROP OWNED BY {role}; DROP ROLE {role}; DROP SCHEMA {schema} CASCADE")
+
+
+def test_a_log_that_moves_elsewhere_takes_the_view_along(home: Home, tmp_path: Path) -> None:
+    words = Words(home)
+    words.run()
+    assert home.sql(f"SELECT to_regclass('{words.view}')") != [(None,)]
+    words.run(log_dir=str(tmp_path / "log"), state_recovery="adopt")
+    assert home.sql(f"SELECT to_regclass('{words.view}')") == [(None,)]
+
+
+def test_the_view_is_made_once_and_changes_with_its_statement(home: Home) -> None:
+    words = Words(home)
+    made = f"SELECT xmin::text FROM pg_class WHERE oid = '{words.view}'::regclass"
+    words.run()
+    before = home.sql(made)
+    words.run()
+    assert home.sql(made) == before
+    home.sql(f"COMMENT ON VIEW {words.view} IS 'Committed values, made by Trident for Spark; of an older version'")
+    words.run()
+    assert home.sql(made) != before
+    assert len(words.rows()) == 3
+
+
+# ---- while a topology runs, is killed and starts again ---------------------------------------------------------------
+
+
+class Watch:
+    """Reads the view all the time, beside the log: it must be what the batches up to the last recorded one have made."""
+
+    def __init__(self, case: Case, directory: Path) -> None:
+        self.case, self.directory, self.reads, self.wrong = case, directory, 0, list[str]()
+        table = case.table(directory, "weights")
+        self._query = (
+            f'SELECT log.txid, word, weight FROM trident_log_heads AS log LEFT JOIN "{table}_committed" ON true '
+            "WHERE topology = %s"
+        ).encode()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        reader = open_reader(self.case.log_dir(self.directory))
+        with psycopg.connect(self.case.database, autocommit=True) as connection, closing(reader):
+            while not self._ended.is_set():
+                try:
+                    found = connection.execute(self._query, (str(self.directory),)).fetchall()
+                except psycopg.errors.UndefinedTable:
+                    continue  # before the first commit
+                if found:
+                    self._compare(found, reader.refresh())
+
+    def _compare(self, found: list[Any], log: LogState) -> None:
+        batches = [record.spouts["rows"] for record in log.history if record.txid <= found[0][0]]
+        wanted = expected(self.case.seed, batches)["weights"]
+        seen = {(word,): weight for _, word, weight in found if word is not None}
+        self.reads += 1
+        if seen != wanted:
+            self.wrong.append(f"after batch {found[0][0]}: {seen}, not {wanted}")
+
+
+@pytest.fixture
+def drivers() -> Iterator[DriverServer]:
+    server = DriverServer()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("reads", [200, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("store", ["postgres", "postgres apart"])
+def test_no_read_of_the_view_under_load_and_kills_sees_what_is_not_committed(
+    reads: int, store: str, postgres_server: Server, tmp_path: Path, drivers: DriverServer
+) -> None:
+    log_at = f"postgresql://trident@{postgres_server.address}/postgres?topology="
+    done = crashes = run = 0
+    while done < reads:
+        run += 1
+        directory = tmp_path / str(run)
+        directory.mkdir()
+        case = Case("any", EXACT[3], store, "kill", 1 + 2 * (run % 2), run, log_at=log_at)
+        with Watch(case, directory) as watch:
+            outcome = run_killed_at_random(case, directory, drivers, random.Random(run))
+        assert not watch.wrong, watch.wrong[0]
+        assert not outcome.torn, outcome.torn
+        assert outcome.found == outcome.wanted, outcome.differences()
+        done, crashes = done + watch.reads, crashes + len(outcome.crashed_after)
+    logging.getLogger(__name__).info("%d reads, %d crashes, %d runs", done, crashes, run)
+    assert crashes >= run
