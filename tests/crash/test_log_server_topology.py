@@ -38,22 +38,26 @@ def mortal(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
 
 @dataclass(frozen=True)
 class Mortal:
-    """A server of one test: how addresses of logs there begin, how it dies and comes back."""
+    """A server of one test: how addresses of logs there begin, where states are, how it dies and comes back."""
 
     name: str
+    store: str
     log_at: str
     kill: Callable[[], None]
     start: Callable[[], None]
 
 
-@pytest.fixture(params=["ZooKeeper", "PostgreSQL"])
+@pytest.fixture(params=["ZooKeeper", "PostgreSQL", "PostgreSQL with states"])
 def killed(request: pytest.FixtureRequest) -> Mortal:
     if request.param == "ZooKeeper":
         zookeeper: ZooKeeperEnsemble = request.getfixturevalue("mortal")
-        return Mortal(request.param, f"zookeeper://{zookeeper.hosts}/crash", zookeeper.stop, zookeeper.restart)
+        return Mortal(
+            request.param, "memory", f"zookeeper://{zookeeper.hosts}/crash", zookeeper.stop, zookeeper.restart
+        )
     postgres: Server = request.getfixturevalue("postgres_server")
     log_at = f"postgresql://trident@{postgres.address}/postgres?topology="
-    return Mortal(request.param, log_at, postgres.kill, postgres.start)
+    store = "memory" if request.param == "PostgreSQL" else "postgres"
+    return Mortal("PostgreSQL", store, log_at, postgres.kill, postgres.start)
 
 
 def started(case: Case, directory: Path, life: int = 1, observe: Observe | None = None) -> RunningTopology:
@@ -95,7 +99,7 @@ def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_n
 def test_a_server_that_is_killed_and_restarted_is_waited_for(
     step: str, killed: Mortal, tmp_path: Path, outcomes: list[Outcome], caplog: pytest.LogCaptureFixture
 ) -> None:
-    case, restarts = Case("any", EXACT[1], "memory", log_at=killed.log_at), list[threading.Thread]()
+    case, restarts = Case("any", EXACT[1], killed.store, log_at=killed.log_at), list[threading.Thread]()
 
     def restart(times: int) -> None:
         until(lambda: caplog.text.count("waiting until there is one") == times, "the log is waited for")

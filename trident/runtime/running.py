@@ -162,11 +162,15 @@ class RunningTopology:
         return self._opened.placements
 
     def explain(self) -> str:
-        """Return what runs where, as `TridentTopology.explain`, with where each state is committed, and why there."""
+        """Return what runs where, as `TridentTopology.explain`, with where states and record are committed, and why there."""
         from trident.explain import explain
 
         placed = self._opened.placements
         why = [f"  {name}: {where}, {reason}" for name, (where, reason) in placed.items()]
+        apart = self._opened.apart
+        if apart is not None:
+            alone = f"a transaction of its own, because {apart}" if apart else "in one transaction with the states"
+            why.append(f"  the record of a batch: {alone}")
         text = explain(self.graph, {name: each.where for name, each in placed.items()})
         return "\n".join([text, "commits", *why, ""]) if why else text
 

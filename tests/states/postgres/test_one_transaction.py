@@ -1,0 +1,270 @@
+"""Where log and states are in one database, a batch's writes and its record are one transaction."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from states.postgres import PostgresState
+from tests.crash.case import EXACT, Case
+from tests.crash.driver_runs import DriverServer, Outcome, life_of
+from tests.harness.proxy import Point, Proxy
+from tests.harness.servers import Server
+from tests.states.postgres.postgres_states import Home, numbers
+from trident import TridentTopology
+from trident.config import Config
+from trident.coordination.log_address import open_log
+from trident.errors import BatchFailedError, FencedError
+from trident.operations import Count, MapGet
+from trident.planner import make_plan
+from trident.runtime.running import start
+from trident.runtime.start.one_transaction import why_apart
+from trident.spout.interfaces import TransactionAttempt
+
+BATCHES = 12
+
+
+@pytest.fixture
+def proxy(postgres_server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(postgres_server.port)
+    yield proxy
+    proxy.close()
+
+
+class Counts:
+    """A topology that counts words in one state, or in two, beside its log."""
+
+    def __init__(self, home: Home, port: int = 0, states: int = 1, **options: Any) -> None:
+        self.home, self.name, self.states = home, f"one{next(numbers)}", states
+        self.url = home.url.replace(str(home.port), str(port or home.port))
+        self.options = options
+
+    def start(self, observe: Callable[[str, TransactionAttempt], None] | None = None, **config: Any) -> Any:
+        topology, words = TridentTopology(self.name), [("the",), ("cow",)]
+        stream = topology.new_stream("words", FixedBatchSpout("word: string", 2, *(words * BATCHES)))
+        for number in range(self.states):
+            spec = PostgresState.opaque(self.url, table=f"{self.name}-{number}", **self.options)
+            stream.group_by("word").persistent_aggregate(spec, Count(), "count", state_name=f"counts{number}")
+        settings = {
+            "engine": "in_process",
+            "log_dir": f"{self.url}?topology={self.name}",
+            "retry_backoff_ms": 0,
+            **config,
+        }
+        return start(topology.graph(), Config(**settings), None, observe)
+
+    def counts(self) -> list[Any]:
+        tables = [f'SELECT word, count FROM "{self.name}-{at}"' for at in range(self.states)]
+        return sorted(self.home.sql(" UNION ALL ".join(tables)))
+
+    def batches(self) -> int:
+        ((txid,),) = self.home.sql(f"SELECT txid FROM trident_log_heads WHERE topology = '{self.name}'")
+        return int(txid)
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_states_and_record_are_written_by_one_transaction(home: Home, states: int) -> None:
+    counts = Counts(home, states=states)
+    with counts.start() as running:
+        running.process_all_available()
+        assert "the record of a batch: in one transaction with the states" in running.explain()
+        assert running.status["failures"] == 0
+    assert counts.counts() == [("cow", BATCHES)] * states + [("the", BATCHES)] * states
+    writers = " UNION ALL ".join(f'SELECT xmin::text FROM "{counts.name}-{at}"' for at in range(states))
+    sentinel = f"SELECT xmin::text FROM trident_sentinels WHERE state LIKE '{counts.name}-%'"
+    head = f"SELECT xmin::text FROM trident_log_heads WHERE topology = '{counts.name}'"
+    assert len(home.sql(f"{writers} UNION {sentinel} UNION {head}")) == 1
+
+
+@pytest.mark.parametrize("states", [1, 2])
+@pytest.mark.parametrize("layout", ["columns", "binary"])
+def test_answers_that_are_lost_at_every_batch_lose_and_double_nothing(
+    home: Home, proxy: Proxy, states: int, layout: str
+) -> None:
+    counts, cut = Counts(home, proxy.port, states, layout=layout), list[str]()
+    points = itertools.cycle(("reply", "half request", "held request"))
+
+    def observe(step: str, _attempt: TransactionAttempt) -> None:
+        if step == "committed":  # the record is next, with all that is left to it
+            proxy.arm(next(points), lambda: cut.append(step))
+
+    with counts.start(observe) as running:
+        running.process_all_available()
+        assert running.status["failures"] == 0
+        found = {
+            key: running.state(f"counts{at}").multi_get([(key,)]) for at in range(states) for key in ("the", "cow")
+        }
+    assert len(cut) == BATCHES
+    assert counts.batches() == BATCHES
+    assert found == {"the": [BATCHES], "cow": [BATCHES]}
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_a_driver_that_is_replaced_while_its_transaction_is_on_the_way_writes_nothing(
+    home: Home, proxy: Proxy, states: int
+) -> None:
+    counts = Counts(home, proxy.port, states)
+
+    def take_over() -> None:
+        open_log(f"{home.url}?topology={counts.name}", counts.name, takeover=True).close()
+
+    def observe(step: str, attempt: TransactionAttempt) -> None:
+        if (step, attempt.txid) == ("committed", 3):
+            proxy.arm("held request", take_over)
+
+    with pytest.raises(FencedError, match="epoch 2"), counts.start(observe) as running:
+        running.process_all_available()
+    assert not proxy.disarm()
+    assert (counts.batches(), counts.counts()) == (2, [("cow", 2)] * states + [("the", 2)] * states)
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_a_state_that_refuses_its_write_fails_the_batch_and_leaves_no_record(home: Home, states: int) -> None:
+    counts = Counts(home, states=states)
+
+    def observe(step: str, attempt: TransactionAttempt) -> None:
+        if (step, attempt.txid) == ("committed", 2) and counts.batches() == 1:
+            home.sql(f'ALTER TABLE "{counts.name}-{states - 1}" ADD CHECK (count < 2)')
+
+    with pytest.raises(BatchFailedError, match="violates check constraint"), counts.start(observe) as running:
+        running.process_all_available()
+    assert (counts.batches(), counts.counts()) == (1, [("cow", 1)] * states + [("the", 1)] * states)
+    name = home.sql(
+        f"SELECT conname FROM pg_constraint WHERE conrelid = '\"{counts.name}-{states - 1}\"'::regclass AND contype = 'c'"
+    )
+    home.sql(f'ALTER TABLE "{counts.name}-{states - 1}" DROP CONSTRAINT "{name[0][0]}"')
+    with counts.start() as running:
+        running.process_all_available()
+    assert (counts.batches(), counts.counts()[0]) == (BATCHES, ("cow", BATCHES))
+
+
+def test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded(home: Home) -> None:
+    counts = Counts(home)
+
+    def observe(step: str, attempt: TransactionAttempt) -> None:
+        if (step, attempt.txid) == ("committed", 3):
+            home.sql(f'TRUNCATE "{counts.name}-0"')
+
+    with pytest.raises(BatchFailedError, match="StateLossDetected: .* is gone"), counts.start(observe) as running:
+        running.process_all_available()
+    assert (counts.batches(), counts.counts()) == (2, [])
+
+
+# ---- kill -9 at every request ----------------------------------------------------------------------------------------
+
+
+def at_request(proxy: Proxy, number: int, point: Point, act: Callable[[], None]) -> None:
+    """Act at a request, or at its answer; it is counted from now on."""
+    left = [number]
+
+    def count() -> None:
+        left[0] -= 1
+        if left[0] > 0:
+            proxy.arm("held request", count)
+        elif point == "held request":
+            act()
+        else:
+            proxy.arm(point, act)
+
+    proxy.arm("held request", count)
+
+
+def kill_first(pids: list[int]) -> None:
+    os.kill(pids[0], signal.SIGKILL)
+
+
+@pytest.fixture
+def drivers() -> Iterator[DriverServer]:
+    server = DriverServer()
+    yield server
+    server.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("point", ["reply", "held request"])
+def test_a_driver_killed_at_any_request_leaves_a_batch_whole_or_not_at_all(
+    step: int, point: Point, postgres_server: Server, proxy: Proxy, tmp_path: Path, drivers: DriverServer
+) -> None:
+    killed, number = 0, 30
+    while True:
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        log_at = f"postgresql://trident@127.0.0.1:{proxy.port}/postgres?topology="
+        case = Case("any", EXACT[3], "postgres", seed=number, log_at=log_at)
+        outcome, pids = Outcome(case), list[int]()
+        at_request(proxy, number, point, partial(kill_first, pids))
+        pids.append(drivers.start(life_of(case, directory, 1, [])))
+        end = drivers.wait(pids[0])
+        is_over = proxy.disarm()
+        if end == {"ended": -signal.SIGKILL}:
+            killed += 1
+            log = case.log(directory)
+            outcome.crash(directory, log)
+            assert drivers.wait(drivers.start(life_of(case, directory, 2, []))) == {"ended": 0}
+        outcome.finish(directory, case.log(directory))
+        assert not outcome.torn, outcome.torn
+        assert outcome.found == outcome.wanted, outcome.differences()
+        if is_over:
+            break
+        number += step
+    assert killed >= 2
+
+
+# ---- when it is so ---------------------------------------------------------------------------------------------------
+
+HERE = "postgresql://trident@db/shop"
+LOG = f"{HERE}?topology=words"
+
+
+def topology_of(*specs: Any, sees: str = "batch_before") -> Any:
+    topology = TridentTopology("words")
+    stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, ("the",)))
+    for number, spec in enumerate(specs):
+        words = stream.group_by("word").persistent_aggregate(spec, Count(), "count", state_name=f"count{number}")
+        if sees != "batch_before":
+            stream.state_query(words, "word", MapGet(), "n", sees=sees)
+    return make_plan(topology.graph())
+
+
+@pytest.mark.parametrize(
+    ("plan", "log", "why"),
+    [
+        (partial(topology_of, PostgresState.opaque(HERE)), LOG, ""),
+        (partial(topology_of, PostgresState.opaque(f"{HERE.replace('db', 'db:5432')}?sslmode=require")), LOG, ""),
+        (partial(topology_of, PostgresState.opaque(HERE)), None, None),
+        (partial(topology_of, MemoryMapState()), LOG, None),
+        (partial(topology_of, PostgresState.opaque(HERE), MemoryMapState()), LOG, "is in another store than the log"),
+        (partial(topology_of, PostgresState.opaque(HERE, num_partitions=2)), LOG, "has 2 partitions"),
+        (partial(topology_of, PostgresState.opaque(HERE), sees="this_batch"), LOG, "sees its own batch"),
+        (
+            partial(topology_of, PostgresState.opaque("postgresql://me@db2/shop")),
+            LOG,
+            r"\(server db2:5432, not db:5432; user me, not trident\): give both the same address",
+        ),
+    ],
+)
+def test_why_states_and_record_are_transactions_of_their_own(plan: Any, log: str | None, why: str | None) -> None:
+    found = why_apart(plan(), [], log or "trident-log")
+    if why:
+        assert found is not None
+        assert re.search(why, found), found
+    else:
+        assert found == why
+    assert why_apart(topology_of(PostgresState.opaque(HERE)), ["count0"], LOG) == (
+        "executors commit state 'count0', and the driver the record"
+    )
+    assert why_apart(topology_of(PostgresState.opaque(HERE)), [], LOG, ["words"]) == (
+        "spout 'words' commits to its source before the batch is recorded"
+    )
