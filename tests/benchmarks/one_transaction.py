@@ -3,6 +3,7 @@
 Prints one JSON line: for batches of some sizes the milliseconds of a whole batch, counted in process by word with a state and
 a log in one PostgreSQL. `together`: state and record are one transaction. `apart`: two, because the log's address names the
 server otherwise. `files`: the log is in files. They take turns on one machine; the ratios are those of medians.
+`--flush-us` lets the server wait so long before each sync, as a slower disk does.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--batches", type=int, default=300, help="batches a turn")
     options.add_argument("--sizes", type=int, nargs="+", default=[1, 100, 1000], help="distinct words of a batch")
+    options.add_argument("--flush-us", type=int, default=0)
     given = options.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
-        server = start_postgres(Path(work))
+        slower = ("-c", f"commit_delay={given.flush_us}", "-c", "commit_siblings=0") if given.flush_us else ()
+        server = start_postgres(Path(work), *slower)
         try:
             url = f"postgresql://trident@127.0.0.1:{server.port}/postgres"
             logs = {

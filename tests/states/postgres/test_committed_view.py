@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -69,6 +70,25 @@ def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
     home.sql(f'UPDATE "{words.name}" SET total = 99')
     ahead = [("cow", 99), ("the", 99), (None, 99)]
     assert words.rows() == ([("cow", 2), ("the", 4), (None, 4)] if kind == "opaque" else ahead)
+
+
+def test_the_example_of_the_page_runs(home: Home) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "states" / "postgres.md").read_text()
+    home.sql("CREATE DATABASE page")
+    url = f"postgresql://trident@127.0.0.1:{home.port}/page"
+    program = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    namespace: dict[str, Any] = {}
+    exec(program.replace("postgresql://trident@localhost:5432/counts", url), namespace)
+    (query, _, *rows) = re.findall(r"    SELECT (\*.*_committed\".*?);\n(.*?)\n((?:     .*\n)+)", page)[0]
+    try:
+        with namespace["topology"].start(engine="in_process", log_dir=f"{url}?topology=word-count") as running:
+            running.process_all_available()
+        with psycopg.connect(url) as connection:
+            found = connection.execute(f"SELECT {query}".encode()).fetchall()
+    finally:
+        home.sql("DROP DATABASE page")
+    shown = [tuple(part.strip() for part in line.split("|")) for line in rows[0].splitlines()]
+    assert [(word, str(count)) for word, count in found] == shown == [("cow", "1"), ("the", "1")]
 
 
 def test_names_of_any_kind_are_those_of_the_view(home: Home) -> None:
