@@ -30,7 +30,7 @@ from trident.state.winners import FORMER, Epochs, Winners
 HISTORY = 100  # commits that the folded state remembers in full
 
 
-class Committed(NamedTuple):
+class CommittedUpTo(NamedTuple):
     """What decides which stored values are committed: as of which batch, by which attempts; by state, up to which as found."""
 
     txid: int
@@ -128,15 +128,15 @@ class LogState:
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
-    def committed_with(self, record: Record | None) -> Committed:
+    def committed_with(self, record: Record | None) -> CommittedUpTo:
         """Return what is committed once `record`, which may come next, is there; None: now."""
         after = self
         if isinstance(record, CommitRecord):  # each batch has one
-            return Committed(record.txid, self.winners.with_winner(record.txid, record.attempt), self.adopted)
+            return CommittedUpTo(record.txid, self.winners.with_winner(record.txid, record.attempt), self.adopted)
         if isinstance(record, (AdoptRecord, ResetRecord)):
             after = deepcopy(self)
             after.fold(record)
-        return Committed(after.txid, after.winners, after.adopted)
+        return CommittedUpTo(after.txid, after.winners, after.adopted)
 
     def snapshot(self, state: str) -> Snapshot:
         """Return the committed point to read a state at. May be called while another thread applies a commit."""

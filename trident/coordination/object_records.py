@@ -28,14 +28,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from trident.coordination.framing import decode, encode, frame, read_frames
 from trident.coordination.lock import SegmentName
-from trident.coordination.log_state import Committed
+from trident.coordination.log_state import CommittedUpTo
 from trident.coordination.patience import Patience
 from trident.coordination.record_store import Head, LogEnd
 from trident.errors import CorruptLogError, LogError
 from trident.extras import needs_package
 from trident.object_stores import is_unanswered, short
 from trident.servers.log_addresses import ObjectAddress
-from trident.state.backing_map import LaterWrite
+from trident.state.kinds import LaterWrite
 
 T = TypeVar("T")
 _Tag = dict[str, str]
@@ -169,7 +169,7 @@ class ObjectRecords:
             logger.warning("transaction log %s: cannot say that its driver has ended: %s", self._address, error)
 
     def write(
-        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: Committed,
+        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
         beside: Sequence[LaterWrite] = (),
     ) -> bool:  # fmt: skip
         body = self._body

@@ -24,13 +24,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trident.coordination.lock import SegmentName
-from trident.coordination.log_state import Committed
+from trident.coordination.log_state import CommittedUpTo
 from trident.coordination.patience import STOP_S, Patience
 from trident.coordination.record_store import Head, LogEnd, NotWrittenError
 from trident.errors import ConfigError, CorruptLogError, LogError, TridentError
 from trident.extras import needs_package
 from trident.servers.log_addresses import PostgresAddress
-from trident.state.backing_map import LaterWrite
+from trident.state.kinds import LaterWrite
 
 if TYPE_CHECKING:
     from trident.servers.postgres_connection import PostgresConnection
@@ -155,7 +155,7 @@ class PostgresRecords:
         """Do nothing: the lock ends with the connection."""
 
     def write(
-        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: Committed,
+        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
         beside: Sequence[LaterWrite] = (),
     ) -> bool:  # fmt: skip
         old = {"old_epoch": before.segment.epoch, "old_segment": before.segment.seq, "old_count": before.length}
@@ -351,7 +351,7 @@ def _refusing(beside: Sequence[LaterWrite], connection: PostgresConnection) -> L
         raise NotWrittenError(error) from error
 
 
-def _columns(committed: Committed) -> dict[str, Any]:
+def _columns(committed: CommittedUpTo) -> dict[str, Any]:
     ranges, adopted = committed.winners.ranges, committed.adopted
     return {
         "txid": committed.txid,

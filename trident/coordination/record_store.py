@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from trident.coordination.lock import SegmentName
-from trident.coordination.log_state import Committed
+from trident.coordination.log_state import CommittedUpTo
 from trident.coordination.patience import Patience
-from trident.state.backing_map import LaterWrite
+from trident.state.kinds import LaterWrite
 
 
 class LogEnd(NamedTuple):
@@ -80,7 +80,7 @@ class RecordStore(Protocol):
         """Say that the holder of a claim has ended, as far as the server can be about."""
 
     def write(
-        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: Committed,
+        self, claim: Head, before: LogEnd, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo,
         beside: Sequence[LaterWrite] = (),
     ) -> bool:  # fmt: skip
         """Make records durable, the last ones of the position `after`; False if the head is another one than expected.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from trident.coordination.durable_log import DurableLog
-from trident.coordination.log_state import Committed, LogState
+from trident.coordination.log_state import CommittedUpTo, LogState
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import Record
 from trident.errors import FencedError, LogError
-from trident.state.backing_map import LaterWrite
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class RemoteSegments(Protocol):
     def next(self, state: LogState) -> None:
         """Begin the next segment with `state`."""
 
-    def append(self, payloads: Sequence[bytes], committed: Committed, beside: Sequence[LaterWrite] = ()) -> None:
+    def append(self, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()) -> None:
         """Append records; when this returns they are durable. `committed` and `beside` as of `RecordStore.write`."""
 
 

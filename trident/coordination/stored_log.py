@@ -16,13 +16,13 @@ from trident.coordination.framing import encode
 from trident.coordination.kept_segments import AT_ONCE, first_kept
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
-from trident.coordination.log_state import Committed, LogState
+from trident.coordination.log_state import CommittedUpTo, LogState
 from trident.coordination.record_store import Head, LogEnd, RecordStore
 from trident.coordination.remote_log import RemoteLog
 from trident.coordination.stored_reader import StoredReader, held_here, holder_of
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 from trident.retention import Retention
-from trident.state.backing_map import LaterWrite
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class StoredSegments:
 
     next = begin
 
-    def append(self, payloads: Sequence[bytes], committed: Committed, beside: Sequence[LaterWrite] = ()) -> None:
+    def append(self, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()) -> None:
         """Append records; when this returns they are durable."""
         self._write(LogEnd(self._at.segment, self._at.length + len(payloads)), payloads, committed, beside)
         self._size += sum(map(len, payloads))
@@ -134,7 +134,7 @@ class StoredSegments:
         )
 
     def _write(
-        self, after: LogEnd, payloads: Sequence[bytes], committed: Committed, beside: Sequence[LaterWrite] = ()
+        self, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
     ) -> None:
         if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):
             now = self._store.look()

@@ -10,7 +10,7 @@ from trident.coordination.framing import encode
 from trident.coordination.kept_segments import first_kept
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_of
-from trident.coordination.log_state import Committed, LogState
+from trident.coordination.log_state import CommittedUpTo, LogState
 from trident.coordination.zookeeper_claim import ZooKeeperClaim
 from trident.coordination.zookeeper_nodes import (
     PART_BYTES,
@@ -23,7 +23,7 @@ from trident.coordination.zookeeper_nodes import (
 from trident.coordination.zookeeper_records import read_payloads
 from trident.errors import LogError
 from trident.retention import Retention
-from trident.state.backing_map import LaterWrite
+from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class ZooKeeperSegments:
         """Begin the next segment with `state`."""
         self.begin(state, self._segment)
 
-    def append(self, payloads: Sequence[bytes], _committed: Committed, _beside: Sequence[LaterWrite] = ()) -> None:
+    def append(self, payloads: Sequence[bytes], _committed: CommittedUpTo, _beside: Sequence[LaterWrite] = ()) -> None:
         """Append records; when this returns they are durable."""
         created = self._of(self._segment, payloads, self._number)
         self._write(created)

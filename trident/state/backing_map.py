@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trident.errors import UnsupportedOperation
 from trident.roles import Role, adapted
 
 if TYPE_CHECKING:
     from trident.state.columns.number_columns import NumberColumns
-    from trident.state.kinds import Key
+    from trident.state.kinds import Key, LaterWrite
     from trident.state.txid import Sentinel, Txid
 
 
@@ -37,25 +37,6 @@ class MapFacts:
     gives_copies: bool = False
     shares_keys: bool = False
     keeps_columns: bool = False
-
-
-class LaterWrite(Protocol):
-    """The write of a commit that is made in the transaction of its batch's record, on the connection of the log."""
-
-    def write(self, connection: Any) -> bool:
-        """Write; False: the store has another sentinel, and nothing was written. A `TridentError` is the store's refusal."""
-
-    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
-        """Return the same as common table expressions, of which `fence` has a row if it is written, and their arguments.
-
-        None: it is more than one statement.
-        """
-
-    def written(self) -> None:
-        """The transaction was committed."""
-
-    def refused(self) -> Exception:
-        """Return what is wrong, after `write` has returned False and its transaction has ended."""
 
 
 class BackingMap(Role, ABC):

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from trident.errors import UnsupportedOperation
 from trident.redaction import Redacted
 from trident.roles import Role, adapted, facts_of
-from trident.state.kinds import Key, StateType, kind_of, state_type
+from trident.state.kinds import Key, LaterWrite, StateType, kind_of, state_type
 
 if TYPE_CHECKING:
     from trident.servers.log_addresses import Database
-    from trident.state.backing_map import LaterWrite
+    from trident.state.kinds import LaterWrite
     from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
 

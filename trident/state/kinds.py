@@ -1,9 +1,10 @@
-"""The type of keys, and the kinds of states: how a state undoes what a failed attempt wrote."""
+"""The type of keys, the kinds of states (how one undoes what a failed attempt wrote), and a write that a log takes along."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from trident.errors import ConfigError
 
@@ -43,3 +44,22 @@ def kind_of(*declaring: Any) -> StateType | None:
     if len(kinds) > 1:
         raise ConfigError(f"two kinds are declared, {' and '.join(repr(kind.value) for kind in kinds)}; declare one")
     return next(iter(kinds), None)
+
+
+class LaterWrite(Protocol):
+    """The write of a commit that is made in the transaction of its batch's record, on the connection of the log."""
+
+    def write(self, connection: Any) -> bool:
+        """Write; False: the store has another sentinel, and nothing was written. A `TridentError` is the store's refusal."""
+
+    def clause(self) -> tuple[bytes, Mapping[str, Any]] | None:
+        """Return the same as common table expressions, of which `fence` has a row if it is written, and their arguments.
+
+        None: it is more than one statement.
+        """
+
+    def written(self) -> None:
+        """The transaction was committed."""
+
+    def refused(self) -> Exception:
+        """Return what is wrong, after `write` has returned False and its transaction has ended."""

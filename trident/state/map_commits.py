@@ -18,10 +18,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
-from trident.state.backing_map import LaterWrite, backing_map
+from trident.state.backing_map import backing_map
 from trident.state.encoding.equal_keys import OneForm, typed_keys
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
+from trident.state.kinds import LaterWrite
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Txid

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from trident.errors import BackendError, CommitOrderError, FencedError, StateError, TridentError
-from trident.state.backing_map import BackingMap, LaterWrite, MapFacts
+from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
+from trident.state.kinds import LaterWrite
 from trident.state.txid import Sentinel, Txid
 from trident.storekit.record_fence import RecordFence, Register, refuse_read_only
 from trident.storekit.sentinel_records import FieldsCodec, SentinelRecord

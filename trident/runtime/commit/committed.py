@@ -19,11 +19,11 @@ import pyarrow as pa
 from trident.errors import KeyConflictError, StateError
 from trident.runtime.engine.task_output import Figures
 from trident.runtime.steps.failures import Failure, StepFailed, shown
-from trident.state.backing_map import LaterWrite
 from trident.state.encoding.codec import decode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.interfaces import State
 from trident.state.key_counts import NO_KEYS, KeyCounts
+from trident.state.kinds import LaterWrite
 
 
 @dataclass

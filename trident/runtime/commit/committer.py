@@ -38,8 +38,8 @@ from trident.runtime.steps.rows import Emitted, StepRun, columns_of
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
-from trident.state.backing_map import LaterWrite
 from trident.state.key_counts import counting_keys
+from trident.state.kinds import LaterWrite
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 

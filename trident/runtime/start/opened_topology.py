@@ -39,8 +39,8 @@ from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
 from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
-from trident.state.backing_map import LaterWrite
 from trident.state.interfaces import State
+from trident.state.kinds import LaterWrite
 
 _MOST_THREADS = 16  # of one state's commit
 
@@ -173,23 +173,9 @@ def open_topology(
         idents = list if threads is None else threads.idents
         publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
         opened = OpenedTopology(
-            plan,
-            config,
-            log,
-            states,
-            spouts,
-            runner,
-            committer,
-            closers,
-            lasting,
-            meaning,
-            letters,
-            idents,
-            placements,
-            publishing,
-            apart,
-            carrier,
-        )
+            plan, config, log, states, spouts, runner, committer, closers, lasting, meaning, letters, idents, placements,
+            publishing, apart, carrier,
+        )  # fmt: skip
         opened.publish_recorded()
         return opened
     except BaseException:
