@@ -241,10 +241,9 @@ class PostgresRecords:
 
     def carry(self, timeout_s: float) -> None:
         """From now on also make writes of states, each of which may take so long."""
-        with self._lock:
-            self._answer_s = max(self._answer_s, timeout_s)
-            self._limit_s = self._answer_s + 1
-            self.close()  # the next session has the new limits
+        self._answer_s = max(self._answer_s, timeout_s)
+        self._limit_s = self._answer_s + 1
+        self._run(self._greet)  # in the same session, because that holds the lock
 
     def stop(self) -> None:
         self.patience.stop()
@@ -310,10 +309,14 @@ class PostgresRecords:
             )  # fmt: skip
         except self._psycopg.ProgrammingError as error:
             raise ConfigError(f"log_dir={str(self._address)!r}: libpq cannot read it: {error}") from None
-        connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
+        self._greet(connection)
         if self._key is not None:
             connection.execute(_HOLD, {"key": self._key})
         return connection
+
+    def _greet(self, connection: PostgresConnection) -> None:
+        connection.limit_s = self._limit_s
+        connection.execute(_GREETING, {"ms": str(round(1000 * self._answer_s))})
 
     def _create(self) -> None:
         with self._lock:
