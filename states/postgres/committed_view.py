@@ -57,7 +57,7 @@ class CommittedView:
 
     def put(self, connection: PostgresConnection) -> None:
         """Make the view what it has to be; a refusal is a warning, because the state can do without it."""
-        if self._columns.kind not in _RULES:
+        if self._columns.kind not in _RULES or self._columns.is_struct:  # whose value before is not in columns
             return
         try:
             with connection.transaction():
@@ -96,7 +96,7 @@ class CommittedView:
         query = SQL(rule).format(
             keys=SQL(", ").join(keys),
             own_keys=SQL(", ").join(SQL("own.{}").format(key) for key in keys),
-            value=Identifier(self._columns.value.name),
+            value=Identifier(self._columns.values[0].name),
             table=Identifier(*self._table),
             state=Literal(self._state),
             topology=Literal(self._topology),
