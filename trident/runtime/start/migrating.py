@@ -18,7 +18,7 @@ from trident.planner.meaning import Meaning, meaning_of
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
-from trident.runtime.start.moving import Moved, Place, Progress, Side
+from trident.runtime.start.moving import Moved, StatePlace, Progress, Side
 from trident.state.txid import RETRY_BITS, Txid
 from trident.state.winners import FORMER
 
@@ -57,7 +57,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
         return _migrate(log, name, place, progress)
 
 
-def _migrate(log: TransactionLog, name: str, place: Place, progress: Progress) -> Moved:
+def _migrate(log: TransactionLog, name: str, place: StatePlace, progress: Progress) -> Moved:
     state, rows, attempt, written = log.state, 0, log.epoch << RETRY_BITS, 0
     winners = state.winners_of(name)
     for keys in place.pages() if winners.types else ():

@@ -109,7 +109,7 @@ class Side:
             meaning_of(graph).states[name],
         )
 
-    def open(self, partitions: int, read_only: bool) -> Place:
+    def open(self, partitions: int, read_only: bool) -> StatePlace:
         """Open the state with a number of partitions."""
         states = []
         for partition in range(partitions):
@@ -118,10 +118,10 @@ class Side:
         keeps_others = (WindowNode, JoinWithinNode)  # tuples, under keys that no aggregate writes
         own = [node for node in self.plan.commits if isinstance(node, PersistNode) and node.state == self.name]
         node = self.plan.states[self.name]
-        return Place(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
+        return StatePlace(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
 
 
-class Place:
+class StatePlace:
     """The opened partitions of a state.
 
     Raises
@@ -165,7 +165,7 @@ class Place:
             found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
         return found
 
-    def named_in(self, other: Place, rows: dict[Key, Any]) -> dict[Key, Any]:
+    def named_in(self, other: StatePlace, rows: dict[Key, Any]) -> dict[Key, Any]:
         """Return rows under their keys in the other place: a single value may have another one there."""
         total = other._total
         return rows if total is None else {total if key == self._total else key: row for key, row in rows.items()}
@@ -231,7 +231,7 @@ class _Move:
         expected = [log.expected(self._name, partition) for partition in range(len(found))]
         return log.layouts[self._name][0] == len(found) and None not in expected and list(found) == expected
 
-    def _open_source(self) -> Place:
+    def _open_source(self) -> StatePlace:
         """Open the source, which must be what the log expects."""
         log = self._log.state
         source = self._sides[0].open(log.layouts[self._name][0], read_only=True)
@@ -271,7 +271,7 @@ class _Move:
 
     # ---- rows ------------------------------------------------------------------------------------------------------------
 
-    def _over_rows(self, what: str, source: Place, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
+    def _over_rows(self, what: str, source: StatePlace, total: int, do: Callable[[dict[Key, Any]], None]) -> int:
         done = 0
         for keys in source.pages():
             rows = source.stored(keys)
@@ -295,7 +295,7 @@ class _Move:
             self._laid[partition] = before._replace(attempt=self._attempt)
             self._written += len(some)
 
-    def _verify(self, source: Place, total: int) -> None:
+    def _verify(self, source: StatePlace, total: int) -> None:
         """Read both places again, the target through readers of its own, and compare each row."""
         target = self._sides[1].open(len(self._laid), read_only=True)
 
