@@ -18,7 +18,7 @@ from trident.planner.meaning import Meaning, meaning_of
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
-from trident.runtime.start.moving import Moved, StatePlace, Progress, Side
+from trident.runtime.start.moving import Moved, Progress, Side, StatePlace
 from trident.state.txid import RETRY_BITS, Txid
 from trident.state.winners import FORMER
 
