@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type
 from trident.errors import CorruptValueError
-from trident.fields import Fields, free_name, normal_type, split_commas
 from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
+from trident.storekit.plain_shapes import PlainShape, shape_of
 
 OWN = "trident_"
 """What the names of the framework's own columns and tables begin with."""
@@ -171,21 +171,21 @@ class Columns:
         What the state stores for each key.
     keys, values
         The fields of the key and that of the value, or those of a value that is a struct.
-    is_struct
-        Whether a value is a struct of plain fields: each is a column. The value before is one column, and encoded.
+    shape
+        The fields. Each field of a value that is a struct is a column; the value before is one column, and encoded.
     """
 
     kind: StateType
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
-    is_struct: bool = False
+    shape: PlainShape
 
     @cached_property
     def own(self) -> tuple[Column, ...]:
         """The framework's columns, in the order of the fields of what is stored."""
         made = {name: Column(name, _BIGINT, "bigint") for name in (TXID, ATTEMPT)}
         made[BEFORE] = self.values[0]._replace(name=BEFORE)
-        if self.is_struct:
+        if self.shape.is_struct:
             made[BEFORE] = Column(BEFORE, _FORMS["binary"], _ENCODED)
         return tuple(made[name] for name in _OF_KIND[self.kind])
 
@@ -197,7 +197,7 @@ class Columns:
     @cached_property
     def _value(self) -> tuple[Column, ...]:
         """The columns of a value."""
-        return (*self.values, *((Column(NULL, _FORMS["boolean"], "boolean"),) if self.is_struct else ()))
+        return (*self.values, *((Column(NULL, _FORMS["boolean"], "boolean"),) if self.shape.is_struct else ()))
 
     @cached_property
     def all(self) -> tuple[Column, ...]:
@@ -257,9 +257,9 @@ class Columns:
         loaded = [column.loaded(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
         width = len(self.keys)
         keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
-        if self.is_struct:
+        if self.shape.is_struct:
             last = len(self.own)
-            fields = [*fields[:last], self._structs(fields[last:])]
+            fields = [*fields[:last], self.shape.structs(fields[last:-1], fields[-1])]
         made = _STORED.get(self.kind)
         if made is None:
             return dict(zip(keys, fields[0], strict=True))
@@ -271,18 +271,11 @@ class Columns:
     def given(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
         """Return keys and what is stored for them as an Arrow array for each column of `read`."""
         fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in _STORED else [values]
-        if self.is_struct:
+        if self.shape.is_struct:
             structs = fields.pop()
-            fields += [[None if one is None else one[column.name] for one in structs] for column in self.values]
-            fields.append([one is None for one in structs])
+            fields += [*self.shape.columns(structs), [one is None for one in structs]]
         parts = zip(self.read, [*zip(*keys, strict=True), *fields], strict=True)
         return [column.array(part) for column, part in parts]
-
-    def _structs(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        *parts, nulls = columns
-        names = [column.name for column in self.values]
-        made: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
-        return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def _foreign(self, key: Sequence[Any], column: str) -> CorruptValueError:
         known = ", ".join(f"{one.name} = {value}" for one, value in zip(self.own, (0, -1), strict=False))
@@ -313,37 +306,23 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
         return "layout='binary'"
     if options.serializer != "codec":
         return "it has a serializer"
-    fields = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
-    if conf.value_type is None or not fields:
-        return "its keys and values have no declared type"
-    names = [field for field, _ in fields]
-    value = _column_of(free_name(conf.value_field or "value", names), conf.value_type, False)  # named as by a reader
-    parts = _fields_of(conf.value_type, names)
-    made = [*(_column_of(field, type_, True) for field, type_ in fields), *(parts or [value])]
-    for one in made:
-        if isinstance(one, str):
-            return one
-    columns = cast("tuple[Column, ...]", tuple(made))
-    return Columns(kind, columns[: len(fields)], columns[len(fields) :], is_struct=bool(parts))
+    shape = shape_of(conf, options.snapshot_key, _refusal)
+    if isinstance(shape, str):
+        return shape
+    keys = tuple(_column_of(*field, True) for field in shape.keys)
+    return Columns(kind, keys, tuple(_column_of(*field, False) for field in shape.values), shape)
 
 
-def _fields_of(type_: str, keys: Sequence[str]) -> list[Column | str]:
-    """Return a column for each field of a struct; none if it is no struct, or one of them cannot be a column of its own."""
-    type_ = normal_type(type_)
-    if not type_.startswith("struct<"):
-        return []
-    fields = Fields(split_commas(type_[len("struct<") : -1]))
-    made = [_column_of(name, declared or "", False) for name, declared in zip(fields.names, fields.types, strict=True)]
-    is_plain = all(isinstance(one, Column) for one in made) and not set(fields.names) & set(keys)
-    return made if is_plain else []
+def _refusal(field: str, type_: str, is_key: bool) -> str | None:
+    if _form_of(type_, is_key) is None:
+        return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+    return None if _is_name(field) else f"no column can be called {field!r}"
 
 
-def _column_of(field: str, type_: str, is_key: bool) -> Column | str:
-    declared = normal_type(type_) if type_ else ""
-    form = _form_of(declared, is_key)
-    if form is None:
-        return f"{field!r}, of type {declared or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
-    return Column(field, form, declared, is_key) if _is_name(field) else f"no column can be called {field!r}"
+def _column_of(field: str, type_: str, is_key: bool) -> Column:
+    form = _form_of(type_, is_key)
+    assert form is not None, (field, type_)
+    return Column(field, form, type_, is_key)
 
 
 def packed(form: _Form, array: Any) -> Packed:

@@ -57,7 +57,7 @@ class CommittedView:
 
     def put(self, connection: PostgresConnection) -> None:
         """Make the view what it has to be; a refusal is a warning, because the state can do without it."""
-        if self._columns.kind not in _RULES or self._columns.is_struct:  # whose value before is not in columns
+        if self._columns.kind not in _RULES or self._columns.shape.is_struct:  # whose value before is not in columns
             return
         try:
             with connection.transaction():

@@ -1,4 +1,4 @@
-"""The names of the keys of a Redis state, on one server and in a cluster. Nothing here talks to a server.
+r"""The names of the keys of a Redis state, on one server and in a cluster. Nothing here talks to a server.
 
 One string for each key, P being the prefix::
 
@@ -6,6 +6,11 @@ One string for each key, P being the prefix::
     P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal, sealed, place], and run if it
                          is of a task of Spark's; and, while a commit is under way, "<partition>:calls" -> the number of
                          its writes
+
+One hash for each key that its owner can read (`layout="fields"`, `plain_hashes.py`)::
+
+    P:<text of the key>  hash: <field of the value> -> text, _txid, _attempt, _before
+    P:\sentinels        hash, as P:sentinels; no text of a key has a backslash before a letter but N
 
 One hash H for the whole state::
 
@@ -25,19 +30,21 @@ the field "buckets", the number of buckets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+from states.redis.plain_hashes import PlainHashes
 from trident.errors import ConfigError
-from trident.state.encoding.codec import encode_keys
+from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key
 from trident.storekit import FieldsCodec
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
 
+_PLAIN_SENTINELS = b":\\sentinels"
 _ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
@@ -87,11 +94,16 @@ class RedisLayout:
     recorded_buckets = b""
     """What is recorded with each sentinel, so that no other number of buckets is used; one server records nothing."""
 
-    def __init__(self, stems: Sequence[bytes], hashed: bool, expires: bool) -> None:
-        self.stems, self.hashed, self.buckets = list(stems), hashed, len(stems)
+    def __init__(self, stems: Sequence[bytes], hashed: bool, expires: bool, plain: PlainHashes | None = None) -> None:
+        self.stems, self.hashed, self.buckets, self.plain = list(stems), hashed, len(stems), plain
         self._apart = expires or not hashed
         self._starts = [b"" if hashed else stem + b":" for stem in stems]
-        self.sentinel_keys = [stem + b":sentinels" if self._apart else stem for stem in stems]
+        ends = (b":sentinels", _PLAIN_SENTINELS)
+        end, other = ends if plain is None else reversed(ends)
+        self.sentinel_keys = [stem + end if self._apart else stem for stem in stems]
+        self.other_sentinels = stems[0] + other
+        self._glob = b"[\x01-\x1f]*" if plain is None else b"*"
+        self._named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
         """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
@@ -103,18 +115,24 @@ class RedisLayout:
     def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
         """Group keys for calls of at most `size`, and encode them as the calls are made."""
         for first in range(0, len(keys), size):
-            names = encode_keys(keys[first : first + size], self._starts[0])
+            names = self._named(keys[first : first + size], self._starts[0])
             yield KeyGroup(0, slice(first, first + len(names)), names)
 
     def scan_pattern(self) -> bytes:
         """Return the glob that the names of all keys match."""
-        return escaped(self.stems[0]) + b":[\x01-\x1f]*"
+        return escaped(self.stems[0]) + b":" + self._glob
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
         start = self._starts[0]
-        key = name[len(start) :]
-        return (0, key) if name.startswith(start) and b"" < key[:1] < b" " else None
+        return (0, name[len(start) :]) if name.startswith(start) and self._is_key(name[len(start) :]) else None
+
+    def keys(self, encoded: Sequence[bytes]) -> list[Key]:
+        """Return the keys of encoded ones."""
+        return decode_keys(encoded) if self.plain is None else self.plain.keys(encoded)
+
+    def _is_key(self, encoded: bytes) -> bool:
+        return b"" < encoded[:1] < b" " if self.plain is None else b":" + encoded != _PLAIN_SENTINELS
 
 
 def default_prefix(topology: str, state: str) -> str:
@@ -142,9 +160,11 @@ class ClusterLayout(RedisLayout):
         Their number.
     """
 
-    def __init__(self, prefix: str, buckets: int, hashed: bool, expires: bool) -> None:
+    def __init__(
+        self, prefix: str, buckets: int, hashed: bool, expires: bool, plain: PlainHashes | None = None
+    ) -> None:
         tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
-        super().__init__([f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)], hashed, expires)
+        super().__init__([f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)], hashed, expires, plain)
         self.recorded_buckets = b"%d" % buckets
         self._before_bucket = self.stems[0][: -len(b"0}")]
 
@@ -160,7 +180,7 @@ class ClusterLayout(RedisLayout):
         """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket."""
         stride = size * self.buckets
         for first in range(0, len(keys), stride):
-            encoded = encode_keys(keys[first : first + stride])
+            encoded = self._named(keys[first : first + stride])
             places: dict[int, list[int]] = {}
             for place, key in enumerate(encoded):
                 places.setdefault(crc32(key) % self.buckets, []).append(place)
@@ -174,7 +194,7 @@ class ClusterLayout(RedisLayout):
 
     def scan_pattern(self) -> bytes:
         """Return a glob that the names of all keys match, and few others."""
-        return escaped(self._before_bucket) + b"*}:[\x01-\x1f]*"
+        return escaped(self._before_bucket) + b"*}:" + self._glob
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
@@ -183,4 +203,4 @@ class ClusterLayout(RedisLayout):
         if bucket >= self.buckets or not name.startswith(self._starts[bucket]):
             return None
         key = name[len(self._starts[bucket]) :]
-        return (bucket, key) if b"" < key[:1] < b" " else None
+        return (bucket, key) if self._is_key(key) else None

@@ -13,7 +13,6 @@ from typing import Any
 from states.redis.layout import RedisLayout
 from states.redis.wire import Call, Command, Wire
 from trident.errors import BackendError
-from trident.state.encoding.codec import decode_keys
 from trident.state.interfaces import Key
 
 Names = list[bytes]
@@ -31,7 +30,7 @@ def key_pages(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Sequence[K
         encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
         if encoded:
             seen.update(encoded)
-            yield decode_keys(encoded)
+            yield layout.keys(encoded)
 
 
 def empty(wire: Wire, layout: RedisLayout, what: str) -> None:

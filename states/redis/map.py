@@ -10,6 +10,7 @@ of acknowledged writes moves the sentinel back, breaks its seal or removes it, a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import is_
@@ -21,8 +22,9 @@ from states.redis.fence import RedisFence, fenced
 from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
-from states.redis.wire import Call, Command, Link, Server, Wire
-from trident.errors import StateLossDetected
+from states.redis.plain_hashes import PlainHashes
+from states.redis.wire import Call, Command, Link, Server, Wire, script
+from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
@@ -50,6 +52,38 @@ _HASH_PUT_TTL = fenced("redis.call('HSET', KEYS[2], unpack(ARGV, 4)) redis.call(
 _HASH_DELETE = fenced("redis.call('HDEL', KEYS[2], unpack(ARGV, 3))")
 
 
+# KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
+# as many values: '' of a null, else a text behind a '+'.
+_PLAIN_PUT = fenced(
+    """\
+local count = tonumber(ARGV[4])
+local at = 4 + count
+for i = 2, #KEYS do
+  local pairs, gone = {}, {}
+  for field = 1, count do
+    local value = ARGV[at + field]
+    if value == '' then
+      gone[#gone + 1] = ARGV[4 + field]
+    else
+      pairs[#pairs + 1] = ARGV[4 + field]
+      pairs[#pairs + 1] = string.sub(value, 2)
+    end
+  end
+  at = at + count
+  if #gone > 0 then redis.call('HDEL', KEYS[i], unpack(gone)) end
+  if #pairs > 0 then redis.call('HSET', KEYS[i], unpack(pairs)) end
+  if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[i], ARGV[3]) end
+end"""
+)
+# KEYS: the hashes. ARGV: the fields.
+_PLAIN_GET = script(
+    """\
+local rows = {}
+for i = 1, #KEYS do rows[i] = redis.call('HMGET', KEYS[i], unpack(ARGV)) end
+return rows"""
+)
+
+
 class RedisBackingMap(BackingMap):
     """One partition's view of a map in Redis, with the partition's sentinel. Used by one thread at a time.
 
@@ -65,6 +99,8 @@ class RedisBackingMap(BackingMap):
         Number of the state partition. Partitions share the keys; each has a sentinel of its own.
     serializer
         Of the values; None: they are bytes.
+    plain
+        The forms of keys and values in `layout="fields"`, in place of a serializer.
     """
 
     facts = MapFacts(gives_copies=True, shares_keys=True)  # each read decodes values for this very call
@@ -75,6 +111,7 @@ class RedisBackingMap(BackingMap):
         conf: StateConf | None = None,
         partition: int = 0,
         serializer: Serializer | None = None,
+        plain: PlainHashes | None = None,
     ) -> None:
         conf = StateConf() if conf is None else conf
         prefix = options.hash_key or options.prefix or default_prefix(conf.topology, conf.state)
@@ -82,10 +119,11 @@ class RedisBackingMap(BackingMap):
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
         greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
-        self._layout, servers = place_of(options, prefix, greet)
+        self._layout, servers = place_of(options, prefix, greet, plain)
+        self._is_checked = False
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
-        self._values = None if serializer is None else StoredValues(serializer)
+        self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -153,6 +191,8 @@ class RedisBackingMap(BackingMap):
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the partition's sentinel; in a cluster the copy that is farthest behind."""
+        if not self._is_checked:
+            self._refuse_other_layout()
         return self._fence.read()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
@@ -179,6 +219,18 @@ class RedisBackingMap(BackingMap):
         self._wire.servers.forget()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _refuse_other_layout(self) -> None:
+        layout, found = self._layout, list[Any]()
+        command = (b"EXISTS", layout.other_sentinels)
+        self._wire.run(f"look for {self._what}", [Call(0, lambda: command, found.append, reads=True)])
+        if found[-1]:
+            written, other = ("strings", "fields") if layout.plain else ("fields", "strings")
+            raise ConfigError(
+                f"{self._what} was written with layout={written!r} (there is {layout.other_sentinels.decode()!r}); "
+                f"layout={other!r} would find none of its keys. Give layout={written!r}, or another prefix"
+            )
+        self._is_checked = True
 
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
         """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""
@@ -212,20 +264,27 @@ class RedisBackingMap(BackingMap):
         calls = (Call(bucket, command, partial(written, doing, bucket)) for bucket, command in commands)
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
 
-    def _sized(self, names: list[bytes], values: list[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    def _sized(self, names: list[bytes], values: list[Any]) -> Iterator[tuple[list[bytes], list[Any]]]:
         """Split a group with too many bytes for one call."""
         most = self._options.max_keys_per_call
-        for some in by_size(range(len(names)), map(len, values), most, self._options.max_bytes_per_call):
+        size: Callable[[Any], int] = len if self._layout.plain is None else _size_of_hash
+        for some in by_size(range(len(names)), map(size, values), most, self._options.max_bytes_per_call):
             yield names[some[0] : some[-1] + 1], values[some[0] : some[-1] + 1]
 
     def _get(self, group: KeyGroup) -> Command:
         if self._layout.hashed:
             return (b"HMGET", self._layout.stems[group.bucket], *group.names)
+        if self._layout.plain is not None:
+            return (b"EVALSHA", _PLAIN_GET, len(group.names), *group.names, *self._layout.plain.fields)
         return (b"MGET", *group.names)
 
-    def _put(self, bucket: int, names: list[bytes], values: Sequence[bytes]) -> Command:
+    def _put(self, bucket: int, names: list[bytes], values: Sequence[Any]) -> Command:
         ttl = self._options.ttl_s
         seconds = [] if ttl is None else [b"%d" % ttl]
+        if self._layout.plain is not None:
+            fields = [name.encode() for name in self._layout.plain.fields]
+            given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
+            return self._fence.command(_PLAIN_PUT, bucket, names, given)
         if not self._layout.hashed:
             return self._fence.command(PUT if ttl is None else _PUT_TTL, bucket, names, [*seconds, *values])
         pairs = [b""] * (2 * len(names))
@@ -239,6 +298,10 @@ class RedisBackingMap(BackingMap):
         return self._fence.command(_DELETE, group.bucket, group.names)
 
 
+def _size_of_hash(texts: Sequence[bytes]) -> int:
+    return sum(map(len, texts))
+
+
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
 
@@ -246,11 +309,13 @@ def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
 # Where a state is: on one server, or on the nodes of a cluster.
 
 
-def place_of(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) -> tuple[RedisLayout, Server]:
+def place_of(
+    options: RedisOptions, prefix: str, greet: Callable[[Link], None], plain: PlainHashes | None = None
+) -> tuple[RedisLayout, Server]:
     """Return the names of the keys, and their servers. Nothing is connected yet."""
     hashed, expires = options.hash_key is not None, options.ttl_s is not None
     if options.clustered:
-        layout = ClusterLayout(prefix, options.buckets, hashed, expires)
+        layout = ClusterLayout(prefix, options.buckets, hashed, expires, plain)
         return layout, Cluster(options, layout.stems, greet)
     one = Link.to(options.arguments(), greet)
-    return RedisLayout([prefix.encode()], hashed, expires), Server(one)
+    return RedisLayout([prefix.encode()], hashed, expires, plain), Server(one)

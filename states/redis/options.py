@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from trident.errors import ConfigError
 from trident.servers.redis_server import RedisServer
@@ -26,6 +26,9 @@ class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
         True: the server is a node of a Redis cluster, as with `redis+cluster://`.
     cluster_buckets
         The number of hash tags, and so slots, over which a cluster spreads the keys of a state. It cannot change later.
+    layout
+        `"strings"`: a string for each key, in the encoding of the serializer. `"fields"`: a hash for each key, whose name and
+        fields its owner can read, if the key and the value have declared types with a plain form.
     hash_key
         The Redis hash that holds all keys of the state, as fields; None: one Redis string for each key. With `ttl_s` the
         whole hash expires.
@@ -49,6 +52,7 @@ class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
 
     cluster: bool = False
     cluster_buckets: int = whole(64, 1)
+    layout: Literal["strings", "fields"] = "strings"
     hash_key: str | None = None
     prefix: str | None = None
     allow_eviction: bool = False
@@ -80,6 +84,12 @@ class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
             value = getattr(self, name)
             if value is not None and (not value or any(char < " " for char in value)):
                 raise self.refused(name, "give a text without control characters")
+        if self.layout not in ("strings", "fields"):
+            raise self.refused("layout", "it is 'strings' or 'fields'")
+        if self.layout == "fields" and self.hash_key is not None:
+            raise self.refused("layout", "each key has a hash of its own; leave hash_key out")
+        if self.layout == "fields" and self.prefix is not None and ":" in self.prefix:
+            raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")
         if self.prefix is not None and self.hash_key is not None:
             raise ConfigError(
                 f"prefix={self.prefix!r} and hash_key={self.hash_key!r}: a hash needs no prefix; give one"

@@ -1,4 +1,4 @@
-"""A state in Redis: one string for each key, or one hash for the whole state; on one server or on a cluster.
+"""A state in Redis: a string or a hash for each key, or one hash for the whole state; on one server or on a cluster.
 
 What is stored under which name is in `states/redis/layout.py`. A value is what the serializer makes of an `OpaqueValue`, a
 `TransactionalValue` or the bare value. Keys do not move when the number of partitions changes. `states/redis/map.py`
@@ -7,10 +7,13 @@ commits. A state is exact as long as Redis keeps what it acknowledged; if it doe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from states.redis.map import RedisBackingMap
 from states.redis.options import RedisOptions
+from states.redis.plain_hashes import PlainHashes, hashes_of
 from trident.state.encoding.serializers import serializer_for
-from trident.state.interfaces import StateConf
+from trident.state.interfaces import StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState
 
 
@@ -18,8 +21,25 @@ class _RedisMapFactory(StoreMapFactory):
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> RedisBackingMap:
         """Open a partition that serializes by itself, while Redis works on the values before."""
         assert isinstance(self.options, RedisOptions)
+        hashes = hashes_of(conf, self.kind, self.options)
+        if isinstance(hashes, PlainHashes):
+            return RedisBackingMap(self.options, conf, partition_index, plain=hashes)
         serializer = serializer_for(self.options.serializer, self.kind)
         return RedisBackingMap(self.options, conf, partition_index, serializer)
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Those of a store of bytes, and how a state is stored if it was asked to be readable."""
+        assert isinstance(self.options, RedisOptions)
+        return replace(super().facts, layout=self._layout if self.options.layout == "fields" else None)
+
+    def _layout(self, conf: StateConf) -> str:
+        assert isinstance(self.options, RedisOptions)
+        hashes = hashes_of(conf, self.kind, self.options)
+        if isinstance(hashes, str):
+            return f"encoded strings: {hashes}"
+        keys = ":".join(name for name, _ in hashes.shape.keys)
+        return f"hashes {self.options.prefix or conf.prefix}:<{keys}> with the fields {', '.join(hashes.fields)}"
 
 
 class RedisState(StoreState[str | RedisOptions]):

@@ -40,6 +40,12 @@ def _redis(port: int, work: Path, cache: int) -> StateSpec:
     return RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache)
 
 
+def _redis_fields(port: int, work: Path, cache: int) -> StateSpec:
+    from states.redis import RedisState
+
+    return RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache, layout="fields")
+
+
 def _memcached(port: int, work: Path, cache: int) -> StateSpec:
     from states.memcached import MemcachedState
 
@@ -75,6 +81,7 @@ def _memcached_of_2_gb(work: Path) -> Server:
 
 
 MEASURED = {
+    "redis-fields": MeasuredStore(_redis_fields, start_redis, raw_redis),
     "redis": MeasuredStore(_redis, start_redis, raw_redis),
     "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
     "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),

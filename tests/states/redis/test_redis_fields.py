@@ -1,0 +1,237 @@
+"""`layout="fields"`: what a plain client reads, names that no two keys share, and what is no state of ours."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts import FixedBatchSpout
+from states.redis import RedisState
+from states.redis.options import RedisOptions
+from states.redis.plain_hashes import PlainHashes, hashes_of
+from tests.harness.servers import Server
+from trident import TridentTopology, open_state
+from trident.errors import ConfigError, CorruptValueError
+from trident.operations import Avg, Count, Sum
+from trident.state.interfaces import StateConf
+from trident.state.kinds import StateType
+from trident.state.values import OpaqueValue, TransactionalValue
+from trident.testing.backend.fenced_map_contract import FencedMapContract
+from trident.testing.backend.map_state_contract import MapStateContract
+from trident.testing.backend.simulated_log import Log
+
+OPTIONS = RedisOptions(url="redis://localhost", layout="fields")
+ZERO = dt.datetime(1, 1, 2)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "string": st.text(st.characters(exclude_categories=()) | st.sampled_from(":\\N"), max_size=6),
+    "boolean": st.booleans(),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "double": st.floats(allow_subnormal=True),
+    "decimal(20,4)": st.decimals(-(10**9), 10**9, allow_nan=False, places=4),
+    "date": st.dates(),
+    "timestamp": st.datetimes(min_value=ZERO, timezones=st.just(dt.UTC)).map(lambda one: one.replace(fold=0)),
+    "timestamp_ntz": st.datetimes().map(lambda one: one.replace(fold=0)),
+    "binary": st.binary(max_size=4),
+}
+
+
+def hashes(keys: tuple[str, ...], value: str, kind: StateType = StateType.OPAQUE) -> PlainHashes:
+    fields = tuple((f"k{at}", type_) for at, type_ in enumerate(keys))
+    found = hashes_of(StateConf("t", "s", fields, value, value_field="v"), kind, OPTIONS)
+    assert isinstance(found, PlainHashes), found
+    return found
+
+
+@given(types=st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=3), data=st.data())
+def test_no_two_keys_have_one_name_and_each_is_read_back(types: list[str], data: st.DataObject) -> None:
+    form = hashes(tuple(types), "bigint")
+    keys = data.draw(st.lists(st.tuples(*(st.none() | VALUES[type_] for type_ in types)), min_size=1, max_size=4))
+    names = form.names(keys)
+    read = form.keys(names)
+    assert form.names(read) == names
+    distinct = {repr(form.keys([name])) for name in names}
+    assert len(distinct) == len(set(names))
+    for key, back in zip(keys, read, strict=True):
+        assert all(one == other or (one != one and other != other) for one, other in zip(key, back, strict=True)), (
+            key,
+            back,
+        )
+    assert not any(b":" + name == b":\\sentinels" for name in names)
+
+
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL])
+@given(data=st.data())
+def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
+    type_ = data.draw(st.sampled_from([*VALUES, "array<bigint>", "struct<a:bigint,b:date>"]))
+    one = {
+        **VALUES,
+        "array<bigint>": st.lists(st.none() | st.integers(-9, 9), max_size=2),
+        "struct<a:bigint,b:date>": st.tuples(st.none() | st.integers(0, 9), st.none() | st.dates()).map(
+            lambda one: {"a": one[0], "b": one[1]}
+        ),
+    }[type_]
+    values = data.draw(st.lists(st.none() | one, min_size=1, max_size=3))
+    form = hashes(("string",), type_, kind)
+    made: dict[StateType, list[Any]] = {
+        StateType.OPAQUE: [OpaqueValue(3, 7, before, now) for before, now in zip(values[::-1], values, strict=True)],
+        StateType.TRANSACTIONAL: [TransactionalValue(3, now) for now in values],
+        StateType.NON_TRANSACTIONAL: values,
+    }
+    stored = made[kind]
+    keys = [(str(at),) for at in range(len(values))]
+    rows = [[None if text == b"" else text[1:] for text in row] for row in form.encode(keys, stored)]
+    assert repr(form.decode(keys, rows)) == repr(stored)
+
+
+@pytest.mark.server
+def test_a_plain_client_reads_the_word_count(redis_server: Server, tmp_path: Path) -> None:
+    url = f"redis://{redis_server.address}"
+    topology = TridentTopology("plain")
+    rows = [("the", 2), ("cow", 3), ("the", 6), (None, 1)]
+    words = topology.new_stream("words", FixedBatchSpout("word: string, n: bigint", 2, *rows))
+    counts = words.group_by("word").persistent_aggregate(
+        RedisState.opaque(url, prefix="words", layout="fields"), Count(), "count"
+    )
+    sales = words.group_by("word").persistent_aggregate(
+        RedisState.opaque(url, prefix="sales", layout="fields"), {"sum": Sum("n"), "mean": Avg("n")}, "sales"
+    )
+    assert "stored as hashes words:<word> with the fields count, _txid, _attempt, _before" in topology.explain()
+    with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+    with redis.Redis(port=redis_server.port, decode_responses=True) as client:
+        assert client.hget("words:the", "count") == "2"
+        assert client.hgetall("words:the") == {"count": "2", "_txid": "2", "_attempt": "1048576", "_before": "1"}
+        assert client.hget("words:\\N", "count") == "1"
+        assert client.hmget("sales:the", "sum", "mean") == ["8", "4.0"]
+    with open_state(topology, counts, log_dir=str(tmp_path / "log")) as reader:
+        assert reader.multi_get(["the", "cow", None, "moon"]) == [2, 1, 1, None]
+        assert sorted(map(repr, reader.get_tuples())) == ["('cow', 1)", "('the', 2)", "(None, 1)"]
+    with open_state(topology, sales, log_dir=str(tmp_path / "log")) as reader:
+        assert reader.multi_get(["the"])[0]["mean"] == 4.0
+
+
+CONF = StateConf("plain", "fields", (("word", "string"),), "bigint", value_field="count")
+
+
+@pytest.fixture
+def client(redis_server: Server) -> Iterator[redis.Redis]:
+    with redis.Redis(port=redis_server.port, decode_responses=True) as made:
+        made.flushall()
+        yield made
+
+
+def opened(server: Server, conf: StateConf = CONF, **options: Any) -> Any:
+    given_: Mapping[str, Any] = {"layout": "fields", **options}
+    return RedisState.opaque(f"redis://{server.address}", **given_).factory.make_state(conf, 0, 1)
+
+
+@pytest.mark.server
+def test_a_null_leaves_no_field_of_the_value_before(redis_server: Server, client: redis.Redis) -> None:
+    state, log = opened(redis_server), Log()
+    for value in (3, None):
+        txid = log.next()
+        state.begin_commit(txid)
+        state.multi_put([("the",)], [value])
+        state.commit(txid)
+        log.record()
+    assert client.hgetall("plain/fields:the") == {"_txid": "2", "_attempt": "1048576", "_before": "3"}
+    assert state.multi_get([("the",)]) == [None]
+
+
+@pytest.mark.server
+def test_what_another_program_wrote_is_named(redis_server: Server, client: redis.Redis) -> None:
+    state = opened(redis_server)
+    client.hset("plain/fields:new", mapping={"count": "5"})
+    with pytest.raises(CorruptValueError, match=r"its hash has no _txid, so another program wrote it.*set _txid to 0"):
+        state.multi_get([("new",)])
+    client.hset("plain/fields:new", mapping={"_txid": "0", "_attempt": "-1"})
+    assert state.multi_get([("new",)]) == [5]
+    client.hset("plain/fields:new", "count", "many")
+    with pytest.raises(CorruptValueError, match="another program wrote its hash: invalid literal"):
+        state.multi_get([("old",), ("new",)])
+    client.delete("plain/fields:new")
+    client.set("plain/fields:new", "text")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        state.multi_get([("new",)])
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("written", "read"), [("fields", "strings"), ("strings", "fields")])
+def test_a_state_in_another_layout_is_refused(
+    redis_server: Server, client: redis.Redis, written: str, read: str
+) -> None:
+    state, txid = opened(redis_server, layout=written), Log().next()
+    state.begin_commit(txid)
+    state.multi_put([("the",)], [1])
+    state.commit(txid)
+    with pytest.raises(ConfigError, match=f"was written with layout='{written}'"):
+        opened(redis_server, layout=read).read_sentinel()
+
+
+def test_what_has_no_plain_form_is_in_strings_and_explain_says_why() -> None:
+    cases: list[tuple[str | None, dict[str, Any], str]] = [
+        ("map<string,int>", {}, "'v', of type map<string,int>, has no plain form there"),
+        (None, {}, "its keys and values have no declared type"),
+        ("bigint", {"serializer": "json"}, "it has a serializer"),
+    ]
+    for value, options, told in cases:
+        found = hashes_of(
+            StateConf("t", "s", (("k", "string"),), value, value_field="v"),
+            StateType.OPAQUE,
+            replace(OPTIONS, **options),
+        )
+        assert found == told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"layout": "rows"}, "it is 'strings' or 'fields'"),
+        ({"layout": "fields", "hash_key": "h"}, "each key has a hash of its own"),
+        ({"layout": "fields", "prefix": "a:b"}, "a ':' ends the prefix"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        RedisState.opaque("redis://localhost", **options)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """Opens each state as one of declared fields."""
+
+    url: str
+    value: str
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
+        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
+        return RedisState.opaque(self.url, layout="fields").factory.make_state(
+            declared, partition_index, num_partitions
+        )
+
+
+@pytest.fixture
+def declared(request: pytest.FixtureRequest, redis_server: Server) -> None:
+    request.instance.factory = _Declared(f"redis://{redis_server.address}", request.instance.value)
+
+
+@pytest.mark.server
+@pytest.mark.usefixtures("declared")
+class TestFencedMap(FencedMapContract):
+    value = "bigint"
+    test_the_sentinel_is_no_key = None  # type: ignore[assignment]  # its keys are of several types
+
+
+@pytest.mark.server
+@pytest.mark.usefixtures("declared")
+class TestMapState(MapStateContract):
+    value = "array<bigint>"
+    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]

@@ -1,0 +1,62 @@
+"""States that a store keeps as their owner would: key fields and values under their own names, each in a form of its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from trident.fields import Fields, free_name, normal_type, split_commas
+from trident.state.interfaces import StateConf
+
+Field = tuple[str, str]
+"""A name, and a DDL type in its normal spelling."""
+
+Refusal = Callable[[str, str, bool], str | None]
+"""Says why a field, by its name and type, and whether it is of the key, has no plain form; None: it has one."""
+
+
+class PlainShape(NamedTuple):
+    """The fields of one state.
+
+    Attributes
+    ----------
+    keys
+        The fields of the key.
+    values
+        The value under the name of its field; or, if `is_struct`, the fields of a value that is a struct.
+    """
+
+    keys: tuple[Field, ...]
+    values: tuple[Field, ...]
+    is_struct: bool
+
+    def structs(self, columns: Sequence[Sequence[Any]], nulls: Sequence[Any]) -> list[Any]:
+        """Return values that are structs, of a column for each field; `nulls` is true where a value is null itself."""
+        names = [name for name, _ in self.values]
+        made: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
+
+    def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
+        """Return a column for each field of values that are structs."""
+        return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+
+
+def shape_of(conf: StateConf, snapshot_key: Any, refusal: Refusal) -> PlainShape | str:
+    """Return the fields of a state; if one has no plain form, why."""
+    keys = conf.key_fields or ((("key", "string"),) if isinstance(snapshot_key, str) else ())
+    if conf.value_type is None or not keys:
+        return "its keys and values have no declared type"
+    names, value = [name for name, _ in keys], normal_type(conf.value_type)
+    parts = _fields_of(value)
+    is_struct = bool(parts) and not any(refusal(*part, False) or part[0] in names for part in parts)
+    values = parts if is_struct else ((free_name(conf.value_field or "value", names), value),)  # named as by a reader
+    typed = tuple((name, normal_type(type_) if type_ else "") for name, type_ in keys)
+    reasons = [*(refusal(*key, True) for key in typed), *(refusal(*one, False) for one in values)]
+    return next(filter(None, reasons), PlainShape(typed, values, is_struct))
+
+
+def _fields_of(type_: str) -> tuple[Field, ...]:
+    if not type_.startswith("struct<"):
+        return ()
+    fields = Fields(split_commas(type_[len("struct<") : -1]))
+    return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))
