@@ -68,7 +68,7 @@ def _batch_ms(url: str, log: str, size: int, batches: int) -> float:
     stream = topology.new_stream("words", FixedBatchSpout("word: string", size, *(words * batches)))
     stream.group_by("word").persistent_aggregate(PostgresState.opaque(url), Count(), "count")
     config = {"engine": "in_process", "log_dir": f"{log}{name}", "poll_interval_ms": 1, "max_spout_pending": 1}
-    with topology.start(**config) as running:
+    with topology.start(config) as running:
         running.process_all_available()
         assert running.txid == batches
         return 1000 * running.seconds / batches

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
@@ -31,6 +31,7 @@ from trident.state import (
     SnapshottableMap,
     Txid,
 )
+from trident.state.kinds import LaterWrite
 from trident.state.winners import EVERYTHING_WON
 from trident.state.wrappers.forwarding import MapWrapper
 
@@ -279,7 +280,7 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
             return super()._ask(query, given)
 
         def _write_all(self, given: Any, beside: Any, connection: Any) -> bool:
-            return super()._write_all(given, [*beside, _LastWrite(Stored)], connection)
+            return super()._write_all(given, [*beside, cast(LaterWrite, _LastWrite(Stored))], connection)
 
     class InObjects(ObjectRecords):
         head_bytes = 100

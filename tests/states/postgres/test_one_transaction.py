@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -92,6 +92,7 @@ def test_answers_that_are_lost_at_every_batch_lose_and_double_nothing(
     home: Home, proxy: Proxy, states: int, layout: str
 ) -> None:
     counts, cut = Counts(home, proxy.port, states, layout=layout), list[str]()
+    points: Iterator[Literal["reply", "half request", "held request"]]
     points = itertools.cycle(("reply", "half request", "held request"))
 
     def observe(step: str, _attempt: TransactionAttempt) -> None:
@@ -228,7 +229,7 @@ HERE = "postgresql://trident@db/shop"
 LOG = f"{HERE}?topology=words"
 
 
-def topology_of(*specs: Any, sees: str = "batch_before") -> Any:
+def topology_of(*specs: Any, sees: Literal["batch_before", "this_batch"] = "batch_before") -> Any:
     topology = TridentTopology("words")
     stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, ("the",)))
     for number, spec in enumerate(specs):
