@@ -84,13 +84,16 @@ class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
             value = getattr(self, name)
             if value is not None and (not value or any(char < " " for char in value)):
                 raise self.refused(name, "give a text without control characters")
+        self._check_layout()
+        if self.prefix is not None and self.hash_key is not None:
+            raise ConfigError(
+                f"prefix={self.prefix!r} and hash_key={self.hash_key!r}: a hash needs no prefix; give one"
+            )
+
+    def _check_layout(self) -> None:
         if self.layout not in ("strings", "fields"):
             raise self.refused("layout", "it is 'strings' or 'fields'")
         if self.layout == "fields" and self.hash_key is not None:
             raise self.refused("layout", "each key has a hash of its own; leave hash_key out")
         if self.layout == "fields" and self.prefix is not None and ":" in self.prefix:
             raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")
-        if self.prefix is not None and self.hash_key is not None:
-            raise ConfigError(
-                f"prefix={self.prefix!r} and hash_key={self.hash_key!r}: a hash needs no prefix; give one"
-            )

@@ -178,34 +178,35 @@ class PlainHashes:
         return [*columns, list(nulls)]
 
     def _stored(self, keys: Sequence[Key], rows: Sequence[Sequence[bytes | None]]) -> list[Any]:
-        columns, own, width = list(zip(*rows, strict=True)), _OWN[self.kind], len(self.shape.values)
+        columns, own = list(zip(*rows, strict=True)), _OWN[self.kind]
         for name, column in zip(own[:2], columns[-len(own) :] if own else (), strict=False):
             if None in column:
                 raise self._foreign(keys[column.index(None)], name)
         try:
-            values: Sequence[Any] = [
-                _values(of_text, column)
-                for (_, of_text), column in zip(self._value_forms, columns[:width], strict=True)
-            ]
-            if self.shape.is_struct:
-                values = self.shape.structs(values, [one == b"true" for one in columns[width]])
-            else:
-                values = values[0]
-            if not own:
-                return list(values)
-            numbers = [list(map(int, filter(None, column))) for column in columns[-len(own) :][:2]]
-            if len(own) == 1:
-                return list(map(TransactionalValue, numbers[0], values))
-            befores = (
-                decode_found(columns[-1], None)
-                if self.shape.is_struct
-                else _values(self._value_forms[0][1], columns[-1])
-            )
-            return list(map(OpaqueValue, *numbers, befores, values))
+            return self._loaded(columns)
         except _UNREADABLE as error:
             if len(keys) > 1:  # one after the other, to name the key
                 return [self._stored([key], [row])[0] for key, row in zip(keys, rows, strict=True)]
             raise CorruptValueError(f"read key {keys[0]!r}: another program wrote its hash: {error}") from error
+
+    def _loaded(self, columns: Sequence[Sequence[bytes | None]]) -> list[Any]:
+        own, width = len(_OWN[self.kind]), len(self.shape.values)
+        parts = zip(self._value_forms, columns[:width], strict=True)
+        values: Sequence[Any] = [_values(of_text, column) for (_, of_text), column in parts]
+        if self.shape.is_struct:
+            values = self.shape.structs(values, [one == b"true" for one in columns[width]])
+        else:
+            (values,) = values
+        if not own:
+            return list(values)
+        numbers = [list(map(int, filter(None, column))) for column in columns[-own:][:2]]
+        if own == 1:
+            return list(map(TransactionalValue, numbers[0], values))
+        befores = columns[-1]
+        is_coded, of_text = self.shape.is_struct, self._value_forms[0][1]
+        return list(
+            map(OpaqueValue, *numbers, decode_found(befores, None) if is_coded else _values(of_text, befores), values)
+        )
 
     def _foreign(self, key: Key, field: str) -> CorruptValueError:
         known = " and ".join(f"{name} to {number}" for name, number in zip(_OWN[self.kind], (0, -1), strict=False))

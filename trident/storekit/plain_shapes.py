@@ -46,13 +46,19 @@ def shape_of(conf: StateConf, snapshot_key: Any, refusal: Refusal) -> PlainShape
     keys = conf.key_fields or ((("key", "string"),) if isinstance(snapshot_key, str) else ())
     if conf.value_type is None or not keys:
         return "its keys and values have no declared type"
-    names, value = [name for name, _ in keys], normal_type(conf.value_type)
-    parts = _fields_of(value)
-    is_struct = bool(parts) and not any(refusal(*part, False) or part[0] in names for part in parts)
-    values = parts if is_struct else ((free_name(conf.value_field or "value", names), value),)  # named as by a reader
+    names = [name for name, _ in keys]
+    parts = _parts(normal_type(conf.value_type), names, refusal)
+    # named as by a reader
+    values = parts or ((free_name(conf.value_field or "value", names), normal_type(conf.value_type)),)
     typed = tuple((name, normal_type(type_) if type_ else "") for name, type_ in keys)
     reasons = [*(refusal(*key, True) for key in typed), *(refusal(*one, False) for one in values)]
-    return next(filter(None, reasons), PlainShape(typed, values, is_struct))
+    return next(filter(None, reasons), PlainShape(typed, values, is_struct=bool(parts)))
+
+
+def _parts(type_: str, keys: Sequence[str], refusal: Refusal) -> tuple[Field, ...]:
+    """Return the fields of a struct; none if it is no struct, or one of them has no plain form, or the name of a key's."""
+    parts = _fields_of(type_)
+    return () if any(refusal(*part, False) or part[0] in keys for part in parts) else parts
 
 
 def _fields_of(type_: str) -> tuple[Field, ...]:
