@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type
 from trident.errors import CorruptValueError
-from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -33,10 +32,10 @@ from trident.storekit.plain_shapes import PlainShape, shape_of
 OWN = "trident_"
 """What the names of the framework's own columns and tables begin with."""
 TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
-NULL = f"{OWN}null"
-"""True where a value of several columns is null; where only they are, it is false."""
-_OF_KIND = {
-    StateType.OPAQUE: (TXID, ATTEMPT, BEFORE),
+NULL, BEFORE_NULL = f"{OWN}null", f"{BEFORE}_null"
+"""Whether a value of several columns is null, and the value before; where only its fields are, it is false."""
+_NUMBERS = {
+    StateType.OPAQUE: (TXID, ATTEMPT),
     StateType.TRANSACTIONAL: (TXID,),
     StateType.NON_TRANSACTIONAL: (),
 }
@@ -44,7 +43,6 @@ _STORED: dict[StateType, type[tuple[Any, ...]]] = {
     StateType.OPAQUE: OpaqueValue,
     StateType.TRANSACTIONAL: TransactionalValue,
 }
-_ENCODED = "encoded"  # in place of a declared type: any value, as bytes of the codec
 _SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
 
@@ -132,8 +130,6 @@ class Column(NamedTuple):
 
     def array(self, values: Sequence[Any]) -> Any:
         """Return values as an Arrow array; an error names the column and the value."""
-        if self.declared == _ENCODED:
-            return pa.array([None if one is None else encode(one) for one in values], self.form.arrow)
         if self.form.sql == "jsonb":
             plain = array_of(self.name, arrow_type(self.declared), values).to_pylist()
             texts = [
@@ -147,8 +143,6 @@ class Column(NamedTuple):
 
     def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values that the driver has read in their one form."""
-        if self.declared == _ENCODED:
-            return decode_found(values, None)
         if self.declared == "string":
             return list(map(_unescaped, values)) if _ESCAPE in "".join(filter(None, values)) else values
         if self.declared == "timestamp":
@@ -172,7 +166,7 @@ class Columns:
     keys, values
         The fields of the key and that of the value, or those of a value that is a struct.
     shape
-        The fields. Each field of a value that is a struct is a column; the value before is one column, and encoded.
+        The fields. Each field of a value that is a struct is a column, and so is each of the value before.
     """
 
     kind: StateType
@@ -183,11 +177,16 @@ class Columns:
     @cached_property
     def own(self) -> tuple[Column, ...]:
         """The framework's columns, in the order of the fields of what is stored."""
-        made = {name: Column(name, _BIGINT, "bigint") for name in (TXID, ATTEMPT)}
-        made[BEFORE] = self.values[0]._replace(name=BEFORE)
-        if self.shape.is_struct:
-            made[BEFORE] = Column(BEFORE, _FORMS["binary"], _ENCODED)
-        return tuple(made[name] for name in _OF_KIND[self.kind])
+        numbers = tuple(Column(name, _BIGINT, "bigint") for name in _NUMBERS[self.kind])
+        return (*numbers, *self.befores) if self.kind is StateType.OPAQUE else numbers
+
+    @cached_property
+    def befores(self) -> tuple[Column, ...]:
+        """The columns of the value before, as those of the value."""
+        if not self.shape.is_struct:
+            return (self.values[0]._replace(name=BEFORE),)
+        fields = (column._replace(name=f"{BEFORE}_{column.name}") for column in self.values)
+        return (*fields, Column(BEFORE_NULL, _FORMS["boolean"], "boolean"))
 
     @property
     def ours(self) -> set[str]:
@@ -258,8 +257,7 @@ class Columns:
         width = len(self.keys)
         keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
         if self.shape.is_struct:
-            last = len(self.own)
-            fields = [*fields[:last], self.shape.structs(fields[last:-1], fields[-1])]
+            fields = self._structs(fields)
         made = _STORED.get(self.kind)
         if made is None:
             return dict(zip(keys, fields[0], strict=True))
@@ -272,10 +270,20 @@ class Columns:
         """Return keys and what is stored for them as an Arrow array for each column of `read`."""
         fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in _STORED else [values]
         if self.shape.is_struct:
-            structs = fields.pop()
-            fields += [*self.shape.columns(structs), [one is None for one in structs]]
+            numbers = len(_NUMBERS[self.kind])
+            columns = ([*self.shape.columns(one), [each is None for each in one]] for one in fields[numbers:])
+            fields = [*fields[:numbers], *chain.from_iterable(columns)]
         parts = zip(self.read, [*zip(*keys, strict=True), *fields], strict=True)
         return [column.array(part) for column, part in parts]
+
+    def _structs(self, fields: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Return the columns of what is stored, structs in place of the columns of their fields."""
+        numbers, width = len(_NUMBERS[self.kind]), len(self.values)
+        value = self.shape.structs(fields[-width - 1 : -1], fields[-1])
+        if self.kind is not StateType.OPAQUE:
+            return [*fields[:numbers], value]
+        *befores, nulls = fields[numbers : -width - 1]
+        return [*fields[:numbers], self.shape.structs(befores, [one is not False for one in nulls]), value]
 
     def _foreign(self, key: Sequence[Any], column: str) -> CorruptValueError:
         known = ", ".join(f"{one.name} = {value}" for one, value in zip(self.own, (0, -1), strict=False))
@@ -316,7 +324,8 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
 def _refusal(field: str, type_: str, is_key: bool) -> str | None:
     if _form_of(type_, is_key) is None:
         return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
-    return None if _is_name(field) else f"no column can be called {field!r}"
+    most = MAX_NAME_BYTES if is_key else MAX_NAME_BYTES - len(f"{BEFORE}_")
+    return None if _is_name(field, most) else f"no column can be called {field!r}"
 
 
 def _column_of(field: str, type_: str, is_key: bool) -> Column:
@@ -379,9 +388,9 @@ def _leaves(type_: pa.DataType) -> Iterable[str]:
         yield next((name for name in _IN_JSON if type_ == arrow_type(name)), "")
 
 
-def _is_name(field: str) -> bool:
+def _is_name(field: str, most: int) -> bool:
     is_free = not field.lower().startswith(OWN) and field not in _SYSTEM
-    return is_free and 0 < len(field.encode(errors="replace")) <= MAX_NAME_BYTES and _NUL not in field
+    return is_free and 0 < len(field.encode(errors="replace")) <= most and _NUL not in field
 
 
 def _escaped(array: Any) -> Any:

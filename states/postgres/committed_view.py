@@ -13,9 +13,9 @@ from hashlib import blake2b
 from typing import Any, LiteralString
 
 from psycopg import Error
-from psycopg.sql import SQL, Identifier, Literal
+from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from states.postgres.columns import ATTEMPT, BEFORE, TXID, Columns
+from states.postgres.columns import ATTEMPT, BEFORE_NULL, NULL, TXID, Columns
 from states.postgres.options import identifier, table_name
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.servers.postgres_connection import PostgresConnection, text_of
@@ -29,12 +29,12 @@ _STANDS = f"""own."{TXID}" <= log.txid AND (own."{ATTEMPT}" = -1
             OR own."{TXID}" <= coalesce(log.adopted_txids[array_position(log.adopted_states, {{state}})], 0)
             OR own."{ATTEMPT}" = log.winner_attempts[width_bucket(own."{TXID}", log.winner_txids)])"""
 _OPAQUE = f"""
-    SELECT {{keys}}, trident_value AS {{value}} FROM (
-        SELECT {{own_keys}}, CASE WHEN {_STANDS} THEN own.{{value}} ELSE own."{BEFORE}" END AS trident_value
+    SELECT {{keys}}, {{values}} FROM (
+        SELECT own.*, {_STANDS} AS trident_stands
         FROM {{table}} AS own, trident_log_heads AS log WHERE log.topology = {{topology}} AND own."{TXID}" IS NOT NULL
-    ) AS committed WHERE trident_value IS NOT NULL"""
+    ) AS own WHERE {{is_there}}"""
 # It keeps no value before. What a batch has begun to write is what it will be, however often it is replayed.
-_TRANSACTIONAL = f'SELECT {{keys}}, {{value}} FROM {{table}} WHERE {{value}} IS NOT NULL AND "{TXID}" IS NOT NULL'
+_TRANSACTIONAL = f'SELECT {{keys}}, {{values}} FROM {{table}} AS own WHERE {{is_there}} AND "{TXID}" IS NOT NULL'
 _RULES: dict[StateType, LiteralString] = {StateType.OPAQUE: _OPAQUE, StateType.TRANSACTIONAL: _TRANSACTIONAL}
 
 
@@ -57,7 +57,7 @@ class CommittedView:
 
     def put(self, connection: PostgresConnection) -> None:
         """Make the view what it has to be; a refusal is a warning, because the state can do without it."""
-        if self._columns.kind not in _RULES or self._columns.shape.is_struct:  # whose value before is not in columns
+        if self._columns.kind not in _RULES:
             return
         try:
             with connection.transaction():
@@ -92,11 +92,23 @@ class CommittedView:
             connection.execute(f"DROP VIEW {name}".encode())
 
     def _statement(self, connection: PostgresConnection) -> str:
-        keys, rule = [Identifier(key.name) for key in self._columns.keys], _RULES[self._columns.kind]
-        query = SQL(rule).format(
-            keys=SQL(", ").join(keys),
-            own_keys=SQL(", ").join(SQL("own.{}").format(key) for key in keys),
-            value=Identifier(self._columns.values[0].name),
+        columns, is_opaque = self._columns, self._columns.kind is StateType.OPAQUE
+        choice = SQL("CASE WHEN trident_stands THEN own.{} ELSE own.{} END" if is_opaque else "own.{}")
+        names = [column.name for column in columns.values]
+        befores = [column.name for column in columns.befores]
+
+        def chosen(name: str, before: str) -> Composed:
+            return choice.format(*map(Identifier, (name, before) if is_opaque else (name,)))
+
+        values = [SQL("{} AS {}").format(chosen(*one), Identifier(one[0])) for one in zip(names, befores, strict=False)]
+        is_there = SQL("{} IS NOT NULL").format(chosen(names[0], befores[0]))
+        if columns.shape.is_struct:
+            is_null = choice.format(*map(Identifier, (NULL, BEFORE_NULL) if is_opaque else (NULL,)))
+            is_there = SQL("{} IS NOT TRUE").format(is_null)
+        query = SQL(_RULES[columns.kind]).format(
+            keys=SQL(", ").join(SQL("own.{}").format(Identifier(key.name)) for key in columns.keys),
+            values=SQL(", ").join(values),
+            is_there=is_there,
             table=Identifier(*self._table),
             state=Literal(self._state),
             topology=Literal(self._topology),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.servers.redis_server import RedisServer
@@ -52,7 +52,7 @@ class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
 
     cluster: bool = False
     cluster_buckets: int = whole(64, 1)
-    layout: Literal["strings", "fields"] = "strings"
+    layout: str = "strings"
     hash_key: str | None = None
     prefix: str | None = None
     allow_eviction: bool = False

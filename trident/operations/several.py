@@ -67,10 +67,11 @@ class Avg(WideAggregator):
     def __init__(self, field: str) -> None:
         self.of = (field,)
         self._digits: Decimal | None = None
+        self._nothing: float = 0
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         total = _numeric(self, inputs)
-        mean = "double"
+        mean, self._nothing = "double", 0.0 if total == "double" else 0
         if total.startswith("decimal"):
             scale = min(38, int(total[:-1].partition(",")[2]) + 4)
             mean, self._digits = f"decimal(38,{scale})", Decimal(1).scaleb(-scale)
@@ -89,7 +90,7 @@ class Avg(WideAggregator):
         return list(zip(*map(self._with, totals, counts), strict=True)) or ones
 
     def zero(self) -> Values:
-        return (None, 0, 0)
+        return (None, self._nothing, 0)
 
     def _with(self, total: Any, count: int) -> Values:
         if not count:

@@ -73,8 +73,7 @@ def _of(node: Node) -> Expression:
         return rule(node)
     if kind == "Anonymous":
         return _function(node)
-    name = node.sql_name().lower() if hasattr(node, "sql_name") else kind.lower()
-    raise _Unknown(_no_such(name))
+    raise _Unknown(_no_such(str(node.key)))
 
 
 def _function(node: Node) -> Expression:
@@ -222,8 +221,8 @@ def _one(made: Callable[[Expression], Expression]) -> Callable[[Node], Expressio
     return lambda node: made(_of(node.this))
 
 
-def _with_text(method: str) -> Callable[[Node], Expression]:
-    return lambda node: getattr(_of(node.this), method)(_literal(node.expression))
+def _with_text(made: Callable[[Expression, Any], Expression]) -> Callable[[Node], Expression]:
+    return lambda node: made(_of(node.this), _literal(node.expression))
 
 
 def _several(made: Callable[..., Expression]) -> Callable[[Node], Expression]:
@@ -262,7 +261,7 @@ _RULES: dict[str, Callable[[Node], Expression]] = {
     "Is": _is,
     "Between": lambda node: _of(node.this).between(_of(node.args["low"]), _of(node.args["high"])),
     "Like": _like,
-    "RegexpLike": _with_text("rlike"),
+    "RegexpLike": _with_text(Expression.rlike),
     "Case": _case,
     "If": lambda node: if_else(_of(node.this), _of(node.args["true"]), _of(node.args["false"])),
     "Coalesce": _several(coalesce),
@@ -283,9 +282,9 @@ _RULES: dict[str, Callable[[Node], Expression]] = {
     "Left": lambda node: _of(node.this).substring(0, _literal(node.expression)),
     "Concat": _several(concat),
     "DPipe": _two(concat),
-    "Contains": _with_text("contains"),
-    "StartsWith": _with_text("starts_with"),
-    "EndsWith": _with_text("ends_with"),
+    "Contains": _with_text(Expression.contains),
+    "StartsWith": _with_text(Expression.starts_with),
+    "EndsWith": _with_text(Expression.ends_with),
     "Replace": lambda node: _of(node.this).replace(_literal(node.expression), _literal(node.args["replacement"])),
     "RegexpExtract": lambda node: _of(node.this).regexp_extract(
         _literal(node.expression), _literal(node.args["group"]) if node.args.get("group") else 1

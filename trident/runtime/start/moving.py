@@ -39,6 +39,7 @@ from trident.state.interfaces import Key, MigrateAll, State
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import migrated
 from trident.state.sentinel import move_note, noted
+from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
 from trident.state.winners import FORMER, Winners
 
@@ -132,7 +133,10 @@ class StatePlace:
 
     def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
         self.states, self.maps = states, [_map_of(node.name, state) for state in states]
-        self._total: Key | None = None if len(node.key_fields) else getattr(states[0], "snapshot_key", None)
+        first = states[0]
+        self._total: Key | None = None
+        if not len(node.key_fields) and isinstance(first, SnapshottableMap):
+            self._total = first.snapshot_key
         self._shares = self.maps[0].facts.shares_keys
         if not is_hashed and len(states) > 1 and not self._shares:
             raise UnsupportedOperation(
@@ -176,7 +180,7 @@ class StatePlace:
 
 
 def _map_of(name: str, state: State) -> CommittedMap:
-    found = getattr(state, "inner", state)
+    found = state.inner if isinstance(state, SnapshottableMap) else state
     if isinstance(found, CommittedMap) and found.backing.offers("key_pages"):
         return found
     of = found.backing if isinstance(found, CommittedMap) else found.given
