@@ -17,7 +17,7 @@ def test_a_web_page_reads_the_table(home: Home, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     text = _PAGE.read_text(encoding="utf-8").partition("## A table in PostgreSQL for a web page")[2]
     program, query, shown = re.findall(r"```py\n(.*?)```\n\n    (SELECT.*?);\n(.*?)\n\n", text, re.DOTALL)[0]
-    exec(compile(program, "cookbook", "exec"), {"url": home.url})  # noqa: S102
+    exec(compile(program, "cookbook", "exec"), {"url": home.url})
     with psycopg.connect(home.url) as db:
         rows = db.execute(query).fetchall()
     assert [[str(value) for value in row] for row in rows] == [
