@@ -3,6 +3,7 @@
 `rows` has sources whose rows are made in the driver (`FixedBatchSpout`, `FeederBatchSpout`, and `RateSpout` for load tests),
 `files` has `TextFileSpout`, `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`, `delta` has `DeltaSpout`, `spark` has
 `DataFrameSpout` and `StructuredStreamingSpout`, whose rows stay in Spark.
+`changes` has `StateChangesSpout`, which follows a state of another topology.
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `redis` has `RedisStreamSpout` and
 `TransactionalRedisStreamSpout`.
 `KafkaSpout`, `RedisStreamRichSpout` and `RabbitMQSpout` (in `kafka`, `redis` and `rabbitmq`) emit single messages and
@@ -10,6 +11,7 @@ acknowledge each of them at its queue, by what is in `messages`; `RedisStreamBol
 Begin with `files/text_spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
+from spouts.changes import StateChangesSpout
 from spouts.delta import DeltaSpout
 from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout, TextFileSpout
 from spouts.kafka import KafkaSpout, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
@@ -33,6 +35,7 @@ __all__ = [
     "RedisStreamBolt",
     "RedisStreamRichSpout",
     "RedisStreamSpout",
+    "StateChangesSpout",
     "StructuredStreamingSpout",
     "TextFileSpout",
     "TransactionalRedisStreamSpout",

@@ -58,6 +58,7 @@ FOR_STORES = (
     "trident.storekit",
     "trident.errors",
     "trident.extras",
+    "trident.retention",
     "trident.fields",
     "trident.object_stores",
     "trident.redaction",
@@ -249,6 +250,7 @@ LAYERS = (
         (
             "typer",
             "rich",
+            "starlette",
             "trident.cluster",
             "trident.cluster_errors",
             "trident.ui",
@@ -331,9 +333,12 @@ LAYERS = (
         }.items()
     ),
     Layer(("states",), FOR_STORES, each_other=False),
+    # A reader of another topology: it may do what a reader does.
+    Layer(("spouts.changes",), ("spouts.rows", "trident.arrow", *_rooms("reading"), *INTERFACES, *GRAPH)),
     Layer(
         ("spouts",),
         (
+            "spouts.changes",
             "trident.servers",
             "trident.spout",
             "trident.storm.interfaces",

@@ -23,6 +23,7 @@
     │   └── HistoryGapError      a piece of its history is
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
+    │   ├── ChangesGoneError         a reader of changes came too late
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
     │   │   ├── StatePlaceError      another state keeps its values there
     │   │   ├── StateMovedError      the state was moved away, or a move into this place has not ended
@@ -59,6 +60,7 @@ __all__ = [
     "BackendError",
     "BadDataError",
     "BatchFailedError",
+    "ChangesGoneError",
     "CheckpointMismatchError",
     "CommitOrderError",
     "ConfigError",
@@ -386,6 +388,23 @@ class StaleTransactionError(StateError):
         return (
             f"batch {txid} is behind batch {stored} stored for {key!r} in state {state!r}; "
             "a second topology writes this state, or the coordinator's progress was lost"
+        )
+
+
+class ChangesGoneError(StateError):
+    """The changes behind a batch are not kept any more, or were not kept yet: a reader of a feed came too late."""
+
+    can_heal = False
+
+    def __init__(self, topology: str, state: str, since: int, first: int, last: int) -> None:
+        super().__init__(topology, state, since, first, last)
+
+    def __str__(self) -> str:
+        topology, state, since, first, last = self.args
+        return (
+            f"the changes of state {state!r} of {topology!r} since batch {since}: those up to batch {first} are not kept (the "
+            f"last batch is {last}). Begin with snapshot(), which gives the rows as of one batch and goes on behind it; raise "
+            "changes= of the state if its readers are away for longer"
         )
 
 

@@ -1,4 +1,4 @@
-"""`open_state`, `open_states`, `move_state`, `migrate_state`, `read_history`: states and the log from any process."""
+"""From any process: `open_state`, `open_states`, `changes`, `move_state`, `migrate_state`, `read_history`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from trident.coordination.records import CommitRecord
+    from trident.runtime.reading.change_feed import ChangeFeed
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
     from trident.runtime.start.moving import Moved
 
-__all__ = ["migrate_state", "move_state", "open_state", "open_states", "read_history"]
+__all__ = ["changes", "migrate_state", "move_state", "open_state", "open_states", "read_history"]
 
 
 def open_state(
@@ -107,6 +108,49 @@ def open_states(
     from trident.runtime.reading.joint_reader import JointReader
 
     return JointReader(_declared(topology).graph(), [_name(state) for state in states], Config.of(conf, **settings))
+
+
+def changes(
+    topology: TridentTopology | str,
+    state: TridentState | str,
+    since: int | None = None,
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> ChangeFeed:
+    """Follow what each committed batch changes in a state, once and in order, from any process.
+
+    Parameters
+    ----------
+    topology, state, conf, settings
+        As of `open_state`. The state is declared with `changes=`, in PostgreSQL or Redis.
+    since
+        The batch behind which to begin: the last one that was worked up. None: the last one that is committed now.
+
+    Returns
+    -------
+    ChangeFeed
+        A context manager and an iterator over batches, each with its `txid` and its `changes`: `(key, before, after)`. `read()`
+        returns what is there now, `snapshot()` the rows of the state to begin with.
+
+    Raises
+    ------
+    UnsupportedOperation
+        The state keeps no changes.
+    TopologyError, LogError, ForeignLogError
+        As of `open_state`.
+
+    Examples
+    --------
+    ::
+
+        with trident.changes("orders.py:topology", "revenue", since=last) as feed:
+            for batch in feed:
+                for key, before, after in batch.changes:
+                    print(batch.txid, key, before, "->", after)
+    """
+    from trident.runtime.reading.change_feed import ChangeFeed
+
+    return ChangeFeed(_declared(topology).graph(), _name(state), Config.of(conf, **settings), since)
 
 
 def move_state(

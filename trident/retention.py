@@ -1,4 +1,4 @@
-"""How long a log keeps what its batches were: the setting `history`."""
+"""How long something of past batches is kept: the setting `history` of a log, `changes` of a state."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Retention:
     ms: int | None = None
 
     @staticmethod
-    def of(setting: str | int | None) -> Retention | None:
-        """Read the setting; `ConfigError` if it is neither a time nor a number of batches."""
+    def of(setting: str | int | None, name: str = "history") -> Retention | None:
+        """Read the setting `name`; `ConfigError` if it is neither a time nor a number of batches."""
         if setting is None:
             return None
         text = str(setting).strip()
@@ -30,7 +30,7 @@ class Retention:
         if span is not None and int(span[1]) > 0:
             return Retention(ms=1000 * int(span[1]) * _UNITS[span[2]])
         raise ConfigError(
-            f"history={setting!r}: must be a time with its unit, as in '90s', '30m', '12h', '7d', '2w', or a number of batches"
+            f"{name}={setting!r}: must be a time with its unit, as in '90s', '30m', '12h', '7d', '2w', or a number of batches"
         )
 
     def lets_go(self, txid: int, at_ms: int, last_txid: int, last_ms: int) -> bool:
@@ -38,3 +38,16 @@ class Retention:
         if self.batches is not None:
             return txid <= last_txid - self.batches
         return self.ms is not None and at_ms < last_ms - self.ms
+
+
+class Sweeps:
+    """When one that commits sweeps away what need not be kept: once in so many batches, of which it may see only some."""
+
+    def __init__(self, batches: int = 64) -> None:
+        self._batches = batches
+        self._last: int | None = None
+
+    def due(self, txid: int) -> bool:
+        """Whether batch `txid` is the first to be seen since the last multiple of `batches`."""
+        before, self._last = self._last, txid // self._batches
+        return txid % self._batches == 0 if before is None else before != self._last

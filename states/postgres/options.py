@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
-from trident.storekit import Account, ServerCalls, seconds, whole
+from trident.storekit import Account, Changing, ServerCalls, seconds, whole
 
 MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class PostgresOptions(ServerCalls, Account):
-    """The options of a PostgreSQL state; see `ServerCalls`, `Account` and `MapOptions` of `trident.storekit` for the others.
+class PostgresOptions(ServerCalls, Account, Changing):
+    """The options of a PostgreSQL state; see `ServerCalls`, `Account`, `Changing` and `MapOptions` of `trident.storekit`.
 
     Attributes
     ----------

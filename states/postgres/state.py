@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from states.postgres.options import PostgresOptions, table_name
+from trident.errors import ConfigError
 from trident.redaction import redacted
 from trident.servers.log_addresses import Database
 from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
@@ -35,9 +36,15 @@ class PostgresMapFactory(StoreMapFactory):
         from states.postgres.columns import columns_of
 
         columns = columns_of(conf, self.kind, self.options)
+        kept = self.options.kept_changes
         if isinstance(columns, str):
+            if kept is not None:
+                raise ConfigError(
+                    f"changes= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}"
+                )
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
+            from states.postgres.change_table import ChangeTable
             from states.postgres.committed_view import CommittedView
             from states.postgres.typed_rows import TypedMap, TypedRows
         what = _what(self.options, conf, partition_index)
@@ -45,7 +52,9 @@ class PostgresMapFactory(StoreMapFactory):
         view = None
         if partition_index == 0 and not conf.read_only:
             view = CommittedView(self.options.schema, table, columns, conf, self._database)
-        return TypedMap(TypedRows(self.options, table, conf, what, columns, view), conf, partition_index, what)
+        changes = None if kept is None else ChangeTable(self.options.schema, table, columns, kept, what)
+        rows = TypedRows(self.options, table, conf, what, columns, view, changes)
+        return TypedMap(rows, conf, partition_index, what)
 
     @property
     def facts(self) -> StoreFacts:

@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 from psycopg import errors
 
+from states.postgres.change_table import ChangeTable, changes_iterated
 from states.postgres.columns import TXID, Column, Columns, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
-from trident.errors import StateError
+from trident.errors import StateError, UnsupportedOperation
+from trident.retention import Sweeps
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.backing_map import MapFacts
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.txid import Sentinel
+from trident.state.txid import Sentinel, Txid
 from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
 
 LAYOUT = 1
@@ -49,9 +51,9 @@ _CLAUSE = "fence AS ({fence}){rows}"
 _DELETE = ", deleted_{at} AS (DELETE FROM {table} AS own USING fence, {asked} WHERE {tests})"
 _PUT = """,
     put AS (
-        INSERT INTO {table} ({names}) SELECT given.* FROM fence, unnest({arrays}) AS given
-        ON CONFLICT ({keys}) DO UPDATE SET {changes}
-    )
+        INSERT INTO {table} AS own ({names}) SELECT given.* FROM fence, unnest({arrays}) AS given
+        ON CONFLICT ({keys}) DO UPDATE SET {changes}{returning}
+    ){changed}
 """
 Statement = tuple[str, dict[str, Any]]
 
@@ -69,8 +71,10 @@ class TypedRows(StoredRows):
         what: str,
         columns: Columns,
         view: CommittedView | None,
+        changes: ChangeTable | None = None,
     ) -> None:
-        self._table = TypedTable(options.schema, table, columns, what, conf.read_only, view)
+        self._table = TypedTable(options.schema, table, columns, what, conf.read_only, view, changes)
+        self._changes, self.batch = changes, -1  # the commit under way
         self._options, self._columns, self._what = options, columns, what
         self._session = Session(options, what, conf.read_only)
         self._witness: bytes | None = None  # of the sentinel that was read or written last
@@ -190,6 +194,33 @@ class TypedRows(StoredRows):
             with suppress(errors.UndefinedTable):
                 run = partial(self._execute, statement, {"state": self._table.state})
                 self._session.run("empty the table", run)
+        if self._changes is not None:
+            self._session.run("delete all changes", self._changes.empty)
+
+    # ---- changes --------------------------------------------------------------------------------------------------
+
+    def let_go(self, txid: int) -> None:
+        """Delete the changes that need not be kept at batch `txid`."""
+        if self._changes is not None:
+            self._session.run("delete old changes", partial(self._changes.let_go, txid=txid))
+
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what batches changed; see `BackingMap.changed`."""
+        changes = self._kept_changes
+        read = lambda *which: self._session.run("read changes", lambda opened: changes.read(opened, *which))  # noqa: E731
+        return changes_iterated(read, after, until)
+
+    def changes_gone(self) -> int:
+        """Return the last batch whose changes are not kept any more."""
+        return self._session.run("look for changes", self._kept_changes.gone)
+
+    @property
+    def _kept_changes(self) -> ChangeTable:
+        if self._changes is None:
+            raise UnsupportedOperation(f"{self._what} keeps no changes: declare it with changes=")
+        return self._changes
+
+    # ---- the rest of a commit -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._session.close()
@@ -212,7 +243,7 @@ class TypedRows(StoredRows):
         for places in by_size(range(len(rows)), sizes, most.max_keys_per_call, most.max_bytes_per_call) if rows else ():
             some = (array.slice(places[0], len(places)) for array in arrays)
             sent = (packed(column.form, array) for column, array in zip(columns, some, strict=True))
-            yield self._put, {f"c{at}": part for at, part in enumerate(sent)}
+            yield self._put, {f"c{at}": part for at, part in enumerate(sent)} | {"changes_of": self.batch}
 
     @cached_property
     def _put(self) -> str:
@@ -221,6 +252,9 @@ class TypedRows(StoredRows):
         arrays = ", ".join(column.parameter(place) for column, place in zip(columns, places, strict=True))
         changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
         texts = {"names": listed(columns), "arrays": arrays, "keys": listed(self._columns.keys), "changes": changes}
+        kept = self._changes
+        texts["returning"] = "" if kept is None else f" RETURNING {listed(self._columns.all, 'own.')}"
+        texts["changed"] = "" if kept is None else kept.clause
         return reduce(lambda sql, name: sql.replace(f"{{{name}}}", texts[name]), texts, _PUT)
 
     # ---- the witness ----------------------------------------------------------------------------------------------
@@ -304,7 +338,25 @@ class TypedMap(WholeCommitMap):
 
     def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
         super().__init__(rows, conf, partition, what)
-        self._typed = rows
+        self._typed, self._sweeps = rows, Sweeps()
+
+    def begin(self, txid: Txid) -> None:
+        """Begin a commit; what it writes with its own txid are changes."""
+        super().begin(txid)
+        self._typed.batch = int(txid)
+
+    def end(self, txid: Txid) -> None:
+        """End the commit; now and then delete changes that need not be kept."""
+        super().end(txid)
+        self._typed.batch = -1
+        if self._sweeps.due(txid):
+            self._typed.let_go(int(txid))
+
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        return self._typed.changed(after, until)
+
+    def changes_gone(self) -> int:
+        return self._typed.changes_gone()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         if force:

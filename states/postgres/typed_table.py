@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import errors
 
+from states.postgres.change_table import ChangeTable
 from states.postgres.columns import OWN, Column, Columns, listed
 from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
@@ -45,13 +46,20 @@ class TypedTable:
     """
 
     def __init__(
-        self, schema: str | None, table: str, columns: Columns, what: str, read_only: bool, view: CommittedView | None
+        self,
+        schema: str | None,
+        table: str,
+        columns: Columns,
+        what: str,
+        read_only: bool,
+        view: CommittedView | None,
+        changes: ChangeTable | None,
     ) -> None:
         at = [] if schema is None else [schema]
         self.name, self.state = identifier(*at, table), table
         self._sentinels = identifier(*at, f"{OWN}sentinels")
         self._columns, self._what, self._read_only = columns, what, read_only
-        self._view, self._is_known = view, False
+        self._view, self._changes, self._is_known = view, changes, False
 
     def sql(self, statement: str) -> bytes:
         """Return a statement over the two tables; it must be run with arguments."""
@@ -83,6 +91,8 @@ class TypedTable:
             raise errors.UndefinedTable(self.name)
         if missing:
             self._add(connection, missing)
+        if self._changes is not None and not self._read_only:
+            self._changes.create(connection)
         if self._view is not None:
             self._view.put(connection)
         self._is_known = True

@@ -17,6 +17,10 @@ One hash H for the whole state::
     H                    hash: <key> -> value, and "sentinel:<partition>" -> JSON, "sentinel:<partition>:calls"
     H:sentinels          hash: the sentinels, if H may expire
 
+What batches have changed, with `changes=` (`change_stream.py`)::
+
+    P:changes, H:changes, P:\changes with layout="fields"    stream: an entry for each call that writes
+
 In a cluster there are these keys for each bucket (`ClusterLayout`); one server has one bucket. No name
 has control characters, so no state's keys start like another's.
 
@@ -44,7 +48,7 @@ from trident.storekit import FieldsCodec
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
 
-_PLAIN_SENTINELS = b":\\sentinels"
+_PLAIN_SENTINELS, _PLAIN_CHANGES = b":\\sentinels", b":\\changes"
 _ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
@@ -102,6 +106,7 @@ class RedisLayout:
         end, other = ends if plain is None else reversed(ends)
         self.sentinel_keys = [stem + end if self._apart else stem for stem in stems]
         self.other_sentinels = stems[0] + other
+        self.change_keys = [stem + (b":changes" if plain is None else _PLAIN_CHANGES) for stem in stems]
         self._glob = b"[\x01-\x1f]*" if plain is None else b"*"
         self._named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
 
@@ -132,7 +137,8 @@ class RedisLayout:
         return decode_keys(encoded) if self.plain is None else self.plain.keys(encoded)
 
     def _is_key(self, encoded: bytes) -> bool:
-        return b"" < encoded[:1] < b" " if self.plain is None else b":" + encoded != _PLAIN_SENTINELS
+        own = (_PLAIN_SENTINELS, _PLAIN_CHANGES)
+        return b"" < encoded[:1] < b" " if self.plain is None else b":" + encoded not in own
 
 
 def default_prefix(topology: str, state: str) -> str:

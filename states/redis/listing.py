@@ -37,6 +37,7 @@ def empty(wire: Wire, layout: RedisLayout, what: str) -> None:
     """Remove all keys. The sentinels go first, so that no writer can write meanwhile."""
     doing = f"empty {what}"
     wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
+    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.change_keys)])
     if layout.hashed:
         wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.stems)])
         return

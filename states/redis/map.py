@@ -16,6 +16,7 @@ from functools import partial
 from operator import is_
 from typing import Any
 
+from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
 from states.redis.evictions import Evictions, greeted
 from states.redis.fence import RedisFence, fenced
@@ -24,7 +25,7 @@ from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
 from states.redis.plain_hashes import PlainHashes
 from states.redis.wire import Call, Command, Link, Server, Wire, script
-from trident.errors import ConfigError, StateLossDetected
+from trident.errors import ConfigError, StateLossDetected, UnsupportedOperation
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
@@ -125,6 +126,9 @@ class RedisBackingMap(BackingMap):
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
         self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
+        kept = options.kept_changes
+        streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
+        self._changes = streams
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
@@ -153,14 +157,7 @@ class RedisBackingMap(BackingMap):
         """
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
-        encode = _as_stored if self._values is None else self._values.encode
-        encoded = ((group, encode(group.of(keys), group.of(values))) for group in self._groups(keys))
-        puts = (
-            (group.bucket, partial(self._put, group.bucket, names, some))
-            for group, data in encoded
-            for names, some in self._sized(group.names, data)
-        )
-        self._write(f"write {len(keys)} keys", puts)
+        self._write(f"write {len(keys)} keys", self._puts(keys, values))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
@@ -171,8 +168,16 @@ class RedisBackingMap(BackingMap):
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
         return key_pages(self._wire, self._layout, self._what)
 
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        return self._kept_changes.read(after, until)
+
+    def changes_gone(self) -> int:
+        return self._kept_changes.gone()
+
     def begin(self, txid: Txid) -> None:
-        """Begin a commit: there is nothing to do."""
+        """Begin a commit; what it writes with its own txid are changes."""
+        if self._changes is not None:
+            self._changes.begin(txid)
 
     def end(self, txid: Txid) -> None:
         """End the commit; every put is acknowledged.
@@ -188,6 +193,8 @@ class RedisBackingMap(BackingMap):
         except StateLossDetected:
             self._fence.drop()
             raise
+        if self._changes is not None:
+            self._changes.end(txid)
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the partition's sentinel; in a cluster the copy that is farthest behind."""
@@ -263,6 +270,21 @@ class RedisBackingMap(BackingMap):
         written = self._fence.written
         calls = (Call(bucket, command, partial(written, doing, bucket)) for bucket, command in commands)
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
+
+    @property
+    def _kept_changes(self) -> ChangeStreams:
+        if self._changes is None:
+            raise UnsupportedOperation(f"{self._what} in Redis keeps no changes: declare it with changes=")
+        return self._changes
+
+    def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
+        encode = _as_stored if self._values is None else self._values.encode
+        for group in self._groups(keys):
+            mine = group.of(values)
+            for names, some in self._sized(group.names, encode(group.of(keys), mine)):
+                yield group.bucket, partial(self._put, group.bucket, names, some)
+            if self._changes is not None:
+                yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, group.of(keys), mine))
 
     def _sized(self, names: list[bytes], values: list[Any]) -> Iterator[tuple[list[bytes], list[Any]]]:
         """Split a group with too many bytes for one call."""

@@ -7,15 +7,15 @@ from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.servers.redis_server import RedisServer
-from trident.storekit import Account, Expiring, ServerCalls, whole
+from trident.storekit import Account, Changing, Expiring, ServerCalls, whole
 
 MAX_KEYS_PER_CALL = 3_900
 """A Lua call of Redis takes up to 7,999 arguments on its stack: two for each key."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class RedisOptions(ServerCalls, Account, Expiring, RedisServer):
-    """The options of a Redis state; see `ServerCalls`, `Account`, `Expiring` and `MapOptions` of `trident.storekit`.
+class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
+    """The options of a Redis state; see `trident.storekit` for those of `ServerCalls`, `Account`, `Expiring`, `Changing`.
 
     Attributes
     ----------

@@ -156,6 +156,55 @@ def get_command(
         get(load_topology(target, name), config, state, keys or [], listing, as_json)
 
 
+@app.command(
+    "changes",
+    epilog="Example: `trident changes orders.py:topology revenue --since 41 --follow`, or `… --port 8090` for a browser",
+)
+def changes_command(
+    target: Target,
+    state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],
+    since: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="TXID", help="Begin behind this batch. Default: the last one.", show_default=False),
+    ] = None,
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="Begin with the rows of the state.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what is still to come.")] = False,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", min=0, max=65535, help="Serve events over HTTP; 0 takes a free port.", show_default=False
+        ),
+    ] = None,
+    token: Token = None,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    debug: Debug = False,
+) -> None:
+    """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
+
+    The state is declared with `changes=`. Each change comes once, in order, with the value before and after; the `txid` of
+    the last line is what `--since` continues behind.
+    """
+    from trident.cli.changes import print_changes, serve_changes
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        if port is not None and (follow or snapshot or since is not None):
+            raise typer.BadParameter("events are asked for with /changes?since=TXID and /snapshot", param_hint="--port")
+        if port is None and since is None and not snapshot and not follow:
+            raise typer.BadParameter(
+                "say where to begin: --since TXID, --snapshot, or --follow for what is still to come"
+            )
+        config, topology = settings(conf or [], {"log_dir": log_dir}), load_topology(target, name)
+        if port is None:
+            print_changes(topology, config, state, since, snapshot, follow)
+            return
+        code = serve_changes(topology, config, state, host, port, token)
+    raise typer.Exit(code)
+
+
 @app.command("log", epilog="Example: `trident log word-count --last 3`")
 def log_command(
     directory: Annotated[

@@ -57,14 +57,14 @@ def serve(topology: TridentTopology, config: Config, serving: Serving, threads: 
 
     The second signal ends the process at once.
     """
-    with _until_a_signal() as wait, LocalDRPC(topology, config, threads=threads) as drpc, serving.of(drpc):
+    with until_a_signal() as wait, LocalDRPC(topology, config, threads=threads) as drpc, serving.of(drpc):
         signum = wait()
         say("stopping after the requests in flight (a second signal ends it at once)")
     return 128 + signum
 
 
 @contextmanager
-def _until_a_signal() -> Iterator[Callable[[], int]]:
+def until_a_signal() -> Iterator[Callable[[], int]]:
     """Give a function that waits for the first signal. Signals are blocked before any thread starts, so no thread gets them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 

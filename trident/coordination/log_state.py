@@ -25,7 +25,7 @@ from trident.coordination.records import (
     with_letters,
 )
 from trident.state.txid import Sentinel, Snapshot
-from trident.state.winners import FORMER, Epochs, Winners
+from trident.state.winners import CHANGES, FORMER, Epochs, Winners
 
 HISTORY = 100  # commits that the folded state remembers in full
 
@@ -123,6 +123,7 @@ class LogState:
             case ResetRecord():
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
+                self._end_feed(record.state)
             case TopologyRecord():
                 self._declare(record.states, record.streams)
             case _:
@@ -148,6 +149,11 @@ class LogState:
         winners = self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
         former = self.declared.get("states", {}).get(state, {}).get(FORMER)
         return winners.with_types(former) if former else winners
+
+    def changes_since(self, state: str) -> int | None:
+        """Return the batch after which a state's store was given each change; None: it is given none."""
+        since: int | None = self.declared.get("states", {}).get(state, {}).get(CHANGES)
+        return None if since is None else max(since, self.adopted.get(state, 0))
 
     def expected(self, state: str, partition: int) -> Sentinel | None:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
@@ -191,6 +197,11 @@ class LogState:
             "states": {**self.declared.get("states", {}), **states},
             "streams": {**self.declared.get("streams", {}), **streams},
         }
+
+    def _end_feed(self, state: str) -> None:
+        facts = self.declared.get("states", {}).get(state, {})
+        if CHANGES in facts:
+            self._declare({state: {name: fact for name, fact in facts.items() if name != CHANGES}}, {})
 
     def _adopt(self, record: AdoptRecord) -> None:
         txid = max(self.txid, record.txid)

@@ -114,6 +114,18 @@ class BackingMap(Role, ABC):
         """Forget every key and the sentinel of this partition, for `state_recovery="restart"`."""
         raise self._lacks("reset")
 
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what the batches after `after`, up to `until`, have written to any partition, in their order.
+
+        For each batch its number, then each key with its `OpaqueValue`: also what attempts wrote that lost, and, of a key that
+        one attempt wrote several times, the last at the end.
+        """
+        raise self._lacks("changed")
+
+    def changes_gone(self) -> int:
+        """Return the last batch whose changes are not kept any more, 0 if there is none."""
+        raise self._lacks("changes_gone")
+
     def close(self) -> None:
         """Release connections."""
 

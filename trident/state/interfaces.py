@@ -290,6 +290,14 @@ class State(Role):
         return at once, and what fails in it concerns no batch.
         """
 
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what batches changed; see `BackingMap.changed`."""
+        raise self._lacks("changed")
+
+    def changes_gone(self) -> int:
+        """Return the last batch whose changes are not kept any more, 0 if there is none."""
+        raise self._lacks("changes_gone")
+
     def reset(self) -> None:
         """Forget every key and the sentinel of this partition, for `state_recovery="restart"`."""
         raise self._lacks("reset")
@@ -329,6 +337,8 @@ class StoreFacts:
         Says how the store will hold a state, for `explain`; None: there is nothing to say.
     database
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
+    keeps_changes
+        Each commit writes what it changes beside the values; see `BackingMap.changed`.
     """
 
     in_memory: bool = False
@@ -339,6 +349,7 @@ class StoreFacts:
     keeps_attempts: bool | None = None
     layout: Callable[[StateConf], str] | None = None
     database: Database | None = None
+    keeps_changes: bool = False
 
 
 class StateFactory(Protocol):

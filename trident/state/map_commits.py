@@ -164,6 +164,12 @@ class CommittedMap(State, ABC):
         self._removals.forget()
         self.backing.reset()
 
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        return self.backing.changed(after, until)
+
+    def changes_gone(self) -> int:
+        return self.backing.changes_gone()
+
     def close(self) -> None:
         self.backing.close()
 

@@ -55,6 +55,8 @@ class SnapshottableMap(State):
     read_sentinel = passed_on(State.read_sentinel)
     move_sentinel = passed_on(State.move_sentinel)
     reset = passed_on(State.reset)
+    changed = passed_on(State.changed)
+    changes_gone = passed_on(State.changes_gone)
 
     def offers(self, method: str) -> bool:
         """Whether the map, or this class besides, has a method of its own in place of the default."""

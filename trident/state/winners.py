@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FORMER = "former"
 """Among the facts of a state in the log: the former types of its values, as in `Winners.types`."""
+CHANGES = "changes"
+"""Among the facts of a state in the log: the batch after which its store has each change."""
 
 
 @dataclass(frozen=True)

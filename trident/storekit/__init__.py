@@ -11,6 +11,7 @@ from trident.storekit.retries import Retries, by_count, by_size
 from trident.storekit.sentinel_records import FieldsCodec, RecordCodec, SentinelRecord, no_sentinel, sentinel_of
 from trident.storekit.store_options import (
     Account,
+    Changing,
     Expiring,
     MapOptions,
     ServerCalls,
@@ -24,6 +25,7 @@ from trident.storekit.whole_commits import InTransaction, Puts, StoredRows, Whol
 
 __all__ = [
     "Account",
+    "Changing",
     "Expiring",
     "FieldsCodec",
     "InTransaction",

@@ -1,8 +1,8 @@
 """The options that stores share: one name, one meaning and one check for each.
 
-`StoreOptions` is the base of all options, `MapOptions` that of a store of bytes. `ServerCalls`, `Account` and `Expiring` add
-options that only some stores have. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the
-option for the place of the store is positional: `url: str = field(kw_only=False)`.
+`StoreOptions` is the base of all options, `MapOptions` that of a store of bytes. `ServerCalls`, `Account`, `Expiring` and
+`Changing` add options that only some stores have. A store's own class is a dataclass with `frozen=True, repr=False,
+kw_only=True`; only the option for the place of the store is positional: `url: str = field(kw_only=False)`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
+from trident.retention import Retention
 from trident.servers.account import ServerAccount
 from trident.setting_types import close_to
 from trident.state.encoding.serializers import Serializer
-from trident.state.interfaces import REPLAY_WINDOW_S, Key
+from trident.state.interfaces import REPLAY_WINDOW_S, Key, StateType
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 
 T = TypeVar("T")
@@ -185,3 +186,32 @@ class Expiring(MapOptions):
                 "a value may expire before its batch is replayed, and the replay then counts from 0. Give at least "
                 f"{REPLAY_WINDOW_S} (a day), or allow_short_ttl=True",
             )
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Changing(MapOptions):
+    """Changes that are kept beside the values.
+
+    Attributes
+    ----------
+    changes
+        How long what each batch changed is kept for `trident.changes`: a time (`"7d"`) or a number of batches; None: it is not
+        written. Only of opaque states.
+    """
+
+    changes: str | int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the time or the number."""
+        super().__post_init__()
+        self.kept_changes  # noqa: B018  it refuses what is neither
+
+    @property
+    def kept_changes(self) -> Retention | None:
+        """The time or the number of batches."""
+        return Retention.of(self.changes, "changes")
+
+    def check_kind(self, kind: StateType) -> None:
+        """Refuse changes of a kind whose values do not hold the value before."""
+        if self.changes is not None and kind is not StateType.OPAQUE:
+            raise self.refused("changes", f"a {kind.value} state does not hold the value before; make it opaque")

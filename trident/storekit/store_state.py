@@ -13,7 +13,7 @@ from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
 from trident.state.wrappers.forwarding import SerializedMap
-from trident.storekit.store_options import Expiring, MapOptions
+from trident.storekit.store_options import Changing, Expiring, MapOptions
 
 T = TypeVar("T")
 OpenMap = Callable[[Any, StateConf, int], IBackingMap[bytes]]
@@ -76,7 +76,9 @@ class StoreMapFactory:
         """Whether the serializer keeps attempts, and when values expire."""
         ttl_s = self.options.ttl_s if isinstance(self.options, Expiring) else None
         return StoreFacts(
-            expires_after_s=ttl_s, keeps_attempts=keeps_attempts(serializer_for(self.options.serializer, self.kind))
+            expires_after_s=ttl_s,
+            keeps_attempts=keeps_attempts(serializer_for(self.options.serializer, self.kind)),
+            keeps_changes=isinstance(self.options, Changing) and self.options.changes is not None,
         )
 
 
@@ -103,6 +105,8 @@ class StoreState(Kinds[T]):
     def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
         """Return the state of a kind. Wrong options raise here, not when the state is opened."""
         made = cls.options.of(target, options)
+        if isinstance(made, Changing):
+            made.check_kind(kind)
         serializer_for(made.serializer, kind)
         factory = cls.factory(cls.open_map, made, kind)
         return map_state(factory, kind, made.cache, made.snapshot_key, made.num_partitions)

@@ -35,6 +35,7 @@ from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
 from trident.runtime.start.engine_choice import open_runner
+from trident.runtime.start.feeds import with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
 from trident.runtime.start.recovery import reconcile
@@ -215,6 +216,7 @@ def _bring_together(
     check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
     meaning = migrations(log, meaning, migrating, states)
     reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
+    meaning = with_feeds(plan, log.state, meaning)
     recorded = NewMeaning(log, meaning, {*lasting, *migrating})
     if migrating:
         recorded.before_writing()  # readers and the first commit have to know which values are of the new types

@@ -53,6 +53,8 @@ class MapWrapper(BackingMap):
     multi_delete = passed_on(BackingMap.multi_delete)
     key_pages = passed_on(BackingMap.key_pages)
     reset = passed_on(BackingMap.reset)
+    changed = passed_on(BackingMap.changed)
+    changes_gone = passed_on(BackingMap.changes_gone)
     close = passed_on(BackingMap.close)
     keeps_attempts = passed_on(BackingMap.keeps_attempts)
 

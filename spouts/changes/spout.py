@@ -1,0 +1,120 @@
+"""StateChangesSpout: what the committed batches of another topology changed in one of its states; transactional.
+
+A definition is `{"after": t, "until": u}`: the batches of the other topology behind t, up to u. What they changed never changes
+as long as it is kept, so a replay reads the same rows. The driver reads them, from the store of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, table_of_rows
+from trident.config import Config
+from trident.errors import TopologyError
+from trident.fields import Fields, free_name
+from trident.graph import Graph
+from trident.runtime.reading.change_feed import ChangeFeed
+from trident.runtime.reading.state_frames import columns_of
+from trident.runtime.reading.targets import load_topology
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
+from trident.stream import TridentState
+from trident.topology import TridentTopology
+
+__all__ = ["StateChangesSpout"]
+
+
+class StateChangesSpout:
+    """Emits a row for each change: the fields of the key, `before`, `after`, and `batch`, the other topology's txid.
+
+    A value is null in `before` where the key was not there, in `after` where it was removed.
+
+    Parameters
+    ----------
+    topology, state
+        Whose changes: as of `trident.changes`. The state is declared with `changes=`.
+    log_dir
+        The log of that topology, as of `trident.open_state`.
+    since
+        The batch behind which the first batch of this source begins; None: the last one that is committed then.
+    max_batches
+        How many batches of the other topology one batch takes at most.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        topology: TridentTopology | str,
+        state: TridentState | str,
+        log_dir: str | Path | None = None,
+        since: int | None = None,
+        max_batches: int = 100,
+    ) -> None:
+        if max_batches < 1 or (since is not None and since < 0):
+            raise ValueError(f"max_batches={max_batches}, since={since}: give at least 1, and a batch or None")
+        self._graph: Graph = (load_topology(topology) if isinstance(topology, str) else topology).graph()
+        self._state = state if isinstance(state, str) else state.state_name
+        self._config = Config() if log_dir is None else Config(log_dir=str(log_dir))
+        self._since, self._most = since, max_batches
+        self._fields = _fields(self._graph, self._state)
+
+    def get_output_fields(self) -> Fields:
+        return self._fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> _ChangesCoordinator:
+        """Open the driver's side: the log and the store of the other topology."""
+        feed = ChangeFeed(self._graph, self._state, self._config, self._since)
+        return _ChangesCoordinator(feed, self._fields, self._most)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> RowsEmitter:
+        """Return the worker's side, which carries no rows: the parts do."""
+        return RowsEmitter()
+
+    def __repr__(self) -> str:
+        return f"StateChangesSpout({self._graph.name!r}, {self._state!r})"
+
+
+def _fields(graph: Graph, state: str) -> Fields:
+    columns = columns_of(graph.state(state))
+    *keys, value = columns.types
+    if value is None or graph.state(state).free_keys:
+        raise TopologyError(
+            f"the changes of state {state!r} of {graph.name!r} cannot be a source: an updater decides what its keys and values "
+            "are. Read them with trident.changes"
+        )
+    names = list(columns.names[:-1])
+    for name in ("before", "after", "batch"):
+        names.append(free_name(name, names))
+    return Fields.of(names, [*keys, value, value, "bigint"])
+
+
+class _ChangesCoordinator(BatchCoordinator):
+    """Cuts the batches of a feed into batches, and reads them again for each attempt."""
+
+    def __init__(self, feed: ChangeFeed, fields: Fields, most: int) -> None:
+        self._feed, self._fields, self._most, self._start = feed, fields, most, feed.txid
+        self._share = 1.0
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Return the batches that are committed and in no batch yet; None if there are none."""
+        after = self._start if previous is None else int(previous["until"])
+        until = min(self._feed.committed(), after + max(1, round(self._most * self._share)))
+        return {"after": after, "until": until} if until > after else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
+        """Read the changes; a few make one part."""
+        batches = self._feed.between(int(definition["after"]), int(definition["until"]))
+        rows = [(*one.key, one.before, one.after, batch.txid) for batch in batches for one in batch.changes]
+        return cut_table(table_of_rows(self._fields, rows), parallelism) if rows else []
+
+    def lag(self, definition: Definition) -> Lag:
+        """Say how many batches were committed beyond when the log was last read."""
+        return Lag(max(0, self._feed.last_seen - int(definition["until"])), "batches")
+
+    def throttle(self, share: float) -> None:
+        self._share = share
+
+    def close(self) -> None:
+        self._feed.close()

@@ -1,0 +1,155 @@
+"""The changes of a state, kept beside its table: a row for each row that a commit writes, in the same statement.
+
+`<table>_changes` has the columns of the state's table and the time of the commit. A row says what `OpaqueValue` says, so the
+log decides which rows count. `trident_changes_gone` has, by the name of the state's table, the last batch that was
+deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import groupby
+from typing import Any
+
+from psycopg import errors
+
+from states.postgres.columns import OWN, TXID, Columns, listed
+from states.postgres.options import identifier, table_name
+from trident.errors import BackendError
+from trident.retention import Retention
+from trident.servers.postgres_connection import PostgresConnection
+from trident.state.interfaces import Key
+
+_AT = f"{OWN}at"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS {changes} ({columns}, {at} timestamp with time zone NOT NULL DEFAULT now())",
+    "CREATE INDEX IF NOT EXISTS {index} ON {changes} ({txid})",
+    "CREATE TABLE IF NOT EXISTS {gone} (state text PRIMARY KEY, txid bigint NOT NULL)",
+)
+_WRITTEN = (
+    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0"
+)
+_LET_GO = """
+    WITH deleted AS (DELETE FROM {changes} WHERE {test} RETURNING {txid} AS txid)
+    INSERT INTO {gone} AS known SELECT %(state)s, max(txid) FROM deleted HAVING count(*) > 0
+    ON CONFLICT (state) DO UPDATE SET txid = greatest(known.txid, excluded.txid)
+"""
+_ROWS = 10_000
+
+
+class ChangeTable:
+    """The table of one state's changes.
+
+    Parameters
+    ----------
+    schema, table
+        The state's: the bare name.
+    kept
+        How long rows stay.
+    """
+
+    def __init__(self, schema: str | None, table: str, columns: Columns, kept: Retention, what: str) -> None:
+        at = [] if schema is None else [schema]
+        self._bare, self._state, self._columns = table_name(f"{table}_changes"), table, columns
+        self._kept, self._what = kept, what
+        self._texts = {
+            "changes": identifier(*at, self._bare),
+            "gone": identifier(*at, f"{OWN}changes_gone"),
+            "index": identifier(table_name(f"{table}_changes_txid")),
+            "txid": identifier(TXID),
+            "at": identifier(_AT),
+        }
+
+    def create(self, connection: PostgresConnection) -> None:
+        """Make the tables; refuse a table of other columns."""
+        texts = (f"{column.quoted} {column.form.sql}" for column in self._columns.all)
+        columns = ", ".join(texts)
+        table, *others = _TABLES
+        self._make(connection, table.replace("{columns}", columns))
+        self._refuse_columns(connection)
+        for statement in others:
+            self._make(connection, statement)
+
+    def _make(self, connection: PostgresConnection, statement: str) -> None:
+        with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
+            connection.execute(self._sql(statement), ())
+
+    def _refuse_columns(self, connection: PostgresConnection) -> None:
+        found = dict(connection.execute(_WRITTEN, (self._texts["changes"],)).fetchall())
+        for column in self._columns.all:
+            if found.get(column.name) != column.form.sql:
+                there = found.get(column.name, "not there")
+                raise BackendError(
+                    f"keep the changes of {self._what} in {self._texts['changes']}: its column {column.name} is {there}, not "
+                    f"{column.form.sql}; drop the table, and the changes of former columns with it",
+                    retryable=False,
+                )
+
+    @property
+    def clause(self) -> str:
+        """The expression that writes what the expression `put` returns, if batch %(changes_of)s wrote it."""
+        names = listed(self._columns.all)
+        changes = self._texts["changes"].replace("%", "%%")
+        return f', changed AS (INSERT INTO {changes} ({names}) SELECT {names} FROM put WHERE "{TXID}" = %(changes_of)s)'
+
+    def let_go(self, connection: PostgresConnection, txid: int) -> None:
+        """Delete what need not be kept at batch `txid`."""
+        test = "{txid} <= %(last)s" if self._kept.batches is not None else "{at} < now() - make_interval(secs => %(s)s)"
+        given = {
+            "state": self._state,
+            "last": txid - (self._kept.batches or 0),
+            "s": (self._kept.ms or 0) / 1000,
+        }
+        connection.execute(self._sql(_LET_GO.replace("{test}", test)), given)
+
+    def gone(self, connection: PostgresConnection) -> int:
+        """Return the last batch of which rows were deleted."""
+        with suppress(errors.UndefinedTable):
+            row = connection.execute(self._sql("SELECT txid FROM {gone} WHERE state = %s"), (self._state,)).fetchone()
+            return 0 if row is None else int(row[0])
+        return 0
+
+    def read(self, connection: PostgresConnection, after: int, until: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
+        """Return the batches after `after`, some thousand rows of them; `until` is the last that may come."""
+        columns, place = self._columns.read, self._columns.read.index(self._columns.own[0])
+        test = "{txid} > %(after)s AND {txid} <= %(until)s"
+        query = f"SELECT {listed(columns)} FROM {{changes}} WHERE {test} ORDER BY {{txid}}"
+        given = {"after": after, "until": until}
+        rows = connection.execute(self._sql(f"{query} LIMIT {_ROWS}"), given, binary=True).fetchall()
+        if len(rows) == _ROWS:
+            last = rows[-1][place]
+            whole = [row for row in rows if row[place] != last]  # of the last batch there may be more
+            if not whole:
+                rows = connection.execute(self._sql(query), {"after": after, "until": last}, binary=True).fetchall()
+            else:
+                rows = whole
+        return [(txid, self._stored(list(some))) for txid, some in groupby(rows, key=lambda row: row[place])]
+
+    def empty(self, connection: PostgresConnection) -> None:
+        """Delete all rows."""
+        for statement in ("TRUNCATE {changes}", "DELETE FROM {gone} WHERE state = %(state)s"):
+            with suppress(errors.UndefinedTable):
+                connection.execute(self._sql(statement), {"state": self._state})
+
+    def _stored(self, rows: list[Any]) -> list[tuple[Key, Any]]:
+        """Return the keys and values of the rows of one batch, those of each attempt for themselves."""
+        place = self._columns.read.index(self._columns.own[1])
+        rows.sort(key=lambda row: row[place])
+        return [
+            pair
+            for _, some in groupby(rows, key=lambda row: row[place])
+            for pair in self._columns.stored(list(some)).items()
+        ]
+
+    def _sql(self, statement: str) -> bytes:
+        for place, text in self._texts.items():
+            statement = statement.replace(f"{{{place}}}", text.replace("%", "%%"))
+        return statement.encode()
+
+
+def changes_iterated(read: Any, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+    """Iterate over the batches that `read(after, until)` returns some of, until there are no more."""
+    while some := read(after, until):
+        yield from some
+        after = some[-1][0]

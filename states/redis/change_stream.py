@@ -1,0 +1,160 @@
+"""The changes of a state in Redis: a stream for each bucket, beside the keys; an entry for each call that writes.
+
+An entry is called `txid-number`, so a range of batches is a range of the stream. It has `attempt`, `at` (the time of the commit
+in milliseconds since 1970) and `rows`, in the codec: the keys, the values before and the values. The log decides which count.
+The field `changes:gone` beside the sentinels has the last batch whose entries were deleted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from states.redis.fence import RedisFence, fenced
+from states.redis.layout import RedisLayout
+from states.redis.wire import Call, Command, Wire, script
+from trident.errors import CorruptValueError
+from trident.retention import Retention, Sweeps
+from trident.state.encoding.codec import decode, encode
+from trident.state.interfaces import Key
+from trident.state.txid import Txid
+from trident.state.values import OpaqueValue
+
+_PAGE = 100
+_GONE = b"changes:gone"
+
+# KEYS[2]: the stream. ARGV[3]: the txid; then the attempt, the time and the rows.
+_ADD = fenced(
+    """\
+local number = 0
+for _, last in ipairs(redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)) do
+  local txid, before = string.match(last[1], '(%d+)-(%d+)')
+  if txid == ARGV[3] then number = tonumber(before) + 1 end
+end
+redis.call('XADD', KEYS[2], ARGV[3] .. '-' .. number, 'attempt', ARGV[4], 'at', ARGV[5], 'rows', ARGV[6])"""
+)
+# KEYS: the hash of the sentinels, the stream. ARGV[1]: the last batch to go, or ''; ARGV[2]: the time before which entries go.
+_LET_GO = script(
+    f"""\
+local first, last = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1], tonumber(ARGV[1])
+if not first then return 0 end
+if not last then
+  local next = '-'
+  for _ = 1, 100 do
+    local entries = redis.call('XRANGE', KEYS[2], next, '+', 'COUNT', {_PAGE})
+    local is_old = false
+    for _, entry in ipairs(entries) do
+      is_old = tonumber(entry[2][4]) < tonumber(ARGV[2])
+      if not is_old then break end
+      last, next = tonumber(string.match(entry[1], '%d+')), entry[1]
+    end
+    if not is_old or #entries < {_PAGE} then break end
+  end
+end
+if not last or tonumber(string.match(first[1], '%d+')) > last then return 0 end
+redis.call('HSET', KEYS[1], '{_GONE.decode()}', string.format('%d', last))
+return redis.call('XTRIM', KEYS[2], 'MINID', string.format('%d-0', last + 1))"""
+)
+
+
+class ChangeStreams:
+    """The streams of one state.
+
+    Parameters
+    ----------
+    fence
+        That of the partition that writes.
+    kept
+        How long entries stay.
+    """
+
+    def __init__(self, wire: Wire, layout: RedisLayout, fence: RedisFence, kept: Retention, what: str) -> None:
+        self._wire, self._layout, self._fence, self._kept, self._what = wire, layout, fence, kept, what
+        self._batch: Txid | None = None  # the commit under way
+        self._sweeps = Sweeps()
+
+    def begin(self, txid: Txid) -> None:
+        """From now on what is written with this txid are changes."""
+        self._batch = txid
+
+    def puts(self, bucket: int, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[Callable[[], Command]]:
+        """Make the call that adds what a call writes; none if that is of no batch, or of another one."""
+        batch = self._batch
+        if batch is None:
+            return
+        own = [(key, value) for key, value in zip(keys, values, strict=True) if value.txid == batch]
+        if own:
+            columns = [
+                [list(key) for key, _ in own],
+                [value.prev for _, value in own],
+                [value.curr for _, value in own],
+            ]
+            given = [b"%d" % batch, b"%d" % batch.attempt, b"%d" % (time.time() * 1000), encode(columns)]
+            yield partial(self._fence.command, _ADD, bucket, [self._layout.change_keys[bucket]], given)
+
+    def end(self, txid: Txid) -> None:
+        """The commit has ended; now and then delete what need not be kept."""
+        self._batch = None
+        if not self._sweeps.due(txid):
+            return
+        last = b"" if self._kept.batches is None else b"%d" % (txid - self._kept.batches)
+        before = b"%d" % (time.time() * 1000 - (self._kept.ms or 0))
+        calls = []
+        for bucket, (sentinels, stream) in enumerate(
+            zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True)
+        ):
+            command = (b"EVALSHA", _LET_GO, 2, sentinels, stream, last, before)
+            calls.append(Call(bucket, partial(_same, command), _nothing))
+        self._wire.run(f"delete old changes of {self._what}", calls)
+
+    def gone(self) -> int:
+        """Return the last batch of which entries were deleted."""
+        found: list[Any] = []
+        for bucket, sentinels in enumerate(self._layout.sentinel_keys):
+            call = Call(bucket, partial(_same, (b"HGET", sentinels, _GONE)), found.append, reads=True)
+            self._wire.run(f"look for changes of {self._what}", [call])
+        return max(int(one or 0) for one in found)
+
+    def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over the batches after `after` up to `until`."""
+        entries = heapq.merge(
+            *(self._entries(at, after, until) for at in range(self._layout.buckets)), key=lambda one: one[:2]
+        )
+        for txid, some in groupby(entries, key=lambda one: one[0]):
+            yield txid, [pair for _, attempt, rows in some for pair in self._pairs(txid, attempt, rows)]
+
+    def _entries(self, bucket: int, after: int, until: int) -> Iterator[tuple[int, int, bytes]]:
+        stream, start, end = self._layout.change_keys[bucket], b"%d-0" % (after + 1), b"%d" % until
+        while True:
+            answers: list[Any] = []
+            command = (b"XRANGE", stream, start, end, b"COUNT", _PAGE)
+            self._wire.run(
+                f"read changes of {self._what}", [Call(bucket, partial(_same, command), answers.append, True)]
+            )
+            for name, fields in answers[0]:
+                yield int(name.partition(b"-")[0]), int(fields[1]), fields[5]
+            if len(answers[0]) < _PAGE:
+                return
+            txid, _, number = answers[0][-1][0].partition(b"-")
+            start = b"%s-%d" % (txid, int(number) + 1)
+
+    def _pairs(self, txid: int, attempt: int, rows: bytes) -> Iterator[tuple[Key, Any]]:
+        keys, befores, values = decode(rows)
+        if len(keys) != len(befores) or len(keys) != len(values):
+            raise CorruptValueError(
+                f"an entry of batch {txid} in the changes of {self._what} has columns of several lengths"
+            )
+        for key, before, value in zip(keys, befores, values, strict=True):
+            yield tuple(key), OpaqueValue(txid, attempt, before, value)
+
+
+def _same(command: Command) -> Command:
+    return command
+
+
+def _nothing(_answer: Any) -> None:
+    pass

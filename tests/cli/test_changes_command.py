@@ -1,0 +1,139 @@
+"""`trident changes`: the changes of a state on the command line, and over HTTP as a browser follows them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.harness.commands import started, trident, write_module
+from tests.harness.servers import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+MODULE = """
+    from spouts import FixedBatchSpout
+    from states.redis import RedisState
+    from trident import TridentTopology
+    from trident.operations import Sum
+
+    def made(*rows):
+        topology = TridentTopology("sales")
+        sales = topology.new_stream("sales", FixedBatchSpout("shop: string, euros: bigint", 1, *rows)).group_by("shop")
+        state = RedisState.opaque("redis://{address}/0", prefix="{name}", changes={changes})
+        sales.persistent_aggregate(state, "euros", Sum(), "revenue", state_name="revenue")
+        return topology
+
+    ROWS = [["oslo", 3], ["bergen", 1], ["oslo", 4], ["oslo", 2]]
+    some, topology = made(*ROWS[:3]), made(*ROWS)
+    many = made(*[["oslo", 1]] * 70)
+"""
+FIRST = {"txid": 1, "changes": [{"key": ["oslo"], "before": None, "after": 3}]}
+SECOND = {"txid": 2, "changes": [{"key": ["bergen"], "before": None, "after": 1}]}
+THIRD = {"txid": 3, "changes": [{"key": ["oslo"], "before": 3, "after": 7}]}
+FOURTH = {"txid": 4, "changes": [{"key": ["oslo"], "before": 7, "after": 9}]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, redis_server: Server) -> Path:
+    text = MODULE.format(address=redis_server.address, name=tmp_path.name[-30:], changes='"7d"')
+    write_module(tmp_path, "sales", text)
+    run(tmp_path, "some")
+    return tmp_path
+
+
+def run(folder: Path, name: str) -> None:
+    done = trident("run", f"sales:{name}", "--once", "--conf", "engine=in_process", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def lines(text: str) -> list[Any]:
+    return list(map(json.loads, text.splitlines()))
+
+
+def test_changes_are_printed_a_line_a_batch_and_continue_behind_any(folder: Path) -> None:
+    assert lines(trident("changes", "sales:some", "revenue", "--since", "0", cwd=folder).stdout) == [
+        FIRST,
+        SECOND,
+        THIRD,
+    ]
+    assert lines(trident("changes", "sales:some", "revenue", "--since", "2", cwd=folder).stdout) == [THIRD]
+    (snapshot,) = lines(trident("changes", "sales:some", "revenue", "--snapshot", cwd=folder).stdout)
+    assert (snapshot["txid"], sorted(snapshot["rows"])) == (3, [["bergen", 1], ["oslo", 7]])
+    wrong = trident("changes", "sales:some", "revenue", cwd=folder)
+    assert (wrong.returncode, "say where to begin" in wrong.stderr) == (2, True)
+
+
+def test_what_is_still_to_come_is_followed_until_ctrl_c(folder: Path) -> None:
+    with started("changes", "sales:some", "revenue", "--since", "2", "--follow", cwd=folder) as following:
+        assert json.loads(following.says(".*")) == THIRD
+        run(folder, "topology")
+        assert json.loads(following.says(".*")) == FOURTH
+        following.signal(signal.SIGINT)
+        code, _, problems = following.end()
+    assert (code, "Traceback" in problems) == (130, False)
+
+
+def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -> None:
+    with started("changes", "sales:some", "revenue", "--port", "0", cwd=folder) as serving:
+        address = serving.says(r"http://[\d.:]+")
+        assert ask(address, "/snapshot")[1]["txid"] == 3
+        assert events(address, "/changes?since=0", 3) == [("1", FIRST), ("2", SECOND), ("3", THIRD)]
+        assert events(address, "/changes?since=0", 1, {"Last-Event-ID": "2"}) == [("3", THIRD)]
+        status, problem = ask(address, "/changes?since=soon")
+        assert (status, problem["error"]) == (400, "since='soon': expected the number of a batch")
+        assert ask(address, "/changes", {"Host": "evil.example"})[0] == 403
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+        connection.request("GET", "/changes")
+        answer = connection.getresponse()
+        run(folder, "topology")
+        assert event(answer) == ("4", FOURTH)
+        connection.close()
+        serving.signal(signal.SIGTERM)
+        assert serving.end()[0] == 143
+
+
+def test_a_client_that_comes_too_late_is_told_so(tmp_path: Path, redis_server: Server) -> None:
+    text = MODULE.format(address=redis_server.address, name=tmp_path.name[-30:], changes=5)
+    write_module(tmp_path, "sales", text)
+    run(tmp_path, "many")
+    late = trident("changes", "sales:many", "revenue", "--since", "3", cwd=tmp_path)
+    assert late.returncode == 1
+    assert "the changes of state 'revenue' of 'sales' since batch 3: those up to batch 59 are not kept" in late.stderr
+    with started("changes", "sales:many", "revenue", "--port", "0", "--token", "secret", cwd=tmp_path) as serving:
+        address = serving.says(r"http://[\d.:]+")
+        assert ask(address, "/changes?since=3")[0] == 401
+        status, problem = ask(address, "/changes?since=3", {"Authorization": "Bearer secret"})
+        assert (status, problem["kind"]) == (410, "ChangesGoneError")
+
+
+def ask(address: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection.request("GET", path, headers=headers or {})
+    answer = connection.getresponse()
+    found = answer.status, json.loads(answer.read())
+    connection.close()
+    return found
+
+
+def events(address: str, path: str, count: int, headers: dict[str, str] | None = None) -> list[tuple[str, Any]]:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection.request("GET", path, headers=headers or {})
+    answer = connection.getresponse()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    found = [event(answer) for _ in range(count)]
+    connection.close()
+    return found
+
+
+def event(answer: http.client.HTTPResponse) -> tuple[str, Any]:
+    fields: dict[str, str] = {}
+    while line := answer.readline().decode().rstrip("\n"):
+        name, _, value = line.partition(": ")
+        fields[name] = value
+    return fields["id"], json.loads(fields["data"])

@@ -1,0 +1,109 @@
+"""A feed of changes gives what is committed, each change once and in order, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.driver_runs import DriverServer
+from tests.crash.feed_driver import BATCH_SIZE, ROWS, config_of, topology_of
+from tests.crash.spout import rows_of
+from tests.harness.servers import Server
+from trident import open_state
+from trident.coordination.log_address import open_reader
+from trident.errors import LogError
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+
+@pytest.fixture
+def drivers() -> Iterator[DriverServer]:
+    server = DriverServer("tests.crash.feed_driver")
+    yield server
+    server.close()
+
+
+def life(folder: Path, store: str, postgres: Server, redis: Server, seed: int) -> dict[str, Any]:
+    """Return what drivers and readers of a run are told, but for their role and number."""
+    name, url = f"feed-{folder.name[-20:]}-{seed}", f"postgresql://trident@{postgres.address}/postgres"
+    made: dict[str, Any] = {"folder": str(folder), "name": name, "seed": seed, "options": {}, "number": 0}
+    made |= {"partitions": 1 + seed % 3, "log_dir": str(folder / "log")}
+    if store.startswith("postgres"):
+        log = f"{url}?topology={name}" if store == "postgres in one transaction" else made["log_dir"]
+        few = {"max_keys_per_call": 1 + seed % 4} if seed % 2 else {}
+        return {**made, "store": ("postgres", url), "log_dir": log, "options": few}
+    options: dict[str, Any] = {
+        "max_keys_per_call": 1 + seed % 4,
+        **({"layout": "fields"} if store == "redis fields" else {}),
+    }
+    options |= {"hash_key": name} if store == "redis hash" else {}
+    return {**made, "store": ("redis", f"redis://{redis.address}/0"), "options": options}
+
+
+def committed(told: dict[str, Any]) -> tuple[int, dict[str, int]]:
+    """Return the last batch by the log, and the sums that a plain dict has of all batches."""
+    sums, rows = Counter[str](), rows_of(told["seed"], ROWS)
+    with closing(open_reader(told["log_dir"])) as reader:
+        log = reader.refresh()
+    for record in log.history:
+        for number in record.spouts["rows"]["rows"]:
+            sums[rows[number].word] += rows[number].weight
+    return log.txid, dict(sums)
+
+
+STORES = ["postgres", "postgres in one transaction", "redis", "redis fields", "redis hash"]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 21))])
+@pytest.mark.parametrize("store", STORES)
+def test_the_fold_of_a_feed_is_the_state_though_writers_are_killed(
+    store: str, seed: int, postgres_server: Server, redis_server: Server, drivers: DriverServer, tmp_path: Path
+) -> None:
+    told, rng = life(tmp_path, store, postgres_server, redis_server, seed), random.Random(seed)
+    batches, kills = ROWS // BATCH_SIZE, 0
+    while not (tmp_path / "done").exists():
+        told["number"] += 1
+        end = drivers.wait(
+            drivers.start({**told, "role": "driver", "kill_after_s": rng.uniform(0.05, 0.2 + 0.1 * kills)})
+        )
+        assert end["ended"] in (0, -signal.SIGKILL), end
+        kills += end == {"ended": -signal.SIGKILL}
+        with suppress(LogError):  # it was killed before it had one
+            reader = {**told, "role": "reader", "until": committed(told)[0], "most": 1 + seed % 7}
+            assert drivers.wait(drivers.start(reader)) == {"ended": 0}
+    txid, sums = committed(told)
+    assert (txid, kills > 0) == (batches, True)
+    fold = json.loads((tmp_path / "fold.json").read_text())
+    assert fold == {"txid": batches, "values": sums}
+    with open_state(topology_of(told), "weights", config_of(told)) as state:
+        assert dict(state.get_tuples()) == sums
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+def test_a_reader_that_is_killed_goes_on_where_it_was(
+    store: str, kills: int, postgres_server: Server, redis_server: Server, drivers: DriverServer, tmp_path: Path
+) -> None:
+    told, rng, done, longest = life(tmp_path, store, postgres_server, redis_server, 5), random.Random(kills), 0, 0.1
+    assert drivers.wait(drivers.start({**told, "role": "driver"})) == {"ended": 0}
+    txid, sums = committed(told)
+    reader = {**told, "role": "reader", "until": txid, "most": 1}
+    while done < kills:
+        end = drivers.wait(drivers.start({**reader, "kill_after_s": rng.uniform(0.02, longest)}))
+        if end == {"ended": -signal.SIGKILL}:
+            done += 1
+            continue
+        assert end == {"ended": 0}
+        assert json.loads((tmp_path / "fold.json").read_text()) == {"txid": txid, "values": sums}
+        (tmp_path / "fold.json").unlink()
+        longest = max(0.03, 0.8 * longest)
+    assert drivers.wait(drivers.start(reader)) == {"ended": 0}
+    assert json.loads((tmp_path / "fold.json").read_text()) == {"txid": txid, "values": sums}

@@ -1,0 +1,261 @@
+"""`trident.changes`: what it gives beside commits, what it refuses, and what a reader that comes too late is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import trident
+from spouts import FeederBatchSpout
+from states.cassandra import CassandraState
+from states.postgres import PostgresState
+from states.redis import RedisState
+from tests.harness.servers import Server
+from tests.harness.topology_runs import start
+from trident import TridentTopology
+from trident.errors import ChangesGoneError, ConfigError, UnsupportedOperation
+from trident.operations import Avg, Count, Sum
+from trident.state import StateSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+Made = Callable[..., StateSpec]
+
+
+class Words:
+    """A topology that sums numbers by word, fed batch by batch."""
+
+    def __init__(self, folder: Path, spec: StateSpec, aggregate: Any = None, log_dir: str = "") -> None:
+        self.log_dir, self.spout = log_dir or str(folder / "log"), FeederBatchSpout("word: string, n: bigint")
+        self.topology = TridentTopology(folder.name[-30:])
+        words = self.topology.new_stream("words", self.spout).group_by("word")
+        if aggregate is None:
+            words.persistent_aggregate(spec, "n", Sum(), "total", state_name="totals").parallelism_hint(2)
+        else:
+            words.persistent_aggregate(spec, aggregate, state_name="totals")
+
+    def run(self, *batches: list[tuple[Any, ...]]) -> None:
+        with start(self.topology, "in_process", log_dir=self.log_dir) as running:
+            for batch in batches:
+                self.spout.feed(batch)
+                running.process_all_available()
+
+    def changes(self, since: int | None = 0) -> Any:
+        return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
+
+
+@pytest.fixture(params=["postgres", "redis", "redis fields", "redis hash"])
+def made(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server, redis_server: Server) -> Made:
+    """Return what makes a state of a store, in a place of its own."""
+    name = tmp_path.name[-30:].replace("-", "_")
+    if request.param == "postgres":
+        url = f"postgresql://trident@{postgres_server.address}/postgres"
+        return lambda **options: PostgresState.opaque(url, **{"table": name, "changes": "7d", **options})
+    place = {"hash_key": name} if request.param == "redis hash" else {"prefix": name}
+    more = {"layout": "fields"} if request.param == "redis fields" else {}
+    url = f"redis://{redis_server.address}/0"
+    return lambda **options: RedisState.opaque(url, **{**place, **more, "changes": "7d", **options})
+
+
+FIRST, SECOND = [("the", 1), ("cow", 2), (None, 5)], [("the", 3), ("", 0)]
+
+
+def test_each_change_is_given_once_with_before_and_after(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made())
+    words.run(FIRST, [], SECOND)
+    with words.changes() as feed:
+        one, two = feed.read()
+        assert (one.txid, two.txid) == (1, 3)  # the one between wrote nothing
+        assert {change.key: change[1:] for change in one.changes} == {
+            ("the",): (None, 1),
+            ("cow",): (None, 2),
+            (None,): (None, 5),
+        }
+        assert {change.key: change[1:] for change in two.changes} == {("the",): (1, 4), ("",): (None, 0)}
+        assert (feed.read(), feed.txid) == ([], 3)
+    with words.changes(since=1) as feed:
+        assert feed.read() == [two]
+    with words.changes(since=None) as feed:
+        assert feed.read() == []
+
+
+def test_an_iteration_waits_for_what_comes_and_ends_with_close(made: Made, tmp_path: Path) -> None:
+    words, seen = Words(tmp_path, made()), list[Any]()
+    words.run(FIRST)
+    feed, came = words.changes(), threading.Semaphore(0)
+
+    def follow() -> None:
+        for batch in feed:
+            seen.append((batch.txid, len(batch.changes), feed.txid))
+            came.release()
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert came.acquire(timeout=30)
+    words.run(SECOND, FIRST)
+    assert came.acquire(timeout=30)
+    assert came.acquire(timeout=30)
+    feed.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert seen == [(1, 3, 1), (2, 2, 2), (3, 3, 3)]
+
+
+def test_a_snapshot_and_the_changes_behind_it_are_the_state_beside_commits(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made(max_keys_per_call=7))
+    words.run([(f"w{number}", number) for number in range(100)])
+    ended = threading.Event()
+
+    def commit() -> None:
+        words.run(*[[(f"w{(number + at) % 130}", at) for at in range(9)] for number in range(60)])
+        ended.set()
+
+    writer, folds = threading.Thread(target=commit), list[dict[Any, Any]]()
+    writer.start()
+    while not folds or not ended.is_set():
+        with words.changes(since=None) as feed:
+            txid, rows = feed.snapshot()
+            assert feed.txid == txid
+            folds.append({row[:-1]: row[-1] for row in rows})
+            for batch in feed.read():
+                for key, before, after in batch.changes:
+                    assert folds[-1].get(key) == before, (txid, batch.txid, key)
+                    folds[-1][key] = after
+    writer.join()
+    with words.changes(since=None) as feed:
+        assert sorted(feed.snapshot()[1]) == sorted(read(words))
+    assert len(folds) > 1
+
+
+def read(words: Words) -> list[tuple[Any, ...]]:
+    with trident.open_state(words.topology, "totals", log_dir=words.log_dir) as state:
+        return list(state.get_tuples())
+
+
+def test_values_of_several_fields_and_single_values_have_changes(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made(), {"total": Sum("n"), "mean": Avg("n")})
+    words.run(FIRST, [("the", 3)])
+    with words.changes(since=1) as feed:
+        ((_, ((key, before, after),)),) = feed.read()
+    assert key == ("the",)
+    assert (before["total"], after["total"], before["mean"], after["mean"]) == (1, 4, 1.0, 2.0)
+
+
+def test_the_change_of_a_single_value_has_an_empty_key(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made(), {"total": Sum("n"), "mean": Avg("n")})
+    topology = TridentTopology(f"{tmp_path.name[-20:]}-total")
+    topology.new_stream("words", words.spout).persistent_aggregate(made(), Count(), "count", state_name="totals")
+    words.topology = topology
+    words.run(FIRST, SECOND)
+    with words.changes() as feed:
+        assert [batch.changes for batch in feed.read()] == [[((), None, 3)], [((), 3, 5)]]
+
+
+def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made(changes=10))
+    words.run(*[[("the", 1)] for _ in range(66)])
+    with words.changes(since=53) as feed:
+        with pytest.raises(ChangesGoneError, match=r"since batch 53: those up to batch 54 are not kept .*snapshot\(\)"):
+            feed.read()
+        assert feed.snapshot() == (66, [("the", 66)])
+        assert feed.read() == []
+        words.run([("the", 1)])
+        assert [(batch.txid, batch.changes[0].after) for batch in feed.read()] == [(67, 67)]
+    with words.changes(since=54) as feed:
+        assert [batch.txid for batch in feed.read()] == list(range(55, 68))
+
+
+def test_changes_go_by_their_age(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_server: Server
+) -> None:
+    words = Words(tmp_path, made(changes="2h"))
+    words.run(*[[("the", 1)] for _ in range(50)])
+    with psycopg.connect(f"postgresql://trident@{postgres_server.address}/postgres", autocommit=True) as beside:
+        name = tmp_path.name[-30:].replace("-", "_")
+        if beside.execute("SELECT to_regclass(%s)", (f"{name}_changes",)).fetchone() != (None,):
+            beside.execute(
+                f"UPDATE {name}_changes SET trident_at = now() - interval '3 hours' WHERE trident_txid < 40".encode()
+            )
+            first = 39
+        else:
+            # The clock of this process is three hours ahead for the batches from now on.
+            now = time.time()
+            monkeypatch.setattr(time, "time", lambda: now + 3 * 3600)
+            first = 50
+    words.run(*[[("the", 1)] for _ in range(16)])
+    with (
+        words.changes(since=first - 1) as feed,
+        pytest.raises(ChangesGoneError, match=f"up to batch {first} are not kept"),
+    ):
+        feed.read()
+    with words.changes(since=first) as feed:
+        assert [batch.txid for batch in feed.read()] == list(range(first + 1, 67))
+
+
+def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path) -> None:
+    words, off = Words(tmp_path, made()), Words(tmp_path, made(changes=None))
+    off.run(FIRST)
+    with words.changes() as feed:
+        with pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
+            feed.read()
+        words.run(SECOND)
+    with words.changes(since=1) as feed:
+        assert [batch.txid for batch in feed.read()] == [2]
+    off.run(FIRST)
+    words.run(SECOND)
+    with words.changes(since=2) as feed, pytest.raises(ChangesGoneError, match="those up to batch 3 are not kept"):
+        feed.read()
+    with words.changes(since=3) as feed:
+        assert [batch.txid for batch in feed.read()] == [4]
+
+
+def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made())
+    words.run(FIRST)
+    again = Words(tmp_path, made(), log_dir=str(tmp_path / "new"))
+    with start(again.topology, "in_process", log_dir=again.log_dir, state_recovery="adopt") as running:
+        again.spout.feed(SECOND)
+        running.process_all_available()
+    with again.changes(since=0) as feed, pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
+        feed.read()
+    with again.changes(since=1) as feed:
+        assert [len(batch.changes) for batch in feed.read()] == [2]
+    last = Words(tmp_path, made())
+    with start(last.topology, "in_process", log_dir=last.log_dir, state_recovery="restart") as running:
+        last.spout.feed(SECOND)
+        running.process_all_available()
+    with last.changes(since=1) as feed:
+        ((txid, changes),) = feed.read()
+    assert (txid, {change.key: change[1:] for change in changes}) == (2, {("the",): (None, 3), ("",): (None, 0)})
+
+
+def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:
+    words = Words(tmp_path, made(changes=None))
+    words.run(FIRST)
+    with pytest.raises(UnsupportedOperation, match=r"state 'totals' of .* keeps no changes: declare it with changes="):
+        words.changes()
+    with pytest.raises(ConfigError, match="changes='soon': must be a time with its unit"):
+        made(changes="soon")
+    url = f"postgresql://trident@{postgres_server.address}/postgres"
+    with pytest.raises(ConfigError, match=r"changes='7d' of a PostgreSQL state: a transactional state does not hold"):
+        PostgresState.transactional(url, changes="7d")
+    with pytest.raises(ConfigError, match="no option 'changes'"):
+        CassandraState.opaque(["127.0.0.1"], changes="7d")
+    binary = Words(tmp_path, PostgresState.opaque(url, changes="7d", layout="binary"), log_dir=str(tmp_path / "binary"))
+    with pytest.raises(ConfigError, match=r"changes= of .* needs columns, and there are none: layout='binary'"):
+        binary.run(FIRST)
+
+
+def test_a_table_of_other_columns_is_refused_by_name(tmp_path: Path, postgres_server: Server) -> None:
+    url, name = f"postgresql://trident@{postgres_server.address}/postgres", tmp_path.name[-30:].replace("-", "_")
+    with psycopg.connect(url, autocommit=True) as beside:
+        beside.execute(f"CREATE TABLE {name}_changes (word text, total text)".encode())
+    words = Words(tmp_path, PostgresState.opaque(url, table=name, changes="7d"))
+    with pytest.raises(Exception, match="its column total is text, not bigint; drop the table"):
+        words.run(FIRST)

@@ -1,0 +1,116 @@
+"""`ChangeServer`: the changes of a state as server-sent events; needs starlette and uvicorn.
+
+===========================  ===========================================================================================
+`GET /changes?since=TXID`    an event a batch, those to come included: its `id` is the txid, its `data` `{"txid": …, "changes":
+                             [{"key": […], "before": …, "after": …}]}`. A client that comes again sends the last id as
+                             `Last-Event-ID`, as a browser's `EventSource` does by itself. Without either it begins now.
+                             410: what the client has not seen is not kept any more
+`GET /snapshot`              `{"txid": …, "rows": [[key …, value]]}`, to begin with
+===========================  ===========================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import ChangesGoneError, TridentError
+from trident.http.plain_json import to_json
+from trident.http.server_thread import ServerThread
+from trident.http.strangers import is_loopback
+
+if TYPE_CHECKING:
+    from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
+
+Opened = Callable[[int | None], "ChangeFeed"]
+
+_STREAM_S = 24 * 3600.0  # a client that is cut off then comes again by itself
+_CONNECTIONS = 256
+_SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
+
+
+class ChangeServer(ServerThread):
+    """Serves a feed; each client has one of its own.
+
+    Parameters
+    ----------
+    opened
+        `opened(since)` opens a feed.
+    host, port
+        Where to listen; port 0 takes a free one.
+    token
+        What `Authorization: Bearer …` must have; None: whoever reaches the address may read.
+    """
+
+    what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
+
+    def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, _STREAM_S, _CONNECTIONS)
+
+
+def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    from trident.http.guard import Guard, Rules
+
+    def problem(status: int, error: object) -> Response:
+        return Response(
+            to_json({"error": str(error), "kind": type(error).__name__}), status, media_type="application/json"
+        )
+
+    async def changes(request: Request) -> Response:
+        asked = request.headers.get("last-event-id") or request.query_params.get("since")
+        if asked is not None and not asked.isdecimal():
+            return problem(400, f"since={asked!r}: expected the number of a batch")
+        try:
+            feed = await run_in_threadpool(opened, None if asked is None else int(asked))
+        except TridentError as error:
+            return problem(503, error)
+        try:
+            first = await run_in_threadpool(feed.read)
+        except TridentError as error:
+            await run_in_threadpool(feed.close)
+            return problem(410 if isinstance(error, ChangesGoneError) else 503, error)
+        return StreamingResponse(_events(feed, first, run_in_threadpool), media_type="text/event-stream")
+
+    def snapshot(request: Request) -> Response:
+        try:
+            with closing(opened(None)) as feed:
+                txid, rows = feed.snapshot()
+        except TridentError as error:
+            return problem(503, error)
+        return Response(to_json({"txid": txid, "rows": rows}), media_type="application/json")
+
+    rules = Rules(token, loopback, lambda scope: token is not None, lambda scope, status, cause: problem(status, cause))
+    return Starlette(
+        routes=[Route("/changes", changes, methods=["GET"]), Route("/snapshot", snapshot, methods=["GET"])],
+        middleware=[Middleware(Guard, rules)],
+    )
+
+
+async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -> AsyncIterator[bytes]:
+    """Give the events of a feed until the client goes; each second or so a look at the log, and now and then a sign of life."""
+    batches, pause, silent_s = first, _SHORTEST_S, 0.0
+    try:
+        while True:
+            for batch in batches:
+                data = {"txid": batch.txid, "changes": [change._asdict() for change in batch.changes]}
+                yield b"id: %d\ndata: %s\n\n" % (batch.txid, to_json(data))
+            pause = _SHORTEST_S if batches else min(_LONGEST_S, 2 * pause)
+            silent_s = 0.0 if batches else silent_s + pause
+            if silent_s >= _SIGN_OF_LIFE_S:
+                silent_s = 0.0
+                yield b": nothing new\n\n"
+            await asyncio.sleep(0 if batches else pause)
+            batches = await in_thread(feed.read)
+    except TridentError as error:  # the client comes again, and is told why it cannot go on
+        yield b"event: end\ndata: %s\n\n" % to_json({"error": str(error), "kind": type(error).__name__})
+    finally:
+        feed.close()
