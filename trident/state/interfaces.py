@@ -339,6 +339,8 @@ class StoreFacts:
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes
         Each commit writes what it changes beside the values; see `BackingMap.changed`.
+    remains
+        Where the store still has the bytes of a row that was deleted, and until when; for people.
     """
 
     in_memory: bool = False
@@ -350,6 +352,7 @@ class StoreFacts:
     layout: Callable[[StateConf], str] | None = None
     database: Database | None = None
     keeps_changes: bool = False
+    remains: str = ""
 
 
 class StateFactory(Protocol):

@@ -79,6 +79,7 @@ class StoreMapFactory:
             expires_after_s=ttl_s,
             keeps_attempts=keeps_attempts(serializer_for(self.options.serializer, self.kind)),
             keeps_changes=isinstance(self.options, Changing) and self.options.changes is not None,
+            remains=self.options.remains,
         )
 
 
