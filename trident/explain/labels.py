@@ -12,6 +12,7 @@ from typing import Any
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
+    DrpcNode,
     EachNode,
     FilterNode,
     JoinNode,
@@ -63,6 +64,8 @@ def what(node: Node) -> str:
     match node:
         case SpoutNode():
             return f"spout {operation_name(node.spout)}"
+        case DrpcNode():
+            return f"requests of {node.function}"
         case EachNode():
             return f"each {_call(node.function, node.inputs)} -> {node.outputs}"
         case FilterNode():
