@@ -1,32 +1,37 @@
-"""Writes the outputs of the notebooks of examples/, run from their first cell: `python -m tests.notebook_outputs`."""
+"""Runs notebooks from their first cell and stores what they show: `python -m tests.notebook_outputs [NOTEBOOK …]`.
+
+Without an argument these are the notebooks of examples/. An error in a cell ends it with that error.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import nbformat
-from jupyter_client import AsyncKernelManager
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbformat import NotebookNode
 
-__all__ = ["NOTEBOOKS", "executed"]
+__all__ = ["NOTEBOOKS", "run"]
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
 
-def executed(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Return a notebook after all of its cells ran, in a kernel that works in a folder; an error in a cell is raised."""
-    os.environ["PYTHONPATH"] = str(ROOT)
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json"))
-    where = {"metadata": {"path": str(folder)}}
-    return NotebookClient(notebook, kernel, timeout=100, resources=where, record_timing=False).execute()
+def run(path: Path) -> None:
+    """Run the cells of a notebook in a kernel, which works in a folder of its own, and store their outputs."""
+    notebook = nbformat.read(path, 4)
+    with tempfile.TemporaryDirectory() as folder:
+        # Sockets in a folder: no other account of this machine can reach them.
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json")
+        where = {"metadata": {"path": folder}}
+        NotebookClient(notebook, kernel, timeout=100, resources=where, record_timing=False).execute()
+    nbformat.write(notebook, path)
 
 
 if __name__ == "__main__":
-    for path in NOTEBOOKS:
-        with tempfile.TemporaryDirectory() as folder:
-            done = executed(nbformat.read(path, 4), Path(folder))
-        nbformat.write(done, path)
+    os.environ["PYTHONPATH"] = str(ROOT)
+    for path in map(Path, sys.argv[1:]) if sys.argv[1:] else NOTEBOOKS:
+        run(path)

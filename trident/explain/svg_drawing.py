@@ -16,7 +16,7 @@ from trident.naming import counted
 from trident.observe.picture import state_node
 from trident.planner import make_plan
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _TOP, _EDGE = 196, 44, 40, 20, 34, 12
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _TOP, _EDGE, _LANE = 196, 44, 40, 20, 34, 12, 36
 _LABEL, _DETAIL = 24, 30  # characters that a box has room for
 _FILLS = {
     "spout": "#d7f0dc",
@@ -44,25 +44,43 @@ def to_svg(graph: Graph) -> str:
     """Return the graph as an SVG picture; `TopologyError` if there is nothing to run."""
     titles, boxes = _boxes(graph)
     edges = list(dict.fromkeys(arrows(graph)))
-    columns = _columns(titles, boxes, [edge[:2] for edge in edges if not edge[2]])
-    layout = laid_out(columns, [edge[:2] for edge in edges if not edge[2] and columns[edge[0]] < columns[edge[1]]])
-    reads = [edge[:2] for edge in edges if edge[2]]
-    bottom = _y(max(row for _, row in layout.places.values())) + _HEIGHT + _EDGE
-    width, height = _x(max(columns.values()) + 1) - _GAP_X + _EDGE, bottom + (40 if reads else 0)
+    flows, reads = ([edge[:2] for edge in edges if edge[2] is only] for only in (False, True))
+    layout, lane = _two_floors(titles, boxes, flows, bool(reads))
+    bands = list(_bands(titles, boxes, layout))
+    width, height = _x(1 + max(column for column, _ in layout.places.values())) - _GAP_X + _EDGE, lane
+    height = max(height, *(_bottom([row]) for _, row in layout.places.values()))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" height="{height:g}" '
-        f'style="min-width:{width * 0.7:g}px;max-width:100%;height:auto" font-family="system-ui,sans-serif" font-size="11" role="img" '
-        f'aria-label="{_text(f"topology {graph.name}")}">',
-        *_bands(titles, boxes, columns, bottom),
+        f'style="min-width:{width * 0.7:g}px;max-width:100%;height:auto" font-family="system-ui,sans-serif" font-size="11" '
+        f'role="img" aria-label="{_text(f"topology {graph.name}")}">',
+        *bands,
         '<g fill="none" stroke="#7a8594" stroke-width="1.3">',
         *(_arrow(layout, edge) for edge in layout.ways),
         "</g>",
         *(_drawn(box, layout.places[id_]) for id_, box in boxes.items()),
         '<g fill="none" stroke="#7a5bb5" stroke-width="1.2" stroke-dasharray="4 3">',
-        *(_read(layout.places[state], layout.places[query], height) for state, query in reads),
+        *(_read(layout.places[state], layout.places[query], lane) for state, query in reads),
         "</g></svg>",
     ]
     return "\n".join(parts)
+
+
+def _two_floors(
+    titles: list[str], boxes: Mapping[str, _Box], edges: list[tuple[str, str]], has_reads: bool
+) -> tuple[Layout, float]:
+    """Return the places of all boxes, those of requests below the others, and the height of what stands above."""
+    columns = _columns(titles, boxes, edges)
+    below = {id_ for id_, box in boxes.items() if box.band == len(titles) - 1}
+    floors = []
+    for only in (False, True):
+        there = {id_: column for id_, column in columns.items() if (id_ in below) is only}
+        floors.append(laid_out(there, [edge for edge in edges if edge[0] in there and edge[1] in there]))
+    upper, lower = floors
+    lane = _bottom([row for _, row in upper.places.values()]) + (_LANE if has_reads else 0)
+    down = lane / (_HEIGHT + _GAP_Y)
+    places = {id_: (column, row + down) for id_, (column, row) in lower.places.items()}
+    ways = {edge: [(column, row + down) for column, row in way] for edge, way in lower.ways.items()}
+    return Layout({**upper.places, **places}, {**upper.ways, **ways}), lane
 
 
 def _boxes(graph: Graph) -> tuple[list[str], dict[str, _Box]]:
@@ -106,17 +124,23 @@ def _columns(titles: list[str], boxes: Mapping[str, _Box], edges: list[tuple[str
     for band in range(len(titles)):
         there = [depth[id_] for id_, box in boxes.items() if box.band == band]
         begin[band], first = first, first + (1 + max(there) if there else 0)
+    begin[len(titles) - 1] = 0  # requests begin on the left again, below the rest
     return {id_: begin[box.band] + depth[id_] for id_, box in boxes.items()}
 
 
-def _bands(titles: list[str], boxes: Mapping[str, _Box], columns: Mapping[str, int], bottom: float) -> Iterator[str]:
+def _bands(titles: list[str], boxes: Mapping[str, _Box], layout: Layout) -> Iterator[str]:
+    floors: dict[bool, list[float]] = {False: [], True: []}
+    for id_, box in boxes.items():
+        floors[box.band == len(titles) - 1].append(layout.places[id_][1])
     for band, title in enumerate(titles):
-        there = [columns[id_] for id_, box in boxes.items() if box.band == band]
+        there = [layout.places[id_][0] for id_, box in boxes.items() if box.band == band]
         if there:
+            rows = floors[band == len(titles) - 1]
             left, right = _x(min(there)) - _EDGE / 2, _x(max(there)) + _WIDTH + _EDGE / 2
+            top, bottom = _y(min(rows)) - _TOP + 2, _bottom(rows)
             yield (
-                f'<rect x="{left:g}" y="2" width="{right - left:g}" height="{bottom - 2:g}" rx="6" fill="#808a98" '
-                f'fill-opacity="0.1"/><text x="{left + 6:g}" y="18" fill="#7a8594">{_text(title)}</text>'
+                f'<rect x="{left:g}" y="{top:g}" width="{right - left:g}" height="{bottom - top:g}" rx="6" fill="#808a98" '
+                f'fill-opacity="0.1"/><text x="{left + 6:g}" y="{top + 16:g}" fill="#7a8594">{_text(title)}</text>'
             )
 
 
@@ -153,11 +177,12 @@ def _arrow(layout: Layout, edge: tuple[str, str]) -> str:
 
 
 def _read(state: Point, query: Point, lane: float) -> str:
-    """Return the arrow of a query, below everything: a state is to the right of most of its queries."""
+    """Return the arrow of a query: from below, because a state is to the right of its queries, or from above, of a request."""
     (from_x, from_y), (x, y) = ((_x(column) + _WIDTH / 2, _y(row) + _HEIGHT) for column, row in (state, query))
+    y, head = (y, 7) if y < lane else (y - _HEIGHT, -7)
     return (
         f'<path d="M{from_x:g} {from_y:g}C{from_x:g} {lane:g} {x:g} {lane:g} {x:g} {y:g}"/>'
-        f'<path d="M{x:g} {y:g}l-4 7h8z" fill="#7a5bb5" stroke="none"/>'
+        f'<path d="M{x:g} {y:g}l-4 {head}h8z" fill="#7a5bb5" stroke="none" stroke-dasharray="none"/>'
     )
 
 
@@ -167,6 +192,10 @@ def _x(column: int) -> int:
 
 def _y(row: float) -> float:
     return _TOP + row * (_HEIGHT + _GAP_Y)
+
+
+def _bottom(rows: list[float]) -> float:
+    return _y(max(rows)) + _HEIGHT + _EDGE
 
 
 def _cut(text: str, most: int) -> str:

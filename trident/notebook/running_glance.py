@@ -59,7 +59,10 @@ class RunningGlance:
 
     def _throughput(self) -> str:
         tuples = counted(self.status["tuples"], "tuple")
-        return f"{tuples}, {self.status['tuples'] / self.seconds:,.0f} a second" if self.seconds else tuples
+        if not self.seconds:
+            return tuples
+        rate = self.status["tuples"] / self.seconds
+        return f"{tuples}, {rate:,.{0 if rate >= 10 else 1}f} a second"
 
     def _lags(self) -> dict[str, str]:
         lags = {each["description"]: each["lag"] for each in self.status["sources"]}

@@ -274,6 +274,9 @@ class StateView:
         """
         return pandas_of(self.to_arrow())
 
+    def __repr__(self) -> str:
+        return f"StateView({self._name!r}{'' if self.txid is None else f', after batch {self.txid}'})"
+
     def _repr_html_(self) -> str:
         rows = partial(self.get_tuples, limit=SHOWN_ROWS + 1)
         return html_of_state(f"state {self._name}", self._columns, self._results, rows, lambda: self.txid)
