@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 __all__ = ["NOTEBOOKS", "run"]
@@ -24,10 +23,12 @@ def run(path: Path) -> None:
     """Run the cells of a notebook in a kernel, which works in a folder of its own, and store their outputs."""
     notebook = nbformat.read(path, 4)
     with tempfile.TemporaryDirectory() as folder:
-        # Sockets in a folder: no other account of this machine can reach them.
-        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json")
-        where = {"metadata": {"path": folder}}
-        NotebookClient(notebook, kernel, timeout=100, resources=where, record_timing=False).execute()
+        client = NotebookClient(
+            notebook, kernel_name="python3", timeout=100, resources={"metadata": {"path": folder}}, record_timing=False
+        )
+        kernel = client.create_kernel_manager()
+        kernel.transport, kernel.connection_file = "ipc", f"{folder}/kernel.json"  # no port, which others could reach
+        client.execute()
     nbformat.write(notebook, path)
 
 

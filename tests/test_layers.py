@@ -103,7 +103,7 @@ LAYERS = (
     Layer(("trident.redaction",)),
     Layer(("trident.retention",), ("trident.errors",)),
     # What notebooks show, as functions of values.
-    Layer(("trident.notebook",), ("trident.naming",)),
+    Layer(("trident.notebook",), ("trident.naming", "trident.roles")),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
     Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(

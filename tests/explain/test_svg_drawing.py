@@ -10,9 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from examples.word_count import build
 from tests.explain.test_drawing import awkward, edges_of
-from tests.explain.topologies import everything, rows, stock, word_count
+from tests.explain.topologies import everything, rows, stock, with_requests, word_count
 from trident import TopologyError, TridentTopology
 from trident.explain import Explanation
 from trident.explain.column_layout import laid_out
@@ -20,11 +19,6 @@ from trident.graph import QueryNode
 
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"
-
-
-def with_requests() -> TridentTopology:
-    """A DRPC function that asks a state."""
-    return build("text", "counts")
 
 
 class Picture(NamedTuple):

@@ -46,6 +46,9 @@ def _clusters(graph: Graph) -> Iterator[tuple[str, list[Node]]]:
         ids = list(dict.fromkeys(ids))
         drawn.update(ids)
         yield stage.title, [graph.node(id_) for id_ in ids]
+    requests = [node for node in graph.nodes if node.id not in drawn]
+    if requests:
+        yield "requests", requests
 
 
 def arrows(graph: Graph) -> Iterator[tuple[str, str, bool]]:

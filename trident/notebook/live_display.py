@@ -7,15 +7,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from trident.roles import has
 
-class Shown(Protocol):
+
+class Showable(Protocol):
     """What is shown: as a line, and as HTML."""
 
     def __str__(self) -> str: ...
     def _repr_html_(self) -> str: ...
 
 
-def show(now: Callable[[], Shown], is_over: Callable[[], bool]) -> None:
+def show(now: Callable[[], Showable], is_over: Callable[[], bool]) -> None:
     """Show what `now` returns until `is_over`, which waits between two looks, or until Ctrl-C; then once more."""
     update = _in_place() or _Lines().update
     with suppress(KeyboardInterrupt):
@@ -25,18 +27,18 @@ def show(now: Callable[[], Shown], is_over: Callable[[], bool]) -> None:
     update(now())
 
 
-def _in_place() -> Callable[[Shown], None] | None:
+def _in_place() -> Callable[[Showable], None] | None:
     """Return what brings one display up to date, None where this is no notebook.
 
     A notebook has loaded IPython by itself, and runs in its kernel; IPython in a terminal cannot change what it has printed.
     """
     ipython, module = sys.modules.get("IPython"), sys.modules.get("IPython.display")
     shell = None if ipython is None else ipython.get_ipython()
-    if module is None or getattr(shell, "kernel", None) is None:
+    if module is None or not has(shell, "kernel"):
         return None
     handles: list[Any] = []
 
-    def update(shown: Shown) -> None:
+    def update(shown: Showable) -> None:
         if handles:
             handles[0].update(shown)
         else:
@@ -51,7 +53,7 @@ class _Lines:
     def __init__(self) -> None:
         self._last = ""
 
-    def update(self, shown: Shown) -> None:
+    def update(self, shown: Showable) -> None:
         if (line := str(shown)) != self._last:
             self._last = line
             sys.stdout.write(f"{line}\n")

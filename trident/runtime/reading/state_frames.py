@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from trident.arrow import arrow_type, python_of
-from trident.errors import StateError, TridentError
+from trident.errors import StateError, describe
 from trident.extras import needs_package
 from trident.fields import Fields, free_name
 from trident.graph import PersistNode, StateNode
@@ -128,8 +128,8 @@ def html_of_state(
     try:
         read = list(islice(rows(), SHOWN_ROWS + 1))
         after = txid()
-    except TridentError as error:
-        return preformatted(f"{what}: {error}")
+    except Exception as error:  # noqa: BLE001  of a store, perhaps a user's or a closed one: an object can always be shown
+        return preformatted(f"{what}: {describe(error)}")
     first, several = read[:SHOWN_ROWS], results if all(len(row) == len(columns) for row in read) else Fields()
     columns, shown = with_results(columns, first, several)
     head = columns.names if all(len(row) == len(columns) for row in shown) else ()
