@@ -1,10 +1,14 @@
-"""The SVG picture: read back as XML, and compared with the graph and with what a reader can tell apart."""
+"""The SVG picture: read back as XML, and compared with the graph and with what a reader can tell apart.
+
+`python -m tests.explain.test_svg_drawing` writes the one of docs/.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from itertools import combinations, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -12,11 +16,13 @@ import pytest
 
 from tests.explain.test_drawing import awkward, edges_of
 from tests.explain.topologies import everything, rows, stock, with_requests, word_count
+from tests.runtime.random_topologies import Random
 from trident import TopologyError, TridentTopology
 from trident.explain import Explanation
 from trident.explain.column_layout import laid_out
 from trident.graph import QueryNode
 
+IMAGE = Path(__file__).parents[2] / "docs" / "images" / "word-count.svg"
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = r"-?[\d.]+(?:e-?\d+)?"
 
@@ -91,10 +97,26 @@ def test_the_picture_is_the_graph(made: Callable[[], TridentTopology]) -> None:
 
 @pytest.mark.parametrize("made", [word_count, stock, everything, with_requests, awkward])
 def test_no_two_boxes_overlap_and_arrows_lead_to_the_right(made: Callable[[], TridentTopology]) -> None:
-    picture = parsed(made().to_svg())
+    check_places(made())
+
+
+def test_random_topologies_are_drawn_alike() -> None:
+    for seed in range(40):
+        topology = TridentTopology("random")
+        Random(topology, seed)
+        check_places(topology)
+
+
+def check_places(topology: TridentTopology) -> None:
+    graph, picture = topology.graph(), parsed(topology.to_svg())
+    assert len(picture.boxes) == len(graph.nodes) + len(graph.states)
     for (x, y, width, height), (other_x, other_y, *_) in combinations(picture.boxes.values(), 2):
         assert abs(x - other_x) >= width or abs(y - other_y) >= height
     assert all(to_x > x for x, _, to_x, _ in picture.arrows)
+
+
+def test_the_picture_of_the_docs_is_what_is_drawn() -> None:
+    assert IMAGE.read_text(encoding="utf-8") == f"{word_count().to_svg()}\n"
 
 
 def test_stages_commits_in_their_order_and_states_are_named() -> None:
@@ -159,3 +181,7 @@ def test_an_explanation_is_a_text_that_a_notebook_shows_line_by_line() -> None:
     printer = type("Printer", (), {"text": staticmethod(shown.append)})()
     text._repr_pretty_(printer, cycle=False)
     assert shown == [text]
+
+
+if __name__ == "__main__":
+    IMAGE.write_text(f"{word_count().to_svg()}\n", encoding="utf-8")

@@ -129,7 +129,7 @@ def test_a_notebook_shows_twenty_rows() -> None:
 
 
 def test_a_state_whose_store_is_closed_says_so(tmp_path: Path) -> None:
-    topology = sold(sqlite_state(tmp_path / "s.sqlite"))
+    topology = sold(sqlite_state(str(tmp_path / "s.sqlite")))
     with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
         view = running.state("sales")
