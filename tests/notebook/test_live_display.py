@@ -14,7 +14,11 @@ from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import TridentError
 from trident.notebook.html_pieces import LONGEST, table
+from trident.notebook.live_display import show
+from trident.notebook.running_glance import RunningGlance
 from trident.operations import Count
+
+STATUS = {"txid": 0, "tuples": 0, "sources": [], "failures": 0, "leftOut": 0, "deadLetters": 0}
 
 
 def counting(*values: str, cycle: bool = False) -> TridentTopology:
@@ -63,6 +67,13 @@ def test_progress_is_printed_as_lines(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(set(lines)) == len(lines)
 
 
+def test_what_stays_as_it_is_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    looks = iter([False, False, True])
+    glance = RunningGlance("t", {**STATUS, "message": "running"}, None, 0.0, {})
+    show(lambda: glance, lambda: next(looks))
+    assert capsys.readouterr().out == "t: running, batch 0, 0 tuples\n"
+
+
 def test_a_notebook_has_one_display_that_is_brought_up_to_date(
     notebook: list[Handle], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +108,10 @@ def test_ctrl_c_ends_the_showing_and_not_the_topology(monkeypatch: pytest.Monkey
     with start(counting("a", cycle=True), "in_process") as running:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", Interrupted())
-            running.show_progress(every_s=0.01)
+            try:
+                running.show_progress(every_s=0.01)
+            except KeyboardInterrupt:
+                pytest.fail("Ctrl-C went through")
         assert running.is_active
     assert len(Interrupted.lines) in (3, 4)  # the last look may be the one before
 
