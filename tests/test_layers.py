@@ -82,6 +82,7 @@ DRIVERS = (
 RUNTIME = (
     "cloudpickle",
     "msgpack",
+    "trident.notebook",
     "trident.observe",
     "trident.arrow",
     "trident.coordination",
@@ -101,6 +102,8 @@ LAYERS = (
     Layer(("trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.retention",), ("trident.errors",)),
+    # What notebooks show, as functions of values.
+    Layer(("trident.notebook",), ("trident.naming", "trident.roles")),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
     Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(

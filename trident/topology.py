@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -19,6 +21,7 @@ from trident.stream import Stream, TridentState
 
 if TYPE_CHECKING:
     from trident.config import Config
+    from trident.explain import Explanation
     from trident.observe.events import TopologyListener
     from trident.runtime.query.foreach_batch import ForeachBatch
     from trident.runtime.running import RunningTopology
@@ -239,8 +242,8 @@ class TridentTopology(Declaration):
             self.name, self.graph(), conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners
         )
 
-    def explain(self, placements: Mapping[str, str] | None = None) -> str:
-        """Return what runs where, as text: `print(topology.explain())`.
+    def explain(self, placements: Mapping[str, str] | None = None) -> Explanation:
+        """Return what runs where, as text: `print(topology.explain())`, or as the last line of a notebook's cell.
 
         The stages of a batch with what fused in them; of each step whether it is an Arrow kernel or runs row by row in
         Python, and which columns live on behind it; what is exchanged, by what, into how many partitions; the order in
@@ -275,6 +278,23 @@ class TridentTopology(Declaration):
         from trident.explain import to_mermaid
 
         return to_mermaid(self.graph())
+
+    def to_svg(self) -> str:
+        """Return the graph as an SVG picture, stage by stage. A notebook shows it where a cell ends with the topology."""
+        from trident.explain import to_svg
+
+        return to_svg(self.graph())
+
+    def _repr_html_(self) -> str:
+        try:
+            return f'<div style="overflow-x:auto">{self.to_svg()}</div>'
+        except TopologyError as error:  # it is not complete yet
+            return f"<pre>{escape(f'{self!r}: {error}')}</pre>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        with suppress(TopologyError):
+            return {"text/plain": repr(self), "image/svg+xml": self.to_svg(), "text/html": self._repr_html_()}
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"

@@ -16,6 +16,8 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
+from trident.notebook.live_display import show
+from trident.notebook.running_glance import RunningGlance
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement
 from trident.observe.component_statistics import TopologyStatistics
@@ -41,6 +43,7 @@ from trident.runtime.watch import Watch
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
+    from trident.explain import Explanation
     from trident.stream import TridentState
 
 __all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
@@ -161,9 +164,9 @@ class RunningTopology:
         """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
         return self._opened.placements
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return what runs where, as `TridentTopology.explain`, with where states and record are committed, and why there."""
-        from trident.explain import explain
+        from trident.explain import Explanation, explain
 
         placed = self._opened.placements
         why = [f"  {name}: {where}, {reason}" for name, (where, reason) in placed.items()]
@@ -172,7 +175,7 @@ class RunningTopology:
             alone = f"a transaction of its own, because {apart}" if apart else "in one transaction with the states"
             why.append(f"  the record of a batch: {alone}")
         text = explain(self.graph, {name: each.where for name, each in placed.items()})
-        return "\n".join([text, "commits", *why, ""]) if why else text
+        return Explanation("\n".join([text, "commits", *why, ""])) if why else text
 
     @property
     def status(self) -> dict[str, Any]:
@@ -240,6 +243,32 @@ class RunningTopology:
     def recent_progress(self) -> list[dict[str, Any]]:
         """The last `progress_kept` committed batches, oldest first."""
         return [event.as_dict() for event in self._progress.events()]
+
+    def show_progress(
+        self, timeout: float | None = None, *, until_caught_up: bool = False, every_s: float = 0.5
+    ) -> None:
+        """Show what the topology does until it ends: in one place in a notebook, as lines elsewhere.
+
+        Ctrl-C (in a notebook: interrupt the kernel) ends the showing, and not the topology. Raises what ended the topology.
+
+        Parameters
+        ----------
+        timeout
+            Show it so many seconds at most.
+        until_caught_up
+            Stop showing when everything that the spouts had at this call is committed; see `process_all_available`.
+        every_s
+            Seconds from one look to the next.
+        """
+        done = self._loop.drain() if until_caught_up else self._ended
+        until = math.inf if timeout is None else monotonic() + timeout
+
+        def is_over() -> bool:
+            done.wait(max(0.0, min(every_s, until - monotonic())))
+            return done.is_set() or self._ended.is_set() or monotonic() >= until
+
+        show(self._glance, is_over)
+        self._raise_error()
 
     def add_listener(self, listener: TopologyListener) -> None:
         """Tell a listener of what happens from now on; see `TopologyListener`."""
@@ -323,6 +352,13 @@ class RunningTopology:
 
     def __repr__(self) -> str:
         return f"RunningTopology({self.name!r}, {self.status['message']}, txid {self.txid})"
+
+    def _repr_html_(self) -> str:
+        return self._glance()._repr_html_()
+
+    def _glance(self) -> RunningGlance:
+        places = {name: placed.where for name, placed in self.placements.items()}
+        return RunningGlance(self.name, self.status, self.last_progress, self.seconds, places)
 
     def _state(self) -> str:
         if self.is_active:
