@@ -312,12 +312,15 @@ LAYERS = (
             "trident.arrow",
             "trident.roles",
             "trident.coordination",
+            "trident.drpc",
             "trident.planner",
             "trident.observe",
+            "trident.storekit",
             *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch"),
             *INTERFACES,
             *GRAPH,
         ),
+        deferred=("states.memory",),  # a driver with in_memory=True
     ),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(

@@ -100,7 +100,7 @@ class _DeltaFactory(Redacted):
     @property
     def facts(self) -> StoreFacts:
         """A table may be in a folder or in an object store. A batch is one transaction of it, which the driver commits."""
-        return StoreFacts(on_one_machine=local_path(self.path) is not None, stages_commits=True)
+        return StoreFacts(on_one_machine=local_path(self.path) is not None, stages_commits=True, is_map=True)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

@@ -339,6 +339,9 @@ class StoreFacts:
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes
         Each commit writes what it changes beside the values; see `BackingMap.changed`.
+    is_map
+        They are maps with the value rule of their kind and no other methods, so that in a test a map in memory can take their
+        place; see `TopologyTestDriver`.
     """
 
     in_memory: bool = False
@@ -350,6 +353,7 @@ class StoreFacts:
     layout: Callable[[StateConf], str] | None = None
     database: Database | None = None
     keeps_changes: bool = False
+    is_map: bool = False
 
 
 class StateFactory(Protocol):
