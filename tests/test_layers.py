@@ -119,7 +119,8 @@ LAYERS = (
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
-    # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
+    # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called. The
+    # first opens the page besides, before the engine.
     # A window that is given no state is kept in memory.
     Layer(
         GRAPH,
@@ -129,6 +130,7 @@ LAYERS = (
             "trident.observe",
             "trident.runtime.running",
             "trident.runtime.query.foreach_batch",
+            "trident.ui.topology_page",
             "states.memory",
             "datasketches",
             "sqlglot",
