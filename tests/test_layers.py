@@ -119,8 +119,8 @@ LAYERS = (
     Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
-    # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called. The
-    # first opens the page besides, before the engine.
+    # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
+    # The first opens the page besides, before the engine.
     # A window that is given no state is kept in memory.
     Layer(
         GRAPH,
@@ -317,7 +317,6 @@ LAYERS = (
             "trident.drpc",
             "trident.planner",
             "trident.observe",
-            "trident.storekit",
             *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch"),
             *INTERFACES,
             *GRAPH,

@@ -128,7 +128,7 @@ class Config(Redacted):
         The address to serve metrics at. Whoever reaches it may read them: names of streams and states, and counts.
     ui_port
         Serve [the page](ui.md) of the topology at this port while it runs; 0 takes a free one, None serves none. It can only be
-        read: actions need the token of `trident run --ui`. Needs `trident-spark[ui]`.
+        read; `trident run MODULE:TOPOLOGY --ui` serves one with actions. Needs `trident-spark[ui]`.
     ui_host
         The address to serve the page at. Whoever reaches it may read it: figures, errors, the log, and values of states.
     """

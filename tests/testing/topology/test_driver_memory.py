@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -97,8 +98,10 @@ def test_the_kind_of_a_state_and_its_value_rule_stay(store: str, kind: str) -> N
         TopologyTestDriver(refused, in_memory=True)
 
 
-def test_a_serializer_that_keeps_no_attempts_is_inexact_as_it_is_on_its_server() -> None:
-    topology, _ = word_count(RedisState.opaque("redis://127.0.0.1:1", serializer="storm"), SpoutType.OPAQUE)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_serializer_that_keeps_no_attempts_is_inexact_as_it_is_on_its_server(cached: bool) -> None:
+    spec = RedisState.opaque("redis://127.0.0.1:1", serializer="storm")
+    topology, _ = word_count(MemcachedState.cache_for(spec, "127.0.0.1:1") if cached else spec, SpoutType.OPAQUE)
     with pytest.raises(InexactPairingError, match="attempt"):
         TopologyTestDriver(topology, in_memory=True)
 
@@ -200,6 +203,7 @@ def test_it_gives_what_the_server_gives(redis_server: Any, tmp_path: Path) -> No
     ):
         topology, counts = word_count(spec, SpoutType.OPAQUE)
         topology.name = f"same-{number}"
+        asking(topology.new_drpc_stream("words"), counts)
         given = []
         for in_memory in (True, False):
             with TopologyTestDriver(topology, in_memory=in_memory) as driver:
@@ -211,9 +215,25 @@ def test_it_gives_what_the_server_gives(redis_server: Any, tmp_path: Path) -> No
                 driver.feed("lines", "a b", "a")
                 driver.fail_at("record")
                 driver.run()
-                given.append((driver.new_values(counts), sorted(driver.state(counts).get_tuples()), driver.txid))
+                answer = driver.drpc("words", "the moon a")
+                given.append(
+                    (driver.new_values(counts), sorted(driver.state(counts).get_tuples()), driver.txid, answer)
+                )
         assert given[0][0]
         assert given[0] == given[1]
+
+
+def test_it_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise AssertionError(f"{thread.name} was started")
+
+    topology, counts = word_count(NOWHERE["postgres"]("opaque"), partitions=2)
+    asking(topology.new_drpc_stream("words"), counts)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with TopologyTestDriver(topology, in_memory=True) as driver:
+        driver.feed("lines", "a b c")
+        driver.run()
+        assert driver.drpc("words", "a b") == [[2]]
 
 
 # ---- static states, and requests -------------------------------------------------------------------------------------

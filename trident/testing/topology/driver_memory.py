@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.graph import Graph, StateNode
-from trident.state.encoding.serializers import Serializer, serializer_for
+from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
 from trident.state.map_state import MapStateFactory
 from trident.state.wrappers.forwarding import SerializedMap
-from trident.storekit import StoreMapFactory
 
 if TYPE_CHECKING:
     from states.memory.data import MemoryData
@@ -54,8 +53,7 @@ def _in_memory(node: StateNode) -> StateNode:
         return node
     assert spec.kind is not None
     if isinstance(factory, MapStateFactory):  # with its cache and the key of its single value
-        inner = factory.backing_map_factory
-        serializer = serializer_for(inner.options.serializer, spec.kind) if isinstance(inner, StoreMapFactory) else None
+        serializer = getattr(factory.backing_map_factory, "serializer", None)  # a store's factory says it
         made = replace(factory, backing_map_factory=MapsInMemory(serializer, spec.facts))
     else:
         made = MapStateFactory(MapsInMemory(None, spec.facts), spec.kind)
