@@ -1,9 +1,9 @@
-"""From any process: `open_state`, `open_states`, `changes`, `move_state`, `migrate_state`, `read_history`."""
+"""From any process: `open_state`, `open_states`, `changes`, `move_state`, `migrate_state`, `forget_keys`, `read_history`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from trident.runtime.reading.change_feed import ChangeFeed
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
+    from trident.runtime.start.forgetting import Forgotten
     from trident.runtime.start.moving import Moved
 
-__all__ = ["changes", "migrate_state", "move_state", "open_state", "open_states", "read_history"]
+__all__ = ["changes", "forget_keys", "migrate_state", "move_state", "open_state", "open_states", "read_history"]
 
 
 def open_state(
@@ -222,6 +223,44 @@ def migrate_state(
     from trident.runtime.start.migrating import migrate_state
 
     return migrate_state(_declared(topology).graph(), _name(state), Config.of(conf, **settings), progress)
+
+
+def forget_keys(
+    topology: TridentTopology | str,
+    state: TridentState | str,
+    keys: Sequence[Any],
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Forgotten:
+    """Remove keys of a state for good: value, value before, their changes, and the dead letters that name them.
+
+    No driver may run meanwhile; readers may. For the topology the keys were never written: the next tuple of one starts it
+    again. Called again after it was interrupted, it goes on.
+
+    Parameters
+    ----------
+    topology, state, conf, settings
+        As of `open_state`.
+    keys
+        As of `multi_get`.
+
+    Returns
+    -------
+    Forgotten
+        With `keys` and `letters`, how many there were; and `remains`, where the store itself still has the bytes.
+
+    Raises
+    ------
+    LogHeldError
+        A driver runs.
+    WrongKeyError
+        One cannot be a key of the state.
+    UnsupportedOperation
+        The store cannot delete keys, or the state is a single value.
+    """
+    from trident.runtime.start.forgetting import forget_keys
+
+    return forget_keys(_declared(topology).graph(), _name(state), keys, Config.of(conf, **settings))
 
 
 def _declared(topology: TridentTopology | str) -> TridentTopology:

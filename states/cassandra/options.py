@@ -58,6 +58,9 @@ class CassandraOptions(Account, Expiring):
     """
 
     store: ClassVar[str] = "Cassandra"
+    remains: ClassVar[str] = (
+        "in SSTables until a compaction after gc_grace_seconds of the table (ten days), and in snapshots"
+    )
     longest_ttl_s: ClassVar[int | None] = 20 * 365 * 86_400
 
     contact_points: tuple[str, ...] = field(default=("127.0.0.1",), kw_only=False)

@@ -100,7 +100,16 @@ class _DeltaFactory(Redacted):
     @property
     def facts(self) -> StoreFacts:
         """A table may be in a folder or in an object store. A batch is one transaction of it, which the driver commits."""
-        return StoreFacts(on_one_machine=local_path(self.path) is not None, stages_commits=True, is_map=True)
+        hours = self.options.vacuum_after_hours
+        until = (
+            "for as long as they are kept"
+            if hours is None
+            else f"until they are deleted, {hours} hours after a compaction"
+        )
+        remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
+        return StoreFacts(
+            on_one_machine=local_path(self.path) is not None, stages_commits=True, remains=remains, is_map=True
+        )
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

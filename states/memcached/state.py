@@ -28,7 +28,7 @@ from states.memcached.options import MemcachedOptions
 from states.memcached.servers import MemcachedConnection, Servers
 from trident.errors import BackendError, ConfigError
 from trident.roles import facts_of
-from trident.state.encoding.serializers import CodecSerializer, Serializer
+from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
@@ -96,11 +96,6 @@ class _CachedMapFactory:
     def facts(self) -> StoreFacts:
         """Those of the durable map; values of the cache may expire."""
         return facts_of(StoreFacts, self.durable)
-
-    @property
-    def serializer(self) -> Serializer | None:
-        """That of the durable map, if it says so."""
-        return getattr(self.durable, "serializer", None)
 
 
 # Entries of a read-through cache in Memcached: what is lost is read from the durable map again.

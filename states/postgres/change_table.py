@@ -7,21 +7,20 @@ deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
 from psycopg import errors
 
-from states.postgres.columns import OWN, TXID, Columns, listed
+from states.postgres.columns import AT, OWN, TXID, Columns, by_nulls, listed
 from states.postgres.options import identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.interfaces import Key
 
-_AT = f"{OWN}at"
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS {changes} ({columns}, {at} timestamp with time zone NOT NULL DEFAULT now())",
     "CREATE INDEX IF NOT EXISTS {index} ON {changes} ({txid})",
@@ -58,7 +57,7 @@ class ChangeTable:
             "gone": identifier(*at, f"{OWN}changes_gone"),
             "index": identifier(table_name(f"{table}_changes_txid")),
             "txid": identifier(TXID),
-            "at": identifier(_AT),
+            "at": identifier(AT),
         }
 
     def create(self, connection: PostgresConnection) -> None:
@@ -125,6 +124,13 @@ class ChangeTable:
             else:
                 rows = whole
         return [(txid, self._stored(list(some))) for txid, some in groupby(rows, key=lambda row: row[place])]
+
+    def forget(self, connection: PostgresConnection, keys: Sequence[Key]) -> None:
+        """Delete the rows of keys."""
+        for nulls, alike in by_nulls(keys):
+            asked, tests, given = self._columns.asked(nulls, alike, "gone")
+            with suppress(errors.UndefinedTable):
+                connection.execute(self._sql(f"DELETE FROM {{changes}} AS own USING {asked} WHERE {tests}"), given)
 
     def empty(self, connection: PostgresConnection) -> None:
         """Delete all rows."""

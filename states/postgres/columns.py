@@ -32,6 +32,8 @@ from trident.storekit.plain_shapes import PlainShape, shape_of
 OWN = "trident_"
 """What the names of the framework's own columns and tables begin with."""
 TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
+AT = f"{OWN}at"
+"""When a row was written: of a state that expires, and of changes."""
 NULL, BEFORE_NULL = f"{OWN}null", f"{BEFORE}_null"
 """Whether a value of several columns is null, and the value before; where only its fields are, it is false."""
 _NUMBERS = {

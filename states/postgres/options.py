@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
-from trident.storekit import Account, Changing, ServerCalls, seconds, whole
+from trident.storekit import Account, Changing, Expiring, ServerCalls, seconds, whole
 
 MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class PostgresOptions(ServerCalls, Account, Changing):
-    """The options of a PostgreSQL state; see `ServerCalls`, `Account`, `Changing` and `MapOptions` of `trident.storekit`.
+class PostgresOptions(ServerCalls, Account, Expiring, Changing):
+    """The options of a PostgreSQL state; see `trident.storekit` for those that it shares.
 
     Attributes
     ----------
@@ -30,6 +30,9 @@ class PostgresOptions(ServerCalls, Account, Changing):
     """
 
     store: ClassVar[str] = "PostgreSQL"
+    remains: ClassVar[str] = (
+        "in the pages of the table until VACUUM FULL, in the write-ahead log until it is reused, and in backups"
+    )
 
     url: str = field(kw_only=False)
     schema: str | None = None

@@ -38,10 +38,11 @@ class PostgresMapFactory(StoreMapFactory):
         columns = columns_of(conf, self.kind, self.options)
         kept = self.options.kept_changes
         if isinstance(columns, str):
-            if kept is not None:
-                raise ConfigError(
-                    f"changes= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}"
-                )
+            for name, given in {"changes": kept, "ttl_s": self.options.ttl_s}.items():
+                if given is not None:
+                    raise ConfigError(
+                        f"{name}= of {conf.prefix!r} in PostgreSQL needs columns, and there are none: {columns}"
+                    )
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
             from states.postgres.change_table import ChangeTable

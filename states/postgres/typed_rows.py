@@ -16,7 +16,7 @@ import numpy as np
 from psycopg import errors
 
 from states.postgres.change_table import ChangeTable, changes_iterated
-from states.postgres.columns import TXID, Column, Columns, by_nulls, listed, packed
+from states.postgres.columns import AT, TXID, Column, Columns, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
 from states.postgres.options import PostgresOptions
@@ -73,7 +73,8 @@ class TypedRows(StoredRows):
         view: CommittedView | None,
         changes: ChangeTable | None = None,
     ) -> None:
-        self._table = TypedTable(options.schema, table, columns, what, conf.read_only, view, changes)
+        expires = options.ttl_s is not None
+        self._table = TypedTable(options.schema, table, columns, what, conf.read_only, view, changes, expires)
         self._changes, self.batch = changes, -1  # the commit under way
         self._options, self._columns, self._what = options, columns, what
         self._session = Session(options, what, conf.read_only)
@@ -199,10 +200,27 @@ class TypedRows(StoredRows):
 
     # ---- changes --------------------------------------------------------------------------------------------------
 
-    def let_go(self, txid: int) -> None:
-        """Delete the changes that need not be kept at batch `txid`."""
+    def sweep(self, txid: int) -> None:
+        """Delete the changes that need not be kept at batch `txid`, and the rows that have expired."""
         if self._changes is not None:
             self._session.run("delete old changes", partial(self._changes.let_go, txid=txid))
+        if self._options.ttl_s is not None:
+            self._session.run("delete what has expired", self._expire)
+
+    def _expire(self, connection: PostgresConnection) -> None:
+        """Delete the rows that were not written for so long, but for the witnesses of sentinels."""
+        query = "SELECT witness FROM {sentinels} WHERE state = %(state)s AND witness IS NOT NULL"
+        found = self._execute(query, {"state": self._table.state}, connection).fetchall()
+        kept, given = "", dict[str, Any](ttl=self._options.ttl_s)
+        for at, (nulls, alike) in enumerate(by_nulls([tuple(decode(witness)[1:]) for (witness,) in found])):
+            asked, tests, arguments = self._columns.asked(nulls, alike, f"kept{at}_")
+            kept += f" AND NOT EXISTS (SELECT 1 FROM {asked} WHERE {tests})"
+            given |= arguments
+        self._execute(
+            f'DELETE FROM {{table}} AS own WHERE "{AT}" < now() - make_interval(secs => %(ttl)s){kept}',
+            given,
+            connection,
+        )
 
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
         """Iterate over what batches changed; see `BackingMap.changed`."""
@@ -213,6 +231,12 @@ class TypedRows(StoredRows):
     def changes_gone(self) -> int:
         """Return the last batch whose changes are not kept any more."""
         return self._session.run("look for changes", self._kept_changes.gone)
+
+    def forget_changes(self, keys: Sequence[Key]) -> None:
+        """Delete the changes of keys."""
+        changes = self._changes
+        if changes is not None:
+            self._session.run("delete changes", lambda connection: changes.forget(connection, self.names(keys)))
 
     @property
     def _kept_changes(self) -> ChangeTable:
@@ -251,6 +275,7 @@ class TypedRows(StoredRows):
         places = [f"c{at}" for at in range(len(columns))]
         arrays = ", ".join(column.parameter(place) for column, place in zip(columns, places, strict=True))
         changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
+        changes += f', "{AT}" = now()' if self._options.ttl_s is not None else ""
         texts = {"names": listed(columns), "arrays": arrays, "keys": listed(self._columns.keys), "changes": changes}
         kept = self._changes
         texts["returning"] = "" if kept is None else f" RETURNING {listed(self._columns.all, 'own.')}"
@@ -346,11 +371,15 @@ class TypedMap(WholeCommitMap):
         self._typed.batch = int(txid)
 
     def end(self, txid: Txid) -> None:
-        """End the commit; now and then delete changes that need not be kept."""
+        """End the commit; now and then delete what need not be kept."""
         super().end(txid)
         self._typed.batch = -1
         if self._sweeps.due(txid):
-            self._typed.let_go(int(txid))
+            self._typed.sweep(int(txid))
+
+    def forget_changes(self, keys: Sequence[Key]) -> None:
+        """Delete the rows of keys."""
+        self._typed.forget_changes(keys)
 
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
         return self._typed.changed(after, until)

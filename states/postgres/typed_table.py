@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.change_table import ChangeTable
-from states.postgres.columns import OWN, Column, Columns, listed
+from states.postgres.columns import AT, OWN, Column, Columns, listed
 from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
 from trident.errors import BackendError
@@ -54,12 +54,13 @@ class TypedTable:
         read_only: bool,
         view: CommittedView | None,
         changes: ChangeTable | None,
+        expires: bool = False,
     ) -> None:
         at = [] if schema is None else [schema]
         self.name, self.state = identifier(*at, table), table
         self._sentinels = identifier(*at, f"{OWN}sentinels")
         self._columns, self._what, self._read_only = columns, what, read_only
-        self._view, self._changes, self._is_known = view, changes, False
+        self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
 
     def sql(self, statement: str) -> bytes:
         """Return a statement over the two tables; it must be run with arguments."""
@@ -89,13 +90,21 @@ class TypedTable:
         self._refuse_keys(connection, found)
         if self._read_only and missing:
             raise errors.UndefinedTable(self.name)
+        if not self._read_only:
+            self._complete(connection, missing)
+        self._is_known = True
+
+    def _complete(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
+        """Add what the table lacks, and make what is beside it."""
         if missing:
             self._add(connection, missing)
-        if self._changes is not None and not self._read_only:
+        if self._expires:
+            added = f'ADD COLUMN IF NOT EXISTS "{AT}" timestamp with time zone DEFAULT now()'
+            self._add_column(connection, added, [AT])
+        if self._changes is not None:
             self._changes.create(connection)
         if self._view is not None:
             self._view.put(connection)
-        self._is_known = True
 
     def create(self, connection: PostgresConnection) -> None:
         """Make both tables."""
@@ -119,7 +128,7 @@ class TypedTable:
             raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
-            if column is None and name.startswith(OWN):
+            if column is None and name.startswith(OWN) and name != AT:
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
@@ -148,12 +157,14 @@ class TypedTable:
 
     def _add(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
         added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column.quoted} {column.form.sql}" for column in missing)
+        self._add_column(connection, added, [column.name for column in missing])
+
+    def _add_column(self, connection: PostgresConnection, added: str, names: Sequence[str]) -> None:
         try:
             connection.execute(self.sql(f"ALTER TABLE {{table}} {added}"), ())
         except errors.InsufficientPrivilege as error:
-            names = ", ".join(column.name for column in missing)
             raise self._refused(
-                f"it has no column {names}", "add them, or let its owner run this topology once"
+                f"it has no column {', '.join(names)}", "add it, or let its owner run this topology once"
             ) from error
 
     def _was_written(self, connection: PostgresConnection) -> bool:

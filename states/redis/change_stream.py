@@ -102,7 +102,20 @@ class ChangeStreams:
         if not self._sweeps.due(txid):
             return
         last = b"" if self._kept.batches is None else b"%d" % (txid - self._kept.batches)
-        before = b"%d" % (time.time() * 1000 - (self._kept.ms or 0))
+        self._let_go(last, b"%d" % (time.time() * 1000 - (self._kept.ms or 0)))
+
+    def forget(self) -> None:
+        """Delete all entries, of whatever batch."""
+        newest: list[Any] = []
+        for bucket, stream in enumerate(self._layout.change_keys):
+            command = (b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)
+            call = Call(bucket, partial(_same, command), newest.append, reads=True)
+            self._wire.run(f"look for changes of {self._what}", [call])
+        txids = [int(name.partition(b"-")[0]) for entries in newest for name, _ in entries]
+        if txids:
+            self._let_go(b"%d" % max(txids), b"0")
+
+    def _let_go(self, last: bytes, before: bytes) -> None:
         calls = []
         for bucket, (sentinels, stream) in enumerate(
             zip(self._layout.sentinel_keys, self._layout.change_keys, strict=True)

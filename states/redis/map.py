@@ -168,6 +168,11 @@ class RedisBackingMap(BackingMap):
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
         return key_pages(self._wire, self._layout, self._what)
 
+    def forget_changes(self, keys: Sequence[Key]) -> None:
+        """Delete all changes: an entry has those of many keys."""
+        if self._changes is not None:
+            self._changes.forget()
+
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
         return self._kept_changes.read(after, until)
 

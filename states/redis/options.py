@@ -44,6 +44,7 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     """
 
     store: ClassVar[str] = "Redis"
+    remains: ClassVar[str] = "in the append-only file until it is rewritten (BGREWRITEAOF), and in RDB copies"
     what: ClassVar[str] = "Redis state"
     schemes: ClassVar[tuple[str, ...]] = (*RedisServer.schemes, "redis+cluster", "rediss+cluster")
     forms: ClassVar[str] = (

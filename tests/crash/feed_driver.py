@@ -18,7 +18,7 @@ from tests.crash.spout import ScriptedSpout
 from trident import Config, TridentTopology
 from trident.operations import Sum
 
-ROWS, BATCH_SIZE = 400, 10
+ROWS, BATCH_SIZE = 1000, 10  # a log remembers 100 batches
 
 
 def topology_of(life: dict[str, Any]) -> TridentTopology:

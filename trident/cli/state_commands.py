@@ -1,4 +1,4 @@
-"""`trident state`: moves a state to another store, layout or number of partitions; migrates its values."""
+"""`trident state`: moves a state to another store, layout or number of partitions; migrates its values; forgets keys."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import typer
 from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target
 from trident.cli.console import problems, reporting, say
 from trident.naming import counted
-from trident.reading import migrate_state, move_state
+from trident.reading import forget_keys, migrate_state, move_state
+from trident.runtime.reading.written_keys import parse_key
 
 app = typer.Typer(
-    help="Move a state to where a new declaration of its topology has it, or migrate its values to a new type.",
+    help="Move a state to where a new declaration of its topology has it, migrate its values to a new type, or forget keys.",
     epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -86,6 +87,41 @@ def migrate_command(
         config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
         done = migrate_state(load_topology(target, name), state, config, lines.update)
         say(f"{state}: {counted(done.written, 'value')} migrated; none of a former type is left")
+
+
+@app.command("forget", epilog="Example: `trident state forget users.py:topology visits ann@example.com`")
+def forget_command(
+    target: Target,
+    state: State,
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY...", help="Keys; one of several fields is a JSON list.", show_default=False),
+    ],
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    debug: Debug = False,
+) -> None:
+    """Remove keys of a stopped topology's state for good, with their changes and the dead letters that name them.
+
+    Value and value before are deleted; for the topology the keys were never written. The command prints where the store itself
+    still has the bytes, and until when. After Ctrl-C, an error or a crash, type it again.
+
+    Exit codes: 0 forgotten, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        topology = load_topology(target, name)
+        fields = topology.graph().state(state).key_fields
+        try:
+            wanted = [parse_key(text, fields, state) for text in keys]
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        done = forget_keys(topology, state, wanted, settings(conf or [], {"log_dir": log_dir}))
+        of = f"{done.keys} of {counted(len(wanted), 'key')}" if done.keys < len(wanted) else counted(done.keys, "key")
+        say(f"{state}: {of} forgotten, and {counted(done.letters, 'dead letter')}")
+        say(f"their bytes are {done.remains}")
 
 
 class _Lines:

@@ -126,6 +126,9 @@ class BackingMap(Role, ABC):
         """Return the last batch whose changes are not kept any more, 0 if there is none."""
         raise self._lacks("changes_gone")
 
+    def forget_changes(self, keys: Sequence[Key]) -> None:
+        """Delete what is kept of the changes of keys, if changes are kept."""
+
     def close(self) -> None:
         """Release connections."""
 

@@ -342,6 +342,10 @@ class StoreFacts:
     is_map
         They are maps with the value rule of their kind and no other methods, so that in a test a map in memory can take their
         place; see `TopologyTestDriver`.
+    serializer
+        The `Serializer` that values are written with; None: it is not known.
+    remains
+        Where the store still has the bytes of a row that was deleted, and until when; for people.
     """
 
     in_memory: bool = False
@@ -354,6 +358,8 @@ class StoreFacts:
     database: Database | None = None
     keeps_changes: bool = False
     is_map: bool = False
+    serializer: Any = None
+    remains: str = ""
 
 
 class StateFactory(Protocol):

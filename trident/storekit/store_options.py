@@ -53,11 +53,14 @@ class StoreOptions(Redacted):
     ----------
     store
         The name of the store, for messages.
+    remains
+        See `StoreFacts.remains`.
     snapshot_key
         Key of the single value of an ungrouped `persistent_aggregate`.
     """
 
     store: ClassVar[str] = "store"
+    remains: ClassVar[str] = ""
 
     snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
 

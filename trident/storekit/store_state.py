@@ -83,7 +83,9 @@ class StoreMapFactory:
         return StoreFacts(
             expires_after_s=ttl_s,
             keeps_attempts=keeps_attempts(self.serializer),
+            serializer=self.serializer,
             keeps_changes=isinstance(self.options, Changing) and self.options.changes is not None,
+            remains=self.options.remains,
         )
 
 

@@ -235,6 +235,20 @@ def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_p
     assert (txid, {change.key: change[1:] for change in changes}) == (2, {("the",): (None, 3), ("",): (None, 0)})
 
 
+def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Path, postgres_server: Server) -> None:
+    words = Words(tmp_path, made())
+    words.run(FIRST)
+    name = f"{tmp_path.name[-28:].replace('-', '_')}_2"
+    url = f"postgresql://trident@{postgres_server.address}/postgres"
+    moved = Words(tmp_path, PostgresState.opaque(url, table=name, changes="7d"), log_dir=words.log_dir)
+    trident.move_state(words.topology, "totals", moved.topology, called="its new place", log_dir=words.log_dir)
+    moved.run(SECOND)
+    with moved.changes(since=0) as feed, pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
+        feed.read()
+    with moved.changes(since=1) as feed:
+        assert [len(batch.changes) for batch in feed.read()] == [2]
+
+
 def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:
     words = Words(tmp_path, made(changes=None))
     words.run(FIRST)

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,22 @@ class DeadLetters:
         attempt = log.winners.winner(txid) if txid <= log.txid else None
         return [] if attempt is None else _read(self._path(txid, attempt, log.incarnation))
 
+    # ---- forgetting --------------------------------------------------------------------------------------------------
+
+    def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
+        """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
+
+        A letter names a key if it has each of its parts: a text within any text, another value as itself.
+        """
+        removed = 0
+        for path in sorted(self.folder.glob("*.jsonl")):
+            letters = _read(path)
+            kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
+            if len(kept) < len(letters):
+                _write(path, "".join(letter.to_line() + "\n" for letter in kept))
+                removed += len(letters) - len(kept)
+        return removed
+
     # ---- asking for them back ---------------------------------------------------------------------------------------
 
     def request(self, log: LogState, letters: Ranges) -> Path:
@@ -226,6 +242,25 @@ def _write(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
+    failure = letter.failure
+    texts = [failure.row or "", failure.cause, failure.details or ""]
+    values = [*_leaves(letter.left_out.values), *texts]
+    return all(
+        any(part in value if isinstance(part, str) and isinstance(value, str) else part == value for value in values)
+        for part in key
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from (leaf for each in value.values() for leaf in _leaves(each))
+    elif isinstance(value, list | tuple | set):
+        yield from (leaf for each in value for leaf in _leaves(each))
+    else:
+        yield value
 
 
 def waiting(log: LogState) -> int:

@@ -41,7 +41,7 @@ from trident.state.opaque_map import migrated
 from trident.state.sentinel import move_note, noted
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import FORMER, Winners
+from trident.state.winners import CHANGES, FORMER, Winners
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
@@ -330,7 +330,8 @@ class _Move:
         for state in self._target.states:
             state.move_sentinel(Sentinel(self._log.state.incarnation, self._txid, self._attempt), force=True)
         kind = self._log.state.layouts[self._name][1]
-        means = {} if self._migration is None else self._migration.means
+        known = self._log.state.declared.get("states", {}).get(self._name, {}) if self._migration is None else {}
+        means = self._migration.means if self._migration else {fact: known[fact] for fact in known if fact != CHANGES}
         self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, means))
 
     def _mark_source(self, partitions: int) -> None:

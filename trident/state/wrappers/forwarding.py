@@ -55,6 +55,7 @@ class MapWrapper(BackingMap):
     reset = passed_on(BackingMap.reset)
     changed = passed_on(BackingMap.changed)
     changes_gone = passed_on(BackingMap.changes_gone)
+    forget_changes = passed_on(BackingMap.forget_changes)
     close = passed_on(BackingMap.close)
     keeps_attempts = passed_on(BackingMap.keeps_attempts)
 

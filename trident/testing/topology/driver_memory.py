@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import ConfigError
 from trident.graph import Graph, StateNode
-from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
 from trident.state.map_state import MapStateFactory
 from trident.state.wrappers.forwarding import SerializedMap
@@ -53,10 +52,9 @@ def _in_memory(node: StateNode) -> StateNode:
         return node
     assert spec.kind is not None
     if isinstance(factory, MapStateFactory):  # with its cache and the key of its single value
-        serializer = getattr(factory.backing_map_factory, "serializer", None)  # a store's factory says it
-        made = replace(factory, backing_map_factory=MapsInMemory(serializer, spec.facts))
+        made = replace(factory, backing_map_factory=MapsInMemory(spec.facts))
     else:
-        made = MapStateFactory(MapsInMemory(None, spec.facts), spec.kind)
+        made = MapStateFactory(MapsInMemory(spec.facts), spec.kind)
     return replace(node, spec=replace(spec, factory=made))
 
 
@@ -65,15 +63,13 @@ class MapsInMemory:
 
     Parameters
     ----------
-    serializer
-        What the store's values are written with: what it cannot write fails in a test too. None: values stay objects.
     of_store
-        The facts of the store.
+        What the store's factory says. What its serializer cannot write fails in a test too; without one, values stay objects.
     """
 
-    def __init__(self, serializer: Serializer | None, of_store: StoreFacts) -> None:
+    def __init__(self, of_store: StoreFacts) -> None:
         self.facts = StoreFacts(in_memory=True, keeps_attempts=of_store.keeps_attempts)
-        self._serializer = serializer
+        self._serializer = of_store.serializer
         self._data: dict[int, MemoryData] = {}
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
