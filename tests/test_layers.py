@@ -123,6 +123,7 @@ LAYERS = (
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
+    # The first opens the page besides, before the engine.
     # A window that is given no state is kept in memory.
     Layer(
         GRAPH,
@@ -132,6 +133,7 @@ LAYERS = (
             "trident.observe",
             "trident.runtime.running",
             "trident.runtime.query.foreach_batch",
+            "trident.ui.topology_page",
             "states.memory",
             "datasketches",
             "sqlglot",
@@ -315,12 +317,14 @@ LAYERS = (
             "trident.arrow",
             "trident.roles",
             "trident.coordination",
+            "trident.drpc",
             "trident.planner",
             "trident.observe",
             *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch"),
             *INTERFACES,
             *GRAPH,
         ),
+        deferred=("states.memory",),  # a driver with in_memory=True
     ),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(

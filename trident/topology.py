@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trident.explain import Explanation
     from trident.observe.events import TopologyListener
     from trident.runtime.query.foreach_batch import ForeachBatch
-    from trident.runtime.running import RunningTopology
+    from trident.runtime.running import Page, RunningTopology
 
 __all__ = ["TridentTopology"]
 
@@ -201,14 +201,17 @@ class TridentTopology(Declaration):
             The log cannot be taken.
         StateMismatchError
             Log and store do not belong together.
+        ConfigError
+            A setting is wrong, or a port is taken.
         EnvironmentProblem
-            No Java, or one that is too old.
+            No Java, or one that is too old; or an extra is missing.
         """
         from trident.config import Config
         from trident.runtime.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
-        return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners, active=active)
+        config = Config.of(conf, **settings)
+        return start(self.graph(), config, self._memory_log, listeners=listeners, active=active, open_page=_open_page)
 
     def foreach_batch(
         self,
@@ -298,3 +301,9 @@ class TridentTopology(Declaration):
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"
+
+
+def _open_page(host: str, port: int) -> Page:
+    from trident.ui.topology_page import TopologyPage
+
+    return TopologyPage(host, port)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
@@ -49,6 +50,20 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
 
 
+class Page(Protocol):
+    """The page of a topology: it has its port before anything else is opened."""
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+
+    def show(self, running: RunningTopology) -> None:
+        """Answer with this topology from now on."""
+
+    def close(self) -> None:
+        """Free the port; harmless if done before."""
+
+
 class RunningTopology:
     """A topology that runs in a thread of this process.
 
@@ -63,11 +78,13 @@ class RunningTopology:
         observer: Observer | None,
         monitoring: Monitoring | None = None,
         active: bool = True,
+        page: Page | None = None,
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self._opened, self._clock = opened, Clock()
         self._began = self._clock.monotonic()
         self._monitoring = monitoring = monitoring or Monitoring(graph.name)
+        self._page = page
         placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
         size = self.config.progress_kept
@@ -84,6 +101,8 @@ class RunningTopology:
         monitoring.watch(self.pages.status)
         at_ms = self._clock.wall_ms()
         monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
+        if page is not None:
+            page.show(self)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
     # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
@@ -291,6 +310,11 @@ class RunningTopology:
         return self._monitoring.metrics_url
 
     @property
+    def ui_url(self) -> str | None:
+        """Where the page is served, None without `ui_port`."""
+        return None if self._page is None else self._page.url
+
+    @property
     def txid(self) -> int:
         """The last committed txid, 0 if there is none."""
         return self.log_state.txid
@@ -408,6 +432,8 @@ class RunningTopology:
         error, at_ms = self._error, self._clock.wall_ms()
         cause = (None, None) if error is None else (str(error), type(error).__name__)
         self.pages.end()
+        if self._page is not None:
+            self._page.close()
         self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
 
     def _raise_error(self) -> None:
@@ -422,23 +448,33 @@ def start(
     observer: Observer | None = None,
     listeners: Sequence[TopologyListener] = (),
     active: bool = True,
+    open_page: Callable[[str, int], Page] | None = None,
 ) -> RunningTopology:
-    """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
+    """Check, recover and run; see `TridentTopology.start`.
+
+    Parameters
+    ----------
+    memory_log
+        Continues a log of this process.
+    open_page
+        Opens the page at a host and a port, if `ui_port` asks for one.
+    """
     plan = make_plan(graph)
-    # First, because a port that is taken is to be known before Spark starts and stores are opened.
-    monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
-    try:
+    with ExitStack() as undo:
+        # Ports first, because one that is taken is to be known before Spark starts and stores are opened.
+        monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
+        undo.callback(monitoring.close)
+        page = None
+        if open_page is not None and config.ui_port is not None:
+            page = open_page(config.ui_host, config.ui_port)
+            undo.callback(page.close)
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
         opened = opened_when_back(graph.name, config, lambda: open_topology(graph, plan, config, log_of), Clock())
+        undo.callback(opened.close)
         log_idle_loads(plan, config, executors_of(opened.placements))
-        try:
-            return RunningTopology(graph, opened, observer, monitoring, active)
-        except BaseException:
-            opened.close()
-            raise
-    except BaseException:
-        monitoring.close()
-        raise
+        running = RunningTopology(graph, opened, observer, monitoring, active, page)
+        undo.pop_all()
+    return running
 
 
 def new_memory_log(topology: str) -> MemoryLog:
