@@ -105,6 +105,7 @@ ALWAYS = Extra(
         "FixedBatchSpout",
         "FeederBatchSpout",
         "RateSpout",
+        "StateChangesSpout",
     ),
 )
 
