@@ -14,12 +14,13 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.columns import OWN, TXID, Columns, listed
+from states.postgres.columns import Columns, listed
 from states.postgres.options import identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.interfaces import Key
+from trident.storekit.plain_columns import OWN, TXID
 
 _AT = f"{OWN}at"
 _TABLES = (
