@@ -23,6 +23,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
 _MS = dt.timedelta(milliseconds=1)
 _LENGTH = struct.Struct(">i").pack
+_ESCAPE = "\ue000"  # a character that no one uses, for the text that no partition key can be
 
 
 class CqlForm(NamedTuple):
@@ -67,6 +68,14 @@ def _day(value: Any) -> dt.date:
     return dt.date.fromordinal(value.days_from_epoch + _FIRST_DAY)
 
 
+def _of_key(text: str) -> bytes:
+    return (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode()
+
+
+def _key(text: str) -> str:
+    return text.removeprefix(_ESCAPE)
+
+
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
@@ -85,6 +94,9 @@ _FORMS = {
     "date": CqlForm("date", pa.date32(), _of_date, _day),
     "timestamp": CqlForm("timestamp", pa.timestamp("us", "UTC"), _of_moment, _moment),
 }
+
+
+_ONLY_KEY = CqlForm("text", pa.large_string(), _of_key, _key)
 
 
 class CqlColumn(PlainColumn[CqlForm]):
@@ -141,18 +153,18 @@ class CqlColumns(PlainColumns[CqlColumn]):
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
     def refuse_keys(self, keys: Sequence[Key]) -> None:
-        """Refuse keys that no row can have: Cassandra takes no null in a primary key, and no partition key without a byte."""
+        """Refuse keys that no row can have: Cassandra takes no null in a primary key, and no key of zero bytes."""
         bad = next(filter(self.has_no_row, keys), None)
         if bad is not None:
             raise BackendError(
-                f"write key {bad!r}: Cassandra takes no null in a primary key, nor an empty text as the whole key. Leave "
+                f"write key {bad!r}: Cassandra takes no null in a primary key, nor no bytes as the whole key. Leave "
                 "such rows out, or give layout='binary'",
                 retryable=False,
             )
 
     def has_no_row(self, key: Key) -> bool:
         """Whether no row can have a key."""
-        return None in key or (len(key) == 1 and key[0] in ("", b""))
+        return None in key or key == (b"",)
 
     def _advice(self) -> str:
         return (
@@ -186,6 +198,8 @@ def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> C
     if isinstance(shape, str):
         return shape
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
+    if [key.declared for key in keys] == ["string"]:
+        keys = (keys[0]._replace(form=_ONLY_KEY),)
     return CqlColumns(kind, keys, tuple(CqlColumn.of(*field, False) for field in shape.values), shape)
 
 
