@@ -41,7 +41,7 @@ class CassandraFence:
 
     def __init__(self, registers: Registers, partition: int, what: str, rows: ColumnStatements | None = None) -> None:
         self._registers, self._bucket, self._what, self._rows = registers, FLOOR_BUCKET - 1 - partition, what, rows
-        self._witness: bytes | None = None  # a row that the commit under way has written
+        self._witness: bytes | None = None  # the first row that the commit under way has written
         codec, register = RECORD, _SentinelRegister(registers, self._bucket)
         if rows is not None:
             codec, register = WITNESSED, _WitnessedRegister(registers, self._bucket, self._is_there)
@@ -85,8 +85,8 @@ class CassandraFence:
         return int(floor) + sentinel.version
 
     def wrote(self, key: Key, stored: Any) -> None:
-        """Let a row that the commit has written be the next witness."""
-        if self._rows is not None:
+        """Let the row that the commit wrote first be the next witness: a loss in the middle of its writes takes it as well."""
+        if self._rows is not None and self._witness is None:
             self._witness = self._rows.witness_of(key, stored)
 
     def let_go(self, keys: Sequence[Key]) -> None:

@@ -191,7 +191,7 @@ class ColumnsMap(CassandraBackingMap):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         super().multi_put(keys, values)
         if keys and self._options.ttl_s is None:  # a row that expires is no witness
-            self._fence.wrote(keys[-1], values[-1])
+            self._fence.wrote(keys[0], values[0])
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         self._refuse_read_only("delete")

@@ -23,6 +23,7 @@ _ROWS = {
     "value": ("regular", -1, "blob"),
 }
 _COMMENT = re.compile(r"trident (state|columns|records) table, layout (\d+)(?:, (\d+) buckets)?")
+_HELD = {"state": "layout='binary'", "columns": "layout='columns'", "records": "the records of states with columns"}
 _LAYOUT = 1
 _making = threading.Lock()
 
@@ -99,7 +100,7 @@ def open_table(
                 )
             connection.define(form.create(full))
             found = _describe(connection, options.keyspace, table)
-        _check_table(full, found, form, options)
+        _check_table(full, found, form, options.address)
     return full
 
 
@@ -115,22 +116,13 @@ def _describe(connection: CassandraConnection, keyspace: str, table: str) -> tup
     return found, described[0][0] or "", described[0][1] or 0
 
 
-def _check_table(
-    full: str, found: tuple[dict[str, Any], str, int] | None, form: TableForm, options: CassandraOptions
-) -> None:
+def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, form: TableForm, address: str) -> None:
     if found is None:
-        raise StateError(f"table {full} was made in Cassandra at {options.address}, and is not there; try again")
+        raise StateError(f"table {full} was made in Cassandra at {address}, and is not there; try again")
     columns, comment, ttl = found
     marked = _COMMENT.search(comment)
-    what, layout, buckets = ("", "0", None) if marked is None else marked.groups()
-    other = {"state": "binary", "columns": "columns"}.get(what)
-    if other and what != form.what:
-        raise StateError(
-            f"table {full} has layout={other!r}, and another one is asked for. Nothing was written. Give layout={other!r}, or "
-            "another table; `trident state move` brings a state from one to the other"
-        )
-    if marked and int(layout) != _LAYOUT:
-        raise StateError(f"table {full} has layout {layout}; this version knows {_LAYOUT}. Nothing was written")
+    if marked is not None:
+        _check_mark(full, form, *marked.groups())
     if marked is None or not _has_form(columns, form):
         wanted = ", ".join(f"{name} {type_}" for name, (_, _, type_) in form.columns.items())
         there = ", ".join(f"{name} {columns[name][2]}" for name in sorted(columns))
@@ -138,15 +130,26 @@ def _check_table(
             f"table {full} is not a table of a state: its columns are {there} and its comment is {comment!r}, not {wanted} "
             f"and {form.comment!r}. Nothing was written. Give the state a table of its own with table="
         )
-    if buckets is not None and int(buckets) != options.buckets:
-        raise StateError(
-            f"table {full} was made with {buckets} buckets, and buckets={options.buckets} is asked for: keys would not be "
-            f"found. Nothing was written. Give buckets={buckets}, or another table"
-        )
     if ttl:
         raise StateError(
             f"table {full} has default_time_to_live = {ttl}, so its records of commits would expire. Nothing was "
             f"written. Run: ALTER TABLE {full} WITH default_time_to_live = 0; and give the state ttl_s={ttl}"
+        )
+
+
+def _check_mark(full: str, form: TableForm, what: str, layout: str, buckets: str | None) -> None:
+    """Refuse a table by what its comment says of it."""
+    if what != form.what:
+        raise StateError(
+            f"table {full} has {_HELD[what]}, and {_HELD[form.what]} is asked for. Nothing was written. Give the layout that "
+            "it has, or another table; `trident state move` brings a state from one layout to the other"
+        )
+    if int(layout) != _LAYOUT:
+        raise StateError(f"table {full} has layout {layout}; this version knows {_LAYOUT}. Nothing was written")
+    if buckets is not None and int(buckets) != form.buckets:
+        raise StateError(
+            f"table {full} was made with {buckets} buckets, and buckets={form.buckets} is asked for: keys would not be "
+            f"found. Nothing was written. Give buckets={buckets}, or another table"
         )
 
 

@@ -186,10 +186,10 @@ def test_the_owner_reads_a_row_by_two_fields(tables: Tables) -> None:
 
 def test_keys_are_listed_once_in_pages_and_a_removed_one_is_gone(tables: Tables) -> None:
     state = tables.state(tables.conf("n: bigint"))
-    keys = [(n,) for n in range(2_345)]
+    keys = [(n,) for n in range(1_345)]
     commit(state, Log(), 1, dict.fromkeys(keys, 1))
     pages = [list(page) for page in state.key_pages()]
-    assert [len(page) for page in pages] == [1000, 1000, 345]
+    assert [len(page) for page in pages] == [1000, 345]
     assert sorted(key for page in pages for key in page) == keys
     backing = state.map_state.backing
     backing.move_sentinel(Sentinel("log", 2, EPOCH, "", False))
@@ -326,8 +326,10 @@ def test_layouts_are_never_taken_for_each_other(tables: Tables) -> None:
     for written, read in (("binary", "columns"), ("columns", "binary")):
         conf = tables.conf()
         commit(tables.state(conf, layout=written), Log(), 1, {"cow": 1})
-        with pytest.raises(StateError, match=rf"has layout='{written}', and another one is asked for. Nothing was"):
+        with pytest.raises(StateError, match=rf"has layout='{written}', and layout='{read}' is asked for. Noth"):
             tables.state(conf, layout=read)
+    with pytest.raises(StateError, match="has the records of states with columns, and layout='binary' is asked for"):
+        tables.state(tables.conf(), layout="binary", table="trident_records")
 
 
 def test_kinds_and_types_are_never_taken_for_each_other(tables: Tables) -> None:
@@ -397,6 +399,25 @@ def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(tables: Ta
     commit(tables.state(conf), fresh, 1, {"cow": 5})
     commit(tables.state(conf), fresh, 2, {"cow": 1})
     assert tables.cql(f"SELECT word, count FROM {tables.table(conf)}") == [("cow", 6)]
+
+
+def test_a_table_that_is_emptied_in_the_middle_of_a_put_is_found_at_the_end(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf, log = tables.conf(), Log()
+    state, words = tables.state(conf), {f"w{n}": 1 for n in range(400)}
+    commit(state, log, 1, words)
+    rows: Any = state.map_state.backing._rows
+    whole, seen = rows._batch, iter(range(1000))
+
+    def emptying(*arguments: Any) -> Any:
+        if next(seen) == 36:  # the rest comes after it, and the answers of the first rows were before
+            tables.cql(f"TRUNCATE {tables.table(conf)}")
+        return whole(*arguments)
+
+    monkeypatch.setattr(rows, "_batch", emptying)
+    with pytest.raises(StateLossDetected, match="is gone"):
+        commit(state, log, 2, words)
 
 
 def test_rows_without_their_records_are_not_written_to(tables: Tables) -> None:
