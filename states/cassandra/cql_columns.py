@@ -153,11 +153,11 @@ class CqlColumns(PlainColumns[CqlColumn]):
         return list(zip(*(column.cells(part) for column, part in parts), strict=True))
 
     def refuse_keys(self, keys: Sequence[Key]) -> None:
-        """Refuse keys that no row can have: Cassandra takes no null in a primary key, and no key of zero bytes."""
+        """Refuse keys that no row can have: Cassandra takes no null in a primary key, and no key of no bytes."""
         bad = next(filter(self.has_no_row, keys), None)
         if bad is not None:
             raise BackendError(
-                f"write key {bad!r}: Cassandra takes no null in a primary key, nor no bytes as the whole key. Leave "
+                f"write key {bad!r}: Cassandra takes no null in a primary key, nor an empty blob as the whole key. Leave "
                 "such rows out, or give layout='binary'",
                 retryable=False,
             )

@@ -133,6 +133,7 @@ TYPES: dict[str, tuple[str, list[Any]]] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("type_", TYPES)
 def test_values_of_all_types_come_back_as_they_were(tables: Tables, type_: str) -> None:
     shown, samples = TYPES[type_]
@@ -418,6 +419,15 @@ def test_a_table_that_is_emptied_in_the_middle_of_a_put_is_found_at_the_end(
     monkeypatch.setattr(rows, "_batch", emptying)
     with pytest.raises(StateLossDetected, match="is gone"):
         commit(state, log, 2, words)
+
+
+def test_a_table_from_an_older_backup_is_found(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    for number in (1, 2):
+        commit(tables.state(conf), log, number, {"cow": 1})
+    tables.cql(f"UPDATE {tables.table(conf)} SET count = 1, trident_txid = 1 WHERE word = 'cow'")
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        tables.state(conf).begin_commit(log.txid(3))
 
 
 def test_rows_without_their_records_are_not_written_to(tables: Tables) -> None:
