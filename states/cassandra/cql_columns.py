@@ -134,8 +134,8 @@ class CqlColumn(PlainColumn[CqlForm]):
         bad = next((value for value in values if value is not None and value.microsecond % 1000), None)
         if bad is not None:
             raise CorruptValueError(
-                f"cannot write {bad} into column {self.name!r}: a timestamp of Cassandra has milliseconds. Round it "
-                "(date_trunc), or give layout='binary'"
+                f"cannot write {bad} into column {self.name!r}: a timestamp of Cassandra has milliseconds. Cut off "
+                "what is below them, or give layout='binary'"
             )
 
 

@@ -347,6 +347,17 @@ def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: Cass
     assert values(state, "cow") == [None]
 
 
+def test_a_table_of_the_first_version_is_opened_as_it_is(home: Home, cql: CassandraConnection) -> None:
+    cql.define(
+        "CREATE TABLE tests.early (state text, bucket int, key blob, value blob, PRIMARY KEY ((state, bucket), key)) "
+        "WITH comment = 'trident state table, layout 1, 128 buckets'"
+    )
+    conf, log = home.conf(), Log()
+    for number in (1, 2):
+        commit(home.state(conf, table="early", layout="binary"), log, number, {"cow": 1})
+    assert values(home.state(conf, table="early"), "cow") == [2]
+
+
 # ---- connections -----------------------------------------------------------------------------------------------------
 
 

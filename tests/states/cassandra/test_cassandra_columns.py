@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -111,6 +112,23 @@ def test_an_opaque_row_is_what_the_kind_stores_and_a_replay_counts_once(tables: 
     assert values(state, "man", "dog", "none") == [5, 4, None]
     assert state.map_state.backing.multi_get([("man",), ("none",)]) == [OpaqueValue(2, EPOCH + 2, 3, 5), None]
     assert state.multi_get_at([("apple",)], Snapshot(2, log.winners)) == [None]
+
+
+def test_the_other_kinds_keep_less_and_are_found_empty_too(tables: Tables) -> None:
+    for kind, columns, twice in (
+        (StateType.TRANSACTIONAL, "word, count, trident_txid", ("the", 3, 2)),
+        (StateType.NON_TRANSACTIONAL, "word, count", ("the", 5)),
+    ):
+        conf, log = tables.conf(), Log()
+        state = tables.state(conf, kind)
+        commit(state, log, 1, {"the": 1})
+        commit(state, log, 2, {"the": 2}, record=False)
+        commit(state, log, 2, {"the": 2}, attempt=1)
+        assert tables.cql(f"SELECT {columns} FROM {tables.table(conf)}") == [twice]
+        assert list(state.get_tuples()) == [twice[:2]]
+        tables.cql(f"TRUNCATE {tables.table(conf)}")
+        with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+            state.begin_commit(log.txid(3, 1))
 
 
 MOMENT = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
@@ -232,7 +250,9 @@ def test_a_ttl_goes_with_every_row_and_such_a_state_has_no_witness(tables: Table
     assert values(state, "cow") == [1]
 
 
-def test_batches_of_any_size_arrive(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_any_size_arrive_without_a_warning(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     state, sent = tables.state(tables.conf(), rows_per_read=4), list[int]()
     rows: Any = state.map_state.backing._rows
     whole = rows._batch
@@ -243,7 +263,9 @@ def test_batches_of_any_size_arrive(tables: Tables, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(rows, "_batch", noted)
     words = {"x" * 40_000: 1, **{f"w{n}": n for n in range(501)}}
-    commit(state, Log(), 1, words)
+    with caplog.at_level(logging.WARNING):
+        commit(state, Log(), 1, words)
+    assert [record.getMessage() for record in caplog.records] == []
     assert values(state, *words) == list(words.values())
     assert sum(sent) == len(words)
     assert max(sent) == 10  # of more the server warns
@@ -287,7 +309,7 @@ def test_a_value_that_does_not_fit_its_column_is_refused_by_name(tables: Tables)
         state.multi_get([("a", "b")])
     moments = tables.state(tables.conf(value="timestamp"))
     moments.begin_commit(Log().txid(1))
-    with pytest.raises(CorruptValueError, match="'count': a timestamp of Cassandra has milliseconds. Round it"):
+    with pytest.raises(CorruptValueError, match="'count': a timestamp of Cassandra has milliseconds. Cut off"):
         moments.multi_put([("a",)], [MOMENT.replace(microsecond=1)])
 
 
