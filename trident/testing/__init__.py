@@ -21,6 +21,7 @@ from trident.testing.backend.snapshottable_contract import SnapshottableContract
 from trident.testing.backend.suite import Report, backend_suite
 from trident.testing.checks.expecting import Violation
 from trident.testing.checks.findings import Finding, Status
+from trident.testing.simulation.simulating import SimulationFailed, SimulationReport, simulate
 from trident.testing.spout.source_under_test import SpoutPromise, SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table
@@ -42,6 +43,8 @@ __all__ = [
     "MapStateContract",
     "Promise",
     "Report",
+    "SimulationFailed",
+    "SimulationReport",
     "SnapshottableContract",
     "SpoutContract",
     "SpoutPromise",
@@ -51,6 +54,7 @@ __all__ = [
     "TopologyTestDriver",
     "Violation",
     "backend_suite",
+    "simulate",
     "spout_suite",
     "spout_table",
 ]

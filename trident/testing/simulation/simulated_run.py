@@ -1,0 +1,269 @@
+"""One run of a topology over given rows, with the faults of a plan: drivers that follow each other, and what they leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from trident.config import Config
+from trident.errors import ConfigError, FencedError, StateError, TridentError, describe
+from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.runtime.running import new_memory_log
+from trident.spout.interfaces import TransactionAttempt
+from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
+from trident.testing.simulation.simulated_driver import Died, Simulated, SimulatedDriver
+from trident.testing.simulation.simulated_map import SimulatedStore
+
+Contents = dict[str, dict[Any, Any]]
+"""What is in each state: by key, the value."""
+
+_MOST_IDLE = 100
+_MOST_TURNS = 20_000
+_EXTRA_TURNS = 3  # of a driver that was replaced and does not know it yet
+
+
+class Unexpected(Exception):
+    """A run went on where it had to stop, or stopped where it had to go on; the text says how."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has left.
+
+    Attributes
+    ----------
+    contents
+        Of the states.
+    trace
+        What happened, line by line.
+    happened
+        How often each kind of fault was met.
+    batches, attempts
+        How many there were.
+    cuts
+        How many rows of each stream each committed batch had.
+    """
+
+    contents: Contents
+    trace: list[str]
+    happened: Counter[FaultKind]
+    batches: int
+    attempts: int
+    cuts: Mapping[tuple[str, int], int]
+
+
+class SimulatedRun:
+    """The drivers of one run.
+
+    Parameters
+    ----------
+    compared
+        The states that are read at the end.
+    """
+
+    def __init__(
+        self, graph: Graph, config: Config, rows: Mapping[str, pa.Table], plan: FaultPlan, compared: Collection[str]
+    ) -> None:
+        self._plan, self._left = plan, list(plan.faults)
+        stores = {node.name: SimulatedStore() for node in graph.states}
+        self._common = Simulated(graph, config, rows, stores, new_memory_log(graph.name))
+        self._compared = compared
+        self._drivers = 0
+        self._tries: dict[int, list[int]] = {}
+        self._asked: Counter[tuple[str, int]] = Counter()
+        self._set_back: Fault | None = None
+        self._earlier: dict[str, list[SimulatedStore]] = {}
+        self._recounted: set[tuple[str, int]] = set()
+        self._turns = 0
+        self.trace: list[str] = []
+        self.happened: Counter[FaultKind] = Counter()
+        self.cuts: dict[tuple[str, int], int] = {}
+
+    def run(self) -> Outcome:
+        """Run until all rows are committed.
+
+        Raises
+        ------
+        Unexpected
+            The topology has ended, or goes on where it must not.
+        """
+        for node in self._common.graph.states:
+            if not node.static:
+                self._earlier[node.name] = [SimulatedStore()]
+        self._start()
+        self._lead(None)
+        driver = self._driver
+        try:
+            contents = {name: contents_of(driver, node) for name, node in self._nodes().items()}
+        finally:
+            driver.close()
+        attempts = sum(map(len, self._tries.values()))
+        return Outcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts)
+
+    def _nodes(self) -> dict[str, StateNode]:
+        return {node.name: node for node in self._common.graph.states if node.name in self._compared}
+
+    @property
+    def _txid(self) -> int:
+        return self._common.log.state.txid
+
+    # ---- what drivers ask ---------------------------------------------------------------------------------------------
+
+    def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
+        if point == "recorded" and last:
+            self._was_recorded(txid)
+        for fault in self._left:
+            if (fault.point, fault.txid) == (point, txid) and (fault.state == state or fault.kind == "set_back"):
+                if last:
+                    self._left.remove(fault)
+                    self.happened[fault.kind] += 1
+                    self._set_back = fault if fault.kind == "set_back" else None
+                return fault
+        return None
+
+    def rows_of(self, stream: str, txid: int) -> int:
+        asked = self._asked[stream, txid]
+        self._asked[stream, txid] += 1
+        rows = self._plan.rows_of(stream, txid, asked)
+        if asked and rows != self._plan.rows_of(stream, txid, 0) and (stream, txid) not in self._recounted:
+            self._recounted.add((stream, txid))
+            self.happened["other_cut"] += 1
+        return rows
+
+    def note(self, text: str, attempt: TransactionAttempt | None = None) -> None:
+        if attempt is None:
+            self.trace.append(text)
+            return
+        tries = self._tries.setdefault(attempt.txid, [])
+        if attempt.attempt and attempt.attempt not in tries:
+            tries.append(attempt.attempt)
+        number = tries.index(attempt.attempt) + 1 if attempt.attempt in tries else len(tries)
+        self.trace.append(f"batch {attempt.txid}, attempt {max(1, number)}: {text}")
+
+    def replaced(self, fault: Fault) -> None:
+        paused = self._driver
+        self._start()
+        self._lead(self._txid + fault.batches)
+        self.note(f"driver {paused.number} goes on where it was paused")
+
+    def _was_recorded(self, txid: int) -> None:
+        definitions = self._common.log.state.history[-1].spouts
+        self.cuts.update({(stream, txid): 0 for stream in self._common.rows})
+        for stream, definition in definitions.items():
+            if stream in self._common.rows:
+                self.cuts[stream, txid] = definition["until"] - definition["from"]
+        if any(fault.kind == "set_back" for fault in self._left):
+            for state, kept in self._earlier.items():
+                kept.append(self._common.stores[state].copied())
+
+    # ---- drivers ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start the next driver; one that dies as it starts is followed by another."""
+        while True:
+            self._drivers += 1
+            if self._drivers > 1:
+                self.note(f"driver {self._drivers} takes over")
+            try:
+                self._driver = SimulatedDriver(self._common, self, self._drivers)
+                return
+            except Died:
+                continue
+
+    def _lead(self, target: int | None) -> None:
+        """Let drivers work until a batch is committed; None: until all are."""
+        idle = 0
+        while not self._is_done() and (target is None or self._txid < target):
+            driver = self._driver
+            try:
+                idle = 0 if driver.loop.turn() else idle + 1
+            except Died:
+                self._after_death()
+            except (TridentError, StateError) as error:
+                if driver is self._driver:
+                    raise Unexpected(f"the topology ended: {describe(error)}") from error
+                is_fenced = isinstance(error, FencedError)
+                self.note(f"driver {driver.number} is refused" + ("" if is_fenced else f": {describe(error)}"))
+            else:
+                if driver is not self._driver:
+                    self._finish_off(driver)
+            self._turns += 1
+            if idle > _MOST_IDLE or self._turns > _MOST_TURNS:
+                raise Unexpected(f"batch {self._txid + 1} is not committed, and nothing moves any more")
+
+    def _is_done(self) -> bool:
+        last = self._common.log.state.spouts
+        return all(
+            rows.num_rows <= last.get(stream, {"until": 0})["until"] for stream, rows in self._common.rows.items()
+        )
+
+    def _finish_off(self, driver: SimulatedDriver) -> None:
+        """Let a driver that does not know yet that it was replaced do what it can; it is of no effect."""
+        try:
+            for _ in range(_EXTRA_TURNS):
+                driver.loop.turn()
+        except (TridentError, Died):
+            self.note(f"driver {driver.number} is refused")
+        driver.seam.is_dead = True
+
+    def _after_death(self) -> None:
+        fault, self._set_back = self._set_back, None
+        if fault is not None:
+            self._try_set_back(fault)
+        self._start()
+
+    def _try_set_back(self, fault: Fault) -> None:
+        """Set a store back to what it was before the last batch; the next start must find that out."""
+        store = self._common.stores[fault.state]
+        earlier, now = self._earlier[fault.state][-2:][0], store.copied()
+        if earlier.sentinels == now.sentinels or not now.sentinels:
+            self.note(f"state {fault.state!r} was not written since: nothing is set back")
+            return
+        store.set_to(earlier)
+        try:
+            SimulatedDriver(self._common, self, 0).close()
+        except (StateError, Died) as error:
+            self.note(f"the next start refuses state {fault.state!r} ({type(error).__name__}); it is put right again")
+        else:
+            raise Unexpected(f"state {fault.state!r} was set back by one batch, and the next start accepted it")
+        finally:
+            store.set_to(now)
+
+
+def written_states(graph: Graph) -> list[str]:
+    """Return the states that batches write."""
+    return [node.state for node in graph.nodes if isinstance(node, PersistNode)]
+
+
+def compared_states(graph: Graph) -> list[str]:
+    """Return the states whose contents do not depend on how rows are cut: not what windows and joins keep meanwhile."""
+    persists = [node for node in graph.nodes if isinstance(node, PersistNode)]
+    return [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
+
+
+def contents_of(driver: SimulatedDriver, node: StateNode) -> dict[Any, Any]:
+    """Read all of a state.
+
+    Raises
+    ------
+    ConfigError
+        The state has no method for that.
+    """
+    view, writer = driver.opened.view(node.name), driver.opened.states[node.name][0]
+    if not len(node.key_fields) and len(node.value):
+        return {(): view.get()}
+    if not (writer.offers("get_tuples") or writer.offers("get_tuples_at")):
+        raise ConfigError(
+            f"state {node.name!r} ({type(writer.given).__name__}) cannot be compared: it has no get_tuples(); write one that "
+            f"gives a row for each key, or leave the state out with ignore=[{node.name!r}]"
+        )
+    rows = list(view.get_tuples())
+    found: dict[Any, Any] = {}
+    for row in rows:
+        key = row[:-1]
+        found[key] = (*found[key], row[-1]) if key in found else (row[-1],)
+    return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}
