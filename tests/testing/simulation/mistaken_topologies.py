@@ -9,13 +9,13 @@ from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout
 from trident import TridentTopology
+from trident.errors import FencedError
 from trident.operations import CombinerAggregator, Count, Sum
 from trident.spout import SpoutType
-from trident.state import IBackingMap, Key, OpaqueValue, StateSpec, map_state
+from trident.state import IBackingMap, Key, OpaqueValue, Sentinel, StateSpec, map_state
 from trident.stream import Stream
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -130,12 +130,10 @@ class ToList:
         self.sent = sent
 
     def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        self.sent.extend(tuple[0] for tuple in tuples)
-        counts = Counts((tuple[0],) for tuple in tuples)
+        self.sent.extend(row[0] for row in tuples)
+        counts = Counts((row[0],) for row in tuples)
         before = state.multi_get(list(counts))
-        state.multi_put(
-            list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)]
-        )
+        state.multi_put(list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)])
 
 
 def with_a_list_outside() -> TridentTopology:
@@ -240,6 +238,23 @@ class LateMap(DictMap):
             super().multi_put(keys, values)
 
 
+class UnfencedMap(DictMap):
+    """Refuses the sentinel of a driver that was replaced, but none of its puts."""
+
+    def read_sentinel(self) -> Sentinel | None:
+        found: Sentinel | None = self.data.get(("sentinel",))
+        return found
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        found = self.read_sentinel()
+        if found is not None and found.attempt > sentinel.attempt and not force:
+            raise FencedError("move the sentinel", str(sentinel), str(found))
+        self.data[("sentinel",)] = sentinel
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        yield [key for key in self.data if key != ("sentinel",)]
+
+
 def over(kind: type[DictMap]) -> Callable[[], TridentTopology]:
     """Return what declares a word count over maps of a class, with data of its own."""
 
@@ -256,7 +271,7 @@ def over(kind: type[DictMap]) -> Callable[[], TridentTopology]:
 class CountingState:
     """Counts each word, also those of a batch that it has counted before."""
 
-    def __init__(self, data: dict[str, int]) -> None:
+    def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
 
     def begin_commit(self, txid: int) -> None:
@@ -280,27 +295,26 @@ class InPlaceState(CountingState):
         self.txid = int(txid)
 
     def add(self, word: str, more: list[float]) -> None:
-        written, before, after = self.data.get(word, (0, [], []))  # type: ignore[misc]
-        base = before if written == self.txid else after
-        items = base
+        written, before, after = self.data.get(word, (0, [], []))
+        items = before if written == self.txid else after
         items.extend(more)
-        self.data[word] = (self.txid, base, items)  # type: ignore[assignment]
+        self.data[word] = (self.txid, items, items)
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        return ((word, after) for word, (_, _, after) in self.data.items())  # type: ignore[misc]
+        return ((word, after) for word, (_, _, after) in self.data.items())
 
 
 class CountWords:
     def update_state(self, state: CountingState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        for tuple in tuples:
-            state.data[tuple[0]] = state.data.get(tuple[0], 0) + 1
+        for row in tuples:
+            state.data[row[0]] = state.data.get(row[0], 0) + 1
 
 
 class AddWeights:
     def update_state(self, state: InPlaceState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
         weights: dict[str, list[float]] = {}
-        for tuple in tuples:
-            weights.setdefault(tuple[0], []).append(tuple[1])
+        for row in tuples:
+            weights.setdefault(row[0], []).append(row[1])
         for word, more in weights.items():
             state.add(word, more)
 
@@ -309,10 +323,10 @@ class OwnFactory:
     """Opens a state of a class over data of its own."""
 
     def __init__(self, kind: type[CountingState]) -> None:
-        self.kind, self.data = kind, dict[str, Any]()
+        self.made, self.data = kind, dict[str, Any]()
 
     def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> CountingState:
-        return self.kind(self.data)
+        return self.made(self.data)
 
 
 def with_a_state_that_counts_replays() -> TridentTopology:
@@ -337,12 +351,5 @@ def with_bare_values() -> TridentTopology:
     return counted(MemoryMapState.non_transactional())
 
 
-def with_transactional_values_of_an_opaque_spout() -> TridentTopology:
+def with_transactional_values() -> TridentTopology:
     return counted(MemoryMapState.transactional())
-
-
-def with_fixed_batches(spec: StateSpec) -> TridentTopology:
-    topology = TridentTopology("fixed")
-    words = topology.new_stream("rows", FixedBatchSpout(FIELDS, 3, ("the", 1.0)))
-    words.group_by("word").persistent_aggregate(spec, Count(), "count")
-    return topology

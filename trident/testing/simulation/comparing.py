@@ -11,25 +11,26 @@ _LONGEST = 120
 _ROUNDING = 1e-9
 
 
-def differences(wanted: Mapping[str, Mapping[Any, Any]], found: Mapping[str, Mapping[Any, Any]]) -> list[str]:
-    """Return a line for each state that differs, and below it some of its keys."""
+Found = Mapping[str, Mapping[Any, Any]]
+"""What is in each place: by key, the value."""
+
+
+def differences(wanted: Found, found: Found, said: tuple[str, str] = ("expected", "found")) -> list[str]:
+    """Return a line for each place that differs, with some of its keys; `said` stands before a value of each."""
     lines: list[str] = []
-    for state, expected in wanted.items():
-        wrong = list(_wrong(expected, found[state]))
+    for place in {**wanted, **found}:
+        wrong = list(_wrong(wanted.get(place, {}), found.get(place, {}), *said))
         if wrong:
             more = f", and {len(wrong) - _SHOWN} keys more" if len(wrong) > _SHOWN else ""
-            lines.append(f"state {state!r}: {'; '.join(wrong[:_SHOWN])}{more}")
+            lines.append(f"{place}: {'; '.join(wrong[:_SHOWN])}{more}")
     return lines
 
 
-def _wrong(expected: Mapping[Any, Any], found: Mapping[Any, Any]) -> Iterator[str]:
+def _wrong(expected: Mapping[Any, Any], found: Mapping[Any, Any], one: str, other: str) -> Iterator[str]:
     for key in {**expected, **found}:
-        if key not in found:
-            yield f"{_of(key)}expected {_short(expected[key])}, found nothing"
-        elif key not in expected:
-            yield f"{_of(key)}expected nothing, found {_short(found[key])}"
-        elif not is_same(expected[key], found[key]):
-            yield f"{_of(key)}expected {_short(expected[key])}, found {_short(found[key])}"
+        if key not in found or key not in expected or not is_same(expected[key], found[key]):
+            left, right = (_short(each[key]) if key in each else "nothing" for each in (expected, found))
+            yield f"{_of(key)}{one} {left}, {other} {right}"
 
 
 def _of(key: Any) -> str:

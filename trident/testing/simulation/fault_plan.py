@@ -31,6 +31,7 @@ OF_STATES = ("begin_commit", "before put", "half put", "after put", "put", "comm
 """The points of the commit of a state."""
 
 _BATCHES = (2, 3, 4, 6, 9)
+_EMPTY = 0.05
 _MOST_FAULTS = (1, 1, 2, 2, 3, 4, 6)
 
 
@@ -47,7 +48,8 @@ class Fault:
     txid
         In which batch.
     batches
-        Of a pause: how many batches the successor commits meanwhile.
+        Of a pause: how many batches the successor commits meanwhile. Of a store that is set back: an odd number, if the driver
+        goes on.
     """
 
     kind: FaultKind
@@ -56,6 +58,11 @@ class Fault:
     state: str = ""
     batches: int = 0
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the driver goes on over a store that is set back."""
+        return self.kind == "set_back" and self.batches % 2 == 1
+
     def __str__(self) -> str:
         where = self.state if self.kind == "set_back" else POINTS[self.point][0].format(state=self.state)
         return {
@@ -63,7 +70,7 @@ class Fault:
             "error": f"a call fails {where}",
             "lost_answer": f"the answer is lost {where}",
             "pause": f"the driver is paused {where}",
-            "set_back": f"the driver crashes, and state {where!r} is set back to the batch before",
+            "set_back": f"{'' if self.is_live else 'the driver crashes, and '}state {where!r} is set back to the batch before",
         }[self.kind]
 
 
@@ -83,6 +90,8 @@ class FaultPlan:
         How many batches may be in flight.
     recuts
         Whether a batch that is asked for again may have other rows, if its spout is not transactional.
+    empties
+        Whether a batch may have no rows of a stream that has some.
     cuts
         The number of rows of a stream in a batch, by both; where it is not given it is drawn.
     """
@@ -92,6 +101,7 @@ class FaultPlan:
     most: int = 1
     pending: int = 1
     recuts: bool = False
+    empties: bool = False
     cuts: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def rows_of(self, stream: str, txid: int, asked: int) -> int:
@@ -99,7 +109,8 @@ class FaultPlan:
         if (given := self.cuts.get((stream, txid))) is not None:
             return given
         chance = random.Random(f"{self.seed} {stream} {txid} {asked if self.recuts else 0}")
-        return 0 if chance.random() < 0.05 else chance.randint(1, self.most)
+        is_empty = chance.random() < _EMPTY
+        return 0 if is_empty and self.empties else chance.randint(1, self.most)
 
 
 def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[FaultKind]) -> FaultPlan:
@@ -123,7 +134,7 @@ def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[Fa
         kind = chance.choice(sorted(places))
         point, state = chance.choice(places[kind])
         faults.append(Fault(kind, point, chance.randint(1, txids), state, chance.choice((0, 1, 1, 2))))
-    return FaultPlan(seed, tuple(faults), most, chance.choice((1, 1, 2, 3)), "other_cut" in kinds)
+    return FaultPlan(seed, tuple(faults), most, chance.choice((1, 1, 2, 3)), "other_cut" in kinds, True)
 
 
 def _places(states: Sequence[str], kinds: Collection[FaultKind]) -> dict[FaultKind, list[tuple[str, str]]]:

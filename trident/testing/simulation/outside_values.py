@@ -64,7 +64,7 @@ class OutsideValues:
 
 def _unordered(value: Any) -> Any:
     if isinstance(value, (list, deque)):
-        return sorted(map(repr, value))
+        return sorted(deepcopy(value), key=repr)
     return deepcopy(value)
 
 
@@ -89,7 +89,7 @@ def _reached(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]
 def _is_of_user(module: str | None) -> bool:
     """Whether a module is the user's: not Python's, this project's or Arrow's, whose containers are nobody's to change."""
     top = (module or "builtins").partition(".")[0]
-    return top not in _NOT_OF_USERS and top not in sys.stdlib_module_names or top == "__main__"
+    return (top not in _NOT_OF_USERS and top not in sys.stdlib_module_names) or top == "__main__"
 
 
 def _of_class(given: type, depth: int) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from trident.testing.simulation.fault_plan import FaultPlan
+from trident.testing.simulation.fault_plan import Fault, FaultPlan
 
 Rows = Mapping[str, Sequence[int]]
 """By stream, the numbers of the rows that are left."""
@@ -37,6 +37,8 @@ def _smaller(plan: FaultPlan, rows: Rows) -> Iterator[tuple[FaultPlan, Rows]]:
         yield replace(plan, faults=(*faults[:at], *faults[at + 1 :])), rows
     if plan.recuts:
         yield replace(plan, recuts=False), rows
+    if plan.empties:
+        yield replace(plan, empties=False), rows
     if plan.pending > 1:
         yield replace(plan, pending=1), rows
     for stream, kept in rows.items():
@@ -45,5 +47,14 @@ def _smaller(plan: FaultPlan, rows: Rows) -> Iterator[tuple[FaultPlan, Rows]]:
             for begin in range(0, len(kept), size):
                 yield plan, {**rows, stream: [*kept[:begin], *kept[begin + size :]]}
     for at, fault in enumerate(faults):
-        if fault.txid > 1:
-            yield replace(plan, faults=(*faults[:at], replace(fault, txid=fault.txid - 1), *faults[at + 1 :])), rows
+        for simpler in _simpler(fault):
+            yield replace(plan, faults=(*faults[:at], simpler, *faults[at + 1 :])), rows
+
+
+def _simpler(fault: Fault) -> Iterator[Fault]:
+    if fault.txid > 1:
+        yield replace(fault, txid=fault.txid - 1)
+    if fault.kind in ("pause", "lost_answer"):
+        yield replace(fault, kind="crash")
+    if fault.batches:
+        yield replace(fault, batches=fault.batches - 1)

@@ -46,6 +46,12 @@ class World(Protocol):
     def note(self, text: str, attempt: TransactionAttempt | None = None) -> None:
         """Add a line to the trace."""
 
+    def went_wrong(self, fault: Fault, attempt: TransactionAttempt) -> None:
+        """Note a fault, which happens now."""
+
+    def set_back(self, fault: Fault) -> None:
+        """Let a store lose the last batch."""
+
     def replaced(self, fault: Fault) -> None:
         """Let a successor work, while the caller is paused."""
 
@@ -109,13 +115,17 @@ class Seam:
             return
         if fault.kind == "pause" and not self.fences and (point in OF_STATES or point == "record"):
             fault = replace(fault, kind="crash")  # no store is there to refuse what it would write later
-        self._world.note(str(fault), attempt or TransactionAttempt(fault.txid, 0))
+        self._world.went_wrong(fault, attempt or TransactionAttempt(fault.txid, 0))
         if fault.kind == "pause":
             self._world.replaced(fault)
+        elif fault.is_live:
+            self._world.set_back(fault)
         elif fault.kind in ("error", "lost_answer"):
             raise InjectedFault(f"simulated: {fault}")
         else:
             self.is_dead = True
+            if fault.kind == "set_back":
+                self._world.set_back(fault)
             raise Died
 
 
@@ -128,7 +138,8 @@ class SimulatedDriver:
         graph, config = _watched(simulated, seam), simulated.config
         plan = make_plan(graph)
         opened = open_topology(graph, plan, config, lambda states: simulated.log.reopened(True), seam.reach, False)
-        seam.fences = all(each.facts.fences for partitions in opened.states.values() for each in partitions)
+        self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
+        seam.fences = not self.unfenced
         self.opened = replace(opened, log=WatchedLog(opened.log, seam))
         self.loop = BatchLoop(self.opened, OneByOne(LOOP), Progress(graph.name, 1), HandClock(), seam.observe)
         seam.reach("start")

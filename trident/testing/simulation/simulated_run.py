@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from trident.config import Config
-from trident.errors import ConfigError, FencedError, StateError, TridentError, describe
+from trident.errors import ConfigError, StateError, describe
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.runtime.running import new_memory_log
 from trident.spout.interfaces import TransactionAttempt
@@ -46,6 +46,8 @@ class Outcome:
         How many there were.
     cuts
         How many rows of each stream each committed batch had.
+    unfenced
+        The states whose store stops no driver that was replaced.
     """
 
     contents: Contents
@@ -54,6 +56,7 @@ class Outcome:
     batches: int
     attempts: int
     cuts: Mapping[tuple[str, int], int]
+    unfenced: tuple[str, ...]
 
 
 class SimulatedRun:
@@ -75,7 +78,8 @@ class SimulatedRun:
         self._drivers = 0
         self._tries: dict[int, list[int]] = {}
         self._asked: Counter[tuple[str, int]] = Counter()
-        self._set_back: Fault | None = None
+        self._lost: tuple[str, SimulatedStore] | None = None  # a state whose store is set back, and what it had
+        self._wrong: Unexpected | None = None
         self._earlier: dict[str, list[SimulatedStore]] = {}
         self._recounted: set[tuple[str, int]] = set()
         self._turns = 0
@@ -96,13 +100,16 @@ class SimulatedRun:
                 self._earlier[node.name] = [SimulatedStore()]
         self._start()
         self._lead(None)
+        self._put_right()
         driver = self._driver
         try:
             contents = {name: contents_of(driver, node) for name, node in self._nodes().items()}
+        except StateError as error:
+            raise Unexpected(f"at the end {describe(error)}") from error
         finally:
             driver.close()
         attempts = sum(map(len, self._tries.values()))
-        return Outcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts)
+        return Outcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, driver.unfenced)
 
     def _nodes(self) -> dict[str, StateNode]:
         return {node.name: node for node in self._common.graph.states if node.name in self._compared}
@@ -114,14 +121,12 @@ class SimulatedRun:
     # ---- what drivers ask ---------------------------------------------------------------------------------------------
 
     def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
-        if point == "recorded" and last:
+        if point == "recorded":
             self._was_recorded(txid)
         for fault in self._left:
             if (fault.point, fault.txid) == (point, txid) and (fault.state == state or fault.kind == "set_back"):
                 if last:
                     self._left.remove(fault)
-                    self.happened[fault.kind] += 1
-                    self._set_back = fault if fault.kind == "set_back" else None
                 return fault
         return None
 
@@ -133,6 +138,11 @@ class SimulatedRun:
             self._recounted.add((stream, txid))
             self.happened["other_cut"] += 1
         return rows
+
+    def went_wrong(self, fault: Fault, attempt: TransactionAttempt) -> None:
+        self.note(str(fault), attempt)
+        if fault.kind != "set_back":  # of which it is not known yet whether it loses anything
+            self.happened[fault.kind] += 1
 
     def note(self, text: str, attempt: TransactionAttempt | None = None) -> None:
         if attempt is None:
@@ -151,7 +161,12 @@ class SimulatedRun:
         self.note(f"driver {paused.number} goes on where it was paused")
 
     def _was_recorded(self, txid: int) -> None:
-        definitions = self._common.log.state.history[-1].spouts
+        record = self._common.log.state.history[-1]
+        if self._lost is not None and record.touched.get(self._lost[0]):
+            self._fail(
+                f"state {self._lost[0]!r} was set back by one batch, and batch {txid} was committed on top of it"
+            )
+        definitions = record.spouts
         self.cuts.update({(stream, txid): 0 for stream in self._common.rows})
         for stream, definition in definitions.items():
             if stream in self._common.rows:
@@ -163,37 +178,55 @@ class SimulatedRun:
     # ---- drivers ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start the next driver; one that dies as it starts is followed by another."""
+        """Start the next driver; one that dies as it starts, or refuses a store that was set back, is followed by another."""
         while True:
             self._drivers += 1
             if self._drivers > 1:
                 self.note(f"driver {self._drivers} takes over")
             try:
                 self._driver = SimulatedDriver(self._common, self, self._drivers)
-                return
             except Died:
                 continue
+            except (StateError, ValueError) as error:
+                if self._lost is None:
+                    self._fail(f"driver {self._drivers} cannot start: {describe(error)}", error)
+                self._put_right(error)
+            else:
+                if self._lost is not None:
+                    self._fail(f"state {self._lost[0]!r} was set back by one batch, and the next start accepted it")
+                return
 
     def _lead(self, target: int | None) -> None:
         """Let drivers work until a batch is committed; None: until all are."""
         idle = 0
         while not self._is_done() and (target is None or self._txid < target):
-            driver = self._driver
-            try:
-                idle = 0 if driver.loop.turn() else idle + 1
-            except Died:
-                self._after_death()
-            except (TridentError, StateError) as error:
-                if driver is self._driver:
-                    raise Unexpected(f"the topology ended: {describe(error)}") from error
-                is_fenced = isinstance(error, FencedError)
-                self.note(f"driver {driver.number} is refused" + ("" if is_fenced else f": {describe(error)}"))
-            else:
-                if driver is not self._driver:
-                    self._finish_off(driver)
-            self._turns += 1
-            if idle > _MOST_IDLE or self._turns > _MOST_TURNS:
-                raise Unexpected(f"batch {self._txid + 1} is not committed, and nothing moves any more")
+            before, driver = self._turns, self._driver
+            idle = 0 if self._turn(driver) else idle + 1
+            if self._wrong is not None:  # said within a driver, which may handle every exception
+                raise self._wrong
+            if idle > _MOST_IDLE or before > _MOST_TURNS:
+                self._fail(f"batch {self._txid + 1} is not committed, and nothing moves any more")
+
+    def _turn(self, driver: SimulatedDriver) -> bool:
+        """Let a driver do one step, and see to what becomes of it; False: it had nothing to do."""
+        self._turns += 1
+        try:
+            moved = driver.loop.turn()
+        except Died:
+            self._start()
+        except Exception as error:  # noqa: BLE001  whatever ends a driver is judged here
+            if driver is not self._driver:
+                self.note(f"driver {driver.number} is refused ({type(error).__name__})")
+            elif self._lost is not None:
+                self._put_right(error)
+                self._start()
+            elif self._wrong is None:
+                self._fail(f"the topology ended: {describe(error)}", error)
+        else:
+            if driver is not self._driver:
+                self._finish_off(driver)
+            return moved
+        return True
 
     def _is_done(self) -> bool:
         last = self._common.log.state.spouts
@@ -206,32 +239,44 @@ class SimulatedRun:
         try:
             for _ in range(_EXTRA_TURNS):
                 driver.loop.turn()
-        except (TridentError, Died):
-            self.note(f"driver {driver.number} is refused")
+        except (Exception, Died) as error:  # noqa: BLE001  whatever ends it
+            self.note(f"driver {driver.number} is refused ({type(error).__name__})")
         driver.seam.is_dead = True
 
-    def _after_death(self) -> None:
-        fault, self._set_back = self._set_back, None
-        if fault is not None:
-            self._try_set_back(fault)
-        self._start()
+    def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
+        self._wrong = Unexpected(text)
+        raise self._wrong from cause
 
-    def _try_set_back(self, fault: Fault) -> None:
-        """Set a store back to what it was before the last batch; the next start must find that out."""
+    # ---- stores that lose a batch -------------------------------------------------------------------------------------
+
+    def set_back(self, fault: Fault) -> None:
         store = self._common.stores[fault.state]
-        earlier, now = self._earlier[fault.state][-2:][0], store.copied()
-        if earlier.sentinels == now.sentinels or not now.sentinels:
-            self.note(f"state {fault.state!r} was not written since: nothing is set back")
+        earlier = self._earlier[fault.state][-2:][0]
+        # Of several partitions, some may have lost nothing, and the driver may commit to them.
+        in_part = fault.is_live and len(store.sentinels) > 1
+        if in_part or self._lost is not None or not self._loses(fault.state, earlier):
+            self.note(f"nothing is set back: state {fault.state!r} was not written since, or has several partitions")
             return
+        self.happened["set_back"] += 1
+        self._lost = fault.state, store.copied()
         store.set_to(earlier)
-        try:
-            SimulatedDriver(self._common, self, 0).close()
-        except (StateError, Died) as error:
-            self.note(f"the next start refuses state {fault.state!r} ({type(error).__name__}); it is put right again")
-        else:
-            raise Unexpected(f"state {fault.state!r} was set back by one batch, and the next start accepted it")
-        finally:
-            store.set_to(now)
+
+    def _put_right(self, error: BaseException | None = None) -> None:
+        """Give a store that was set back what it had."""
+        if self._lost is not None:
+            state, kept = self._lost
+            self._common.stores[state].set_to(kept)
+            self._lost = None
+            if error is not None:
+                self.note(f"state {state!r} is refused ({type(error).__name__}); it is put right again")
+
+    def _loses(self, state: str, earlier: SimulatedStore) -> bool:
+        """Whether a store that is set back loses a committed batch, and one that the simulation keeps."""
+        log = self._common.log.state
+        expected = {partition: log.expected(state, partition) for partition in log.touched.get(state, ())}
+        stored = self._common.stores[state].sentinels  # empty if the simulation does not keep the store
+        pairs = [(one, earlier.sentinels.get(at)) for at, one in expected.items() if one is not None and at in stored]
+        return any(one.txid and (found is None or found[1:3] < one[1:3]) for one, found in pairs)
 
 
 def written_states(graph: Graph) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -14,7 +15,7 @@ import pyarrow as pa
 from trident.config import Config
 from trident.errors import ConfigError, StateMismatchError, TridentError
 from trident.graph import Graph
-from trident.testing.simulation.comparing import differences
+from trident.testing.simulation.comparing import Found, differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, drawn_plan
 from trident.testing.simulation.outside_values import OutsideValues
 from trident.testing.simulation.shrinking import Rows, shrunk
@@ -35,17 +36,18 @@ _SETTINGS: dict[str, Any] = {
     "poll_interval_ms": 0,
     "retry_backoff_ms": 0,
     "retry_backoff_max_ms": 0,
-    "max_batch_attempts": 1000,
+    "max_batch_attempts": 20,
 }
 _MOST_ROWS_SHOWN = 20
 _LATER_S = 3600.0
 _NO_FAULT = (
-    "No fault is needed for that: what the topology makes of the rows depends on how they are cut into batches. Its aggregators "
-    "must give the same for any grouping of their input, and its stores must keep what they are given"
+    "No fault is needed for that: what the topology makes of the rows depends on how they are cut into batches. Aggregators "
+    "must give the same for any grouping of their input, and stores must keep what they are given. If it is meant so, as with "
+    "a query before an update, say same_batches=True"
 )
 _RANDOM = (
-    "Two runs over the same rows differ although nothing went wrong: something depends on a clock, on random numbers or on what "
-    "the run before has left in a variable. A replay would not repeat it"
+    "Two runs over the same rows differ although nothing went wrong: something depends on a clock, on random numbers, or on "
+    "what the run before has left in a variable. A replay would not repeat it"
 )
 
 
@@ -189,7 +191,9 @@ class _Simulation:
         settings: Mapping[str, Any],
     ) -> None:
         if refused := {"engine", "log_dir", "max_spout_pending"}.intersection(settings):
-            raise ConfigError(f"simulate with {', '.join(sorted(refused))}: a simulation sets that itself; leave it out")
+            raise ConfigError(
+                f"simulate with {', '.join(sorted(refused))}: a simulation sets that itself; leave it out"
+            )
         self._topology, self._kinds, self._same_batches, self._ignore = topology, kinds, same_batches, frozenset(ignore)
         self._config = Config.of({**_SETTINGS, **settings})
         if self._config.state_recovery != "refuse":
@@ -202,6 +206,7 @@ class _Simulation:
         self._outside = OutsideValues(graph)
         self._name = graph.name
         self._wanted: dict[str, Any] = {}
+        self._unfenced: tuple[str, ...] = ()
 
     def _graph(self) -> Graph:
         topology = self._topology if isinstance(self._topology, TridentTopology) else self._topology()
@@ -213,7 +218,13 @@ class _Simulation:
 
     def notes(self) -> tuple[str, ...]:
         """Return what could not be simulated."""
-        return ()
+        if not self._unfenced or "pause" not in self._kinds:
+            return ()
+        names = ", ".join(map(repr, self._unfenced))
+        return (
+            f"the store of {names} has no move_sentinel, and does not stop a driver that was replaced: a pause within a commit "
+            "was simulated as a crash",
+        )
 
     # ---- runs ---------------------------------------------------------------------------------------------------------
 
@@ -229,9 +240,11 @@ class _Simulation:
             outcome = run.run()
         except Unexpected as error:
             raise _Wrong(str(error), run.trace) from error
-        changed = {f"the outside value {name}": {(): value} for name, value in outside.changed().items()}
+        self._unfenced = outcome.unfenced
+        found = {f"state {name!r}": contents for name, contents in outcome.contents.items()}
+        changed = {name: value for name, value in outside.changed().items() if name not in self._ignore}
         self._outside.restore()
-        return outcome, {**outcome.contents, **changed}
+        return outcome, {**found, **{f"outside of states, {name}": {(): value} for name, value in changed.items()}}
 
     def _without_faults(self, rows: Rows, cuts: Mapping[tuple[str, int], int] | None = None) -> dict[str, Any]:
         plan = FaultPlan(0, most=1, cuts=cuts or {(stream, 1): len(kept) for stream, kept in rows.items()})
@@ -249,13 +262,9 @@ class _Simulation:
     def check_repeats(self) -> None:
         """Run twice without faults; `SimulationFailed` if the runs differ."""
         self._wanted = self._without_faults(self._all_rows)
-        clock, clock_ns = time.time, time.time_ns
-        with (
-            mock.patch("time.time", lambda: clock() + _LATER_S),
-            mock.patch("time.time_ns", lambda: clock_ns() + int(_LATER_S * 1e9)),
-        ):
+        with _later():
             again = self._without_faults(self._all_rows)
-        if lines := self._differences(self._wanted, again):
+        if lines := differences(self._wanted, again):
             raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
 
     def run_seed(self, seed: int) -> Outcome:
@@ -271,15 +280,9 @@ class _Simulation:
         outcome, found = self._run(plan, rows)
         if wanted is None or self._same_batches:
             wanted = self._without_faults(rows, outcome.cuts if self._same_batches else None)
-        if lines := self._differences(wanted, found):
-            raise _Wrong("\n  ".join(lines), outcome.trace)
+        if lines := differences(wanted, found):
+            raise _Wrong("\n".join(lines), outcome.trace, wanted, found)
         return outcome
-
-    def _differences(self, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-        places = [place for place in {**wanted, **found} if place.split()[-1] not in self._ignore]
-        return differences(
-            {place: wanted.get(place, {}) for place in places}, {place: found.get(place, {}) for place in places}
-        )
 
     # ---- a failure ----------------------------------------------------------------------------------------------------
 
@@ -297,7 +300,10 @@ class _Simulation:
             return False
 
         small, rows = shrunk(plan, self._all_rows, fails)
-        error = last[0]
+        error, said = last[0], []
+        if not small.faults and not small.recuts and error.found:
+            said = [_RANDOM if self._same_batches else _NO_FAULT]
+            error = error.without_faults()
         left = ", ".join(
             f"{len(kept)} of {self._rows[stream].num_rows} rows of stream {stream!r}" for stream, kept in rows.items()
         )
@@ -307,7 +313,7 @@ class _Simulation:
             f"with {len(small.faults)} of its {len(plan.faults)} faults and {left}:",
             *self._shown(rows),
             *(f"  {line}" for line in error.trace),
-            *([_NO_FAULT] if not small.faults and not small.recuts else []),
+            *said,
             f"Run it again: simulate(topology, rows, seed={plan.seed})",
         ]
         return SimulationFailed("\n".join(lines), plan.seed, error.trace)
@@ -320,12 +326,33 @@ class _Simulation:
         ]
 
 
+@contextmanager
+def _later() -> Iterator[None]:
+    """Let code that asks `time.time` find that an hour has passed."""
+    clock, clock_ns = time.time, time.time_ns
+
+    def later() -> float:
+        return clock() + _LATER_S
+
+    def later_ns() -> int:
+        return clock_ns() + int(_LATER_S) * 10**9
+
+    with mock.patch.object(time, "time", later), mock.patch.object(time, "time_ns", later_ns):
+        yield
+
+
 class _Wrong(Exception):
     """A run has left something wrong; the text says what."""
 
-    def __init__(self, text: str, trace: Sequence[str]) -> None:
+    def __init__(
+        self, text: str, trace: Sequence[str], wanted: Found | None = None, found: Found | None = None
+    ) -> None:
         super().__init__(text)
-        self.trace = trace
+        self.trace, self.wanted, self.found = trace, wanted or {}, found or {}
+
+    def without_faults(self) -> _Wrong:
+        """Return the same of a run without faults: neither cut into batches is the right one."""
+        return _Wrong("\n".join(differences(self.wanted, self.found, ("in one batch", "in these batches"))), self.trace)
 
 
 def _listed(graph: Graph, rows: Mapping[str, Sequence[Any]] | Sequence[Any]) -> dict[str, Sequence[Any]]:
@@ -333,7 +360,9 @@ def _listed(graph: Graph, rows: Mapping[str, Sequence[Any]] | Sequence[Any]) -> 
     streams = [node.id for node in graph.spouts()]
     if not isinstance(rows, Mapping):
         if len(streams) != 1:
-            raise ConfigError(f"a list of rows, but the topology has the streams {streams}: give a dict of rows by stream")
+            raise ConfigError(
+                f"a list of rows, but the topology has the streams {streams}: give a dict of rows by stream"
+            )
         return {streams[0]: rows}
     if unknown := [stream for stream in rows if stream not in streams]:
         raise ConfigError(f"rows of {unknown}, but the topology has the streams {streams}")
