@@ -63,6 +63,11 @@ class Fault:
         """Whether the driver goes on over a store that is set back."""
         return self.kind == "set_back" and self.batches % 2 == 1
 
+    @property
+    def is_in_commit(self) -> bool:
+        """Whether it happens between the begin of a batch's commit and its record."""
+        return self.point in OF_STATES or self.point == "record"
+
     def __str__(self) -> str:
         where = self.state if self.kind == "set_back" else POINTS[self.point][0].format(state=self.state)
         return {

@@ -6,14 +6,19 @@ import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from datetime import date, time, timedelta
+from decimal import Decimal
 from types import FunctionType, MethodType
 from typing import Any
+from uuid import UUID
 
 from trident.graph import Graph, PersistNode
 from trident.operations.interfaces import Operation
+from trident.roles import has
 from trident.state.map_state import MapStateFactory
 
 _KINDS = (list, dict, set, deque, Counter, defaultdict)
+_DATA = (bool, int, float, str, bytes, Decimal, UUID, date, time, timedelta)
 _LARGEST = 10_000
 _DEEPEST = 4
 _NOT_OF_USERS = frozenset({"trident", "states", "spouts", "pyarrow", "numpy", "pandas", "pyspark", "py4j"})
@@ -37,11 +42,8 @@ class OutsideValues:
 
     def _add(self, found: Iterable[tuple[str, Any]], compared: bool) -> None:
         for name, value in found:
-            if len(value) <= _LARGEST and id(value) not in self._found:
-                try:
-                    self._found[id(value)] = (name, value, deepcopy(value), compared)
-                except Exception:  # noqa: BLE001  a lock or a connection in it: nothing that is compared
-                    continue
+            if id(value) not in self._found and len(value) <= _LARGEST and _is_plain(value):
+                self._found[id(value)] = (name, value, deepcopy(value), compared)
 
     def restore(self) -> None:
         """Let all of them be what they were at first."""
@@ -63,9 +65,18 @@ class OutsideValues:
 
 
 def _unordered(value: Any) -> Any:
-    if isinstance(value, (list, deque)):
-        return sorted(deepcopy(value), key=repr)
-    return deepcopy(value)
+    if not _is_plain(value):
+        return f"{len(value)} entries"  # of objects that may be equal to nothing but themselves
+    return sorted(deepcopy(value), key=repr) if isinstance(value, (list, deque)) else deepcopy(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of data alone, so that it can be copied and compared."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, _DATA)
 
 
 def _reached(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -81,13 +92,13 @@ def _reached(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]
     elif isinstance(value, type):
         yield from _of_class(value, depth)
     elif isinstance(value, (Operation, MapStateFactory)) or _is_of_user(type(value).__module__):
-        for attribute, one in (vars(value) if hasattr(value, "__dict__") else {}).items():
+        for attribute, one in (vars(value) if has(value, "__dict__") else {}).items():
             yield from _reached(one, depth - 1, f"{type(value).__name__}.{attribute}")
         yield from _of_class(type(value), depth)
 
 
 def _is_of_user(module: str | None) -> bool:
-    """Whether a module is the user's: not Python's, this project's or Arrow's, whose containers are nobody's to change."""
+    """Whether a module is the user's: not Python's, this project's or Arrow's, whose containers stay as they are."""
     top = (module or "builtins").partition(".")[0]
     return (top not in _NOT_OF_USERS and top not in sys.stdlib_module_names) or top == "__main__"
 

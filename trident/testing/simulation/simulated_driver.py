@@ -21,7 +21,7 @@ from trident.runtime.loop.progress import Progress
 from trident.runtime.start.opened_topology import open_topology
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
-from trident.testing.simulation.fault_plan import OF_STATES, Fault
+from trident.testing.simulation.fault_plan import Fault
 from trident.testing.simulation.simulated_map import SimulatedStore, watched_spec
 from trident.testing.simulation.simulated_spout import SimulatedSpout
 from trident.testing.topology.driver_points import WatchedLog
@@ -109,13 +109,15 @@ class Seam:
         """Come by a point of a batch: of the running commit, where no other is given."""
         if self.is_dead:
             raise Died
-        attempt = self._attempt if not txid and self._attempt is not None else None
+        attempt = None if txid else self._attempt
         fault = self._world.due(point, txid or (self._starting if attempt is None else attempt.txid), state)
-        if fault is None:
-            return
-        if fault.kind == "pause" and not self.fences and (point in OF_STATES or point == "record"):
-            fault = replace(fault, kind="crash")  # no store is there to refuse what it would write later
-        self._world.went_wrong(fault, attempt or TransactionAttempt(fault.txid, 0))
+        if fault is not None:
+            if fault.kind == "pause" and not self.fences and fault.is_in_commit:
+                fault = replace(fault, kind="crash")  # no store is there to refuse what it would write later
+            self._world.went_wrong(fault, attempt or TransactionAttempt(fault.txid, 0))
+            self._happens(fault)
+
+    def _happens(self, fault: Fault) -> None:
         if fault.kind == "pause":
             self._world.replaced(fault)
         elif fault.is_live:

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 
 from trident.config import Config
-from trident.errors import ConfigError, StateError, describe
-from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.errors import StateError, describe
+from trident.graph import Graph, StateNode
 from trident.runtime.running import new_memory_log
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
 from trident.testing.simulation.simulated_driver import Died, Simulated, SimulatedDriver
 from trident.testing.simulation.simulated_map import SimulatedStore
-
-Contents = dict[str, dict[Any, Any]]
-"""What is in each state: by key, the value."""
+from trident.testing.simulation.state_contents import Contents, contents_of
 
 _MOST_IDLE = 100
 _MOST_TURNS = 20_000
@@ -31,7 +29,7 @@ class Unexpected(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What a run has left.
 
     Attributes
@@ -87,7 +85,7 @@ class SimulatedRun:
         self.happened: Counter[FaultKind] = Counter()
         self.cuts: dict[tuple[str, int], int] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Run until all rows are committed.
 
         Raises
@@ -103,13 +101,13 @@ class SimulatedRun:
         self._put_right()
         driver = self._driver
         try:
-            contents = {name: contents_of(driver, node) for name, node in self._nodes().items()}
+            contents = {name: contents_of(driver.opened, node) for name, node in self._nodes().items()}
         except StateError as error:
             raise Unexpected(f"at the end {describe(error)}") from error
         finally:
             driver.close()
         attempts = sum(map(len, self._tries.values()))
-        return Outcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, driver.unfenced)
+        return RunOutcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, driver.unfenced)
 
     def _nodes(self) -> dict[str, StateNode]:
         return {node.name: node for node in self._common.graph.states if node.name in self._compared}
@@ -277,38 +275,3 @@ class SimulatedRun:
         stored = self._common.stores[state].sentinels  # empty if the simulation does not keep the store
         pairs = [(one, earlier.sentinels.get(at)) for at, one in expected.items() if one is not None and at in stored]
         return any(one.txid and (found is None or found[1:3] < one[1:3]) for one, found in pairs)
-
-
-def written_states(graph: Graph) -> list[str]:
-    """Return the states that batches write."""
-    return [node.state for node in graph.nodes if isinstance(node, PersistNode)]
-
-
-def compared_states(graph: Graph) -> list[str]:
-    """Return the states whose contents do not depend on how rows are cut: not what windows and joins keep meanwhile."""
-    persists = [node for node in graph.nodes if isinstance(node, PersistNode)]
-    return [node.state for node in persists if not isinstance(node, (WindowNode, JoinWithinNode))]
-
-
-def contents_of(driver: SimulatedDriver, node: StateNode) -> dict[Any, Any]:
-    """Read all of a state.
-
-    Raises
-    ------
-    ConfigError
-        The state has no method for that.
-    """
-    view, writer = driver.opened.view(node.name), driver.opened.states[node.name][0]
-    if not len(node.key_fields) and len(node.value):
-        return {(): view.get()}
-    if not (writer.offers("get_tuples") or writer.offers("get_tuples_at")):
-        raise ConfigError(
-            f"state {node.name!r} ({type(writer.given).__name__}) cannot be compared: it has no get_tuples(); write one that "
-            f"gives a row for each key, or leave the state out with ignore=[{node.name!r}]"
-        )
-    rows = list(view.get_tuples())
-    found: dict[Any, Any] = {}
-    for row in rows:
-        key = row[:-1]
-        found[key] = (*found[key], row[-1]) if key in found else (row[-1],)
-    return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}
