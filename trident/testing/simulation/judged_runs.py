@@ -19,7 +19,7 @@ from trident.testing.simulation.fault_plan import FaultKind, FaultPlan, drawn_pl
 from trident.testing.simulation.outside_values import OutsideValues
 from trident.testing.simulation.shrinking import Rows, shrunk
 from trident.testing.simulation.simulated_run import (
-    RunOutcome,
+    SimulatedOutcome,
     SimulatedRun,
     Unexpected,
 )
@@ -101,7 +101,7 @@ class JudgedRuns:
 
     # ---- runs ---------------------------------------------------------------------------------------------------------
 
-    def _run(self, plan: FaultPlan, rows: Rows) -> tuple[RunOutcome, dict[str, Any]]:
+    def _run(self, plan: FaultPlan, rows: Rows) -> tuple[SimulatedOutcome, dict[str, Any]]:
         """Run a plan; return also what all compared places hold at the end."""
         self._outside.restore()
         graph = self._graph()
@@ -127,8 +127,8 @@ class JudgedRuns:
             cause = error.__cause__.__cause__ if error.__cause__ is not None else None
             if isinstance(cause, StateMismatchError):
                 raise ConfigError(
-                    f"{cause}. It is not empty at the begin of a run: give simulate a function that declares the topology "
-                    "with stores of its own"
+                    "the store of a state is not empty at the begin of a run: give simulate a function that declares the topology "
+                    f"with stores of its own ({cause})"
                 ) from cause
             raise cause or error from None
 
@@ -140,7 +140,7 @@ class JudgedRuns:
         if lines := differences(self._wanted, again):
             raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
 
-    def run_seed(self, seed: int) -> RunOutcome:
+    def run_seed(self, seed: int) -> SimulatedOutcome:
         """Run a seed; `SimulationFailed` with the smallest run that fails as well."""
         most = max((table.num_rows for table in self._rows.values()), default=0)
         plan = drawn_plan(seed, self._states, most, self._kinds)
@@ -149,7 +149,7 @@ class JudgedRuns:
         except _Wrong as error:
             raise self._failed(plan, error) from None
 
-    def _checked(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Any] | None = None) -> RunOutcome:
+    def _checked(self, plan: FaultPlan, rows: Rows, wanted: Mapping[str, Any] | None = None) -> SimulatedOutcome:
         outcome, found = self._run(plan, rows)
         if wanted is None or self._same_batches:
             wanted = self._without_faults(rows, outcome.cuts if self._same_batches else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from trident.runtime.loop.batch import LOOP
 from trident.runtime.loop.execution import OneByOne
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
-from trident.runtime.start.opened_topology import open_topology
+from trident.runtime.start.opened_topology import OpenedTopology, open_topology
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
@@ -66,6 +66,8 @@ class Simulated:
         By stream.
     stores
         By state.
+    opened
+        What drivers have opened so far.
     """
 
     graph: Graph
@@ -73,6 +75,7 @@ class Simulated:
     rows: Mapping[str, pa.Table]
     stores: Mapping[str, SimulatedStore]
     log: MemoryLog
+    opened: list[OpenedTopology] = field(default_factory=list)
 
 
 class Seam:
@@ -140,15 +143,12 @@ class SimulatedDriver:
         graph, config = _watched(simulated, seam), simulated.config
         plan = make_plan(graph)
         opened = open_topology(graph, plan, config, lambda states: simulated.log.reopened(True), seam.reach, False)
+        simulated.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
         seam.fences = not self.unfenced
         self.opened = replace(opened, log=WatchedLog(opened.log, seam))
         self.loop = BatchLoop(self.opened, OneByOne(LOOP), Progress(graph.name, 1), HandClock(), seam.observe)
         seam.reach("start")
-
-    def close(self) -> None:
-        """Close spouts, states and log."""
-        self.opened.close()
 
 
 def _watched(simulated: Simulated, seam: Seam) -> Graph:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from trident.config import Config
 from trident.errors import StateError, describe
-from trident.graph import Graph, StateNode
+from trident.graph import Graph
 from trident.runtime.running import new_memory_log
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
@@ -29,7 +29,7 @@ class Unexpected(Exception):
 
 
 @dataclass(frozen=True)
-class RunOutcome:
+class SimulatedOutcome:
     """What a run has left.
 
     Attributes
@@ -78,14 +78,14 @@ class SimulatedRun:
         self._asked: Counter[tuple[str, int]] = Counter()
         self._lost: tuple[str, SimulatedStore] | None = None  # a state whose store is set back, and what it had
         self._wrong: Unexpected | None = None
-        self._earlier: dict[str, list[SimulatedStore]] = {}
+        self._earlier = {node.name: [SimulatedStore()] for node in graph.states}
         self._recounted: set[tuple[str, int]] = set()
         self._turns = 0
         self.trace: list[str] = []
         self.happened: Counter[FaultKind] = Counter()
         self.cuts: dict[tuple[str, int], int] = {}
 
-    def run(self) -> RunOutcome:
+    def run(self) -> SimulatedOutcome:
         """Run until all rows are committed.
 
         Raises
@@ -93,24 +93,23 @@ class SimulatedRun:
         Unexpected
             The topology has ended, or goes on where it must not.
         """
-        for node in self._common.graph.states:
-            if not node.static:
-                self._earlier[node.name] = [SimulatedStore()]
-        self._start()
-        self._lead(None)
-        self._put_right()
-        driver = self._driver
         try:
-            contents = {name: contents_of(driver.opened, node) for name, node in self._nodes().items()}
+            self._start()
+            self._lead(None)
+            self._put_right()
+            contents = self._contents()
+        finally:
+            for opened in self._common.opened:  # late, because what is dead writes nothing as it is closed
+                opened.closers.close("views", "states")
+        attempts, unfenced = sum(map(len, self._tries.values())), self._driver.unfenced
+        return SimulatedOutcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, unfenced)
+
+    def _contents(self) -> Contents:
+        nodes = [node for node in self._common.graph.states if node.name in self._compared]
+        try:
+            return {node.name: contents_of(self._driver.opened, node) for node in nodes}
         except StateError as error:
             raise Unexpected(f"at the end {describe(error)}") from error
-        finally:
-            driver.close()
-        attempts = sum(map(len, self._tries.values()))
-        return RunOutcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, driver.unfenced)
-
-    def _nodes(self) -> dict[str, StateNode]:
-        return {node.name: node for node in self._common.graph.states if node.name in self._compared}
 
     @property
     def _txid(self) -> int:

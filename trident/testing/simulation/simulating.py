@@ -38,14 +38,11 @@ def simulate(
     seeds
         How many runs; the seeds are 0, 1, 2 …
     seed
-        Runs this seed alone.
+        The only seed to run.
     faults
-        The kinds of faults, of `"crash"`, `"error"`, `"lost_answer"`, `"pause"` (the driver wakes up after another one took
-        over), `"set_back"` (a store loses a batch, which the next start must find out), `"other_cut"` (a replay has other
-        rows, where the spout may); None: all.
+        Some of `"crash"`, `"error"`, `"lost_answer"`, `"pause"`, `"set_back"`, `"other_cut"`; None: all.
     same_batches
-        What the topology gives may depend on the cut into batches: each run is compared with one without faults over the
-        batches that it has committed, and not over one batch of all rows.
+        Compare a run with one without faults over the batches that it has committed, not over one batch of all rows.
     ignore
         States, and lists or dicts outside of them, that are not compared.
     settings
@@ -54,7 +51,7 @@ def simulate(
     Raises
     ------
     SimulationFailed
-        A run has left something else than a run without faults; for pytest it is an assertion.
+        A run has left something else than a run without faults.
     ConfigError
         A state cannot be simulated.
 
