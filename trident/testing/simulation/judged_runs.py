@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +24,7 @@ from trident.testing.simulation.simulated_run import (
     SimulatedRun,
     Unexpected,
 )
-from trident.testing.simulation.simulation_report import SimulationFailed
+from trident.testing.simulation.simulation_report import SimulationFailed, SimulationReport
 from trident.testing.simulation.state_contents import compared_states, written_states
 from trident.testing.topology.typed_rows import typed_rows
 from trident.topology import TridentTopology
@@ -89,7 +90,25 @@ class JudgedRuns:
     def _all_rows(self) -> Rows:
         return {stream: range(table.num_rows) for stream, table in self._rows.items()}
 
-    def notes(self) -> tuple[str, ...]:
+    def report(self, seeds: Sequence[int], told: bool = False) -> SimulationReport:
+        """Run seeds; `told`: with the trace of the last one.
+
+        Raises
+        ------
+        SimulationFailed
+            A run differs from one without faults, or two of these from each other.
+        """
+        began = time.monotonic()
+        self._check_repeats()
+        batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
+        for seed in seeds:
+            outcome = self._run_seed(seed)
+            batches, attempts, met = batches + outcome.batches, attempts + outcome.attempts, met + outcome.happened
+            trace = outcome.trace
+        took, shown = time.monotonic() - began, tuple(trace) if told else ()
+        return SimulationReport(len(seeds), batches, attempts, dict(met), took, self._notes(), shown)
+
+    def _notes(self) -> tuple[str, ...]:
         """Return what could not be simulated."""
         if not self._unfenced or "pause" not in self._kinds:
             return ()
@@ -127,12 +146,12 @@ class JudgedRuns:
             cause = error.__cause__.__cause__ if error.__cause__ is not None else None
             if isinstance(cause, StateMismatchError):
                 raise ConfigError(
-                    "the store of a state is not empty at the begin of a run: give simulate a function that declares the topology "
-                    f"with stores of its own ({cause})"
+                    "the store of a state is not empty at the begin of a run: give simulate a function that declares the "
+                    f"topology with stores of its own ({cause})"
                 ) from cause
             raise cause or error from None
 
-    def check_repeats(self) -> None:
+    def _check_repeats(self) -> None:
         """Run twice without faults; `SimulationFailed` if the runs differ."""
         self._wanted = self._without_faults(self._all_rows)
         with _later():
@@ -140,7 +159,7 @@ class JudgedRuns:
         if lines := differences(self._wanted, again):
             raise SimulationFailed("\n  ".join([f"topology {self._name!r} without any fault:", *lines, _RANDOM]))
 
-    def run_seed(self, seed: int) -> SimulatedOutcome:
+    def _run_seed(self, seed: int) -> SimulatedOutcome:
         """Run a seed; `SimulationFailed` with the smallest run that fails as well."""
         most = max((table.num_rows for table in self._rows.values()), default=0)
         plan = drawn_plan(seed, self._states, most, self._kinds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -67,17 +65,8 @@ def simulate(
     >>> simulate(topology, ["the", "cow", "the", "moon"], seeds=20).seeds
     20
     """
-    began = time.monotonic()
     runs = JudgedRuns(topology, rows, _kinds(faults), same_batches, ignore, settings)
-    runs.check_repeats()
-    chosen = range(seeds) if seed is None else [seed]
-    batches, attempts, met, trace = 0, 0, Counter[FaultKind](), [""]
-    for each in chosen:
-        outcome = runs.run_seed(each)
-        batches, attempts, met = batches + outcome.batches, attempts + outcome.attempts, met + outcome.happened
-        trace = outcome.trace
-    told = () if seed is None else tuple(trace)
-    return SimulationReport(len(chosen), batches, attempts, dict(met), time.monotonic() - began, runs.notes(), told)
+    return runs.report(range(seeds)) if seed is None else runs.report([seed], told=True)
 
 
 def _kinds(faults: Collection[FaultKind] | None) -> Collection[FaultKind]:
