@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from states.kafka import KafkaTopicState
 from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsState
+from tests.runtime.random_topologies import Random
 from tests.testing.simulation import mistaken_topologies as mistaken
 from tests.testing.simulation import right_topologies as right
 from tests.testing.simulation.mistaken_topologies import ROWS
@@ -92,11 +95,33 @@ def test_what_is_right_gives_no_alarm_in_many_runs(name: str) -> None:
     assert simulate(declared, rows_for(name), seeds=1000, **settings).seeds == 1000
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_topology_gives_no_alarm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowsState, "get_tuples", lambda state: iter(state.rows), raising=False)
+
+    def declare() -> TridentTopology:
+        topology = TridentTopology("random")
+        Random(topology, seed)
+        return topology
+
+    case = Random(TridentTopology("random"), seed)
+    sources = {node.id for node in declare().graph().spouts()}
+    rows = {one.stream.node_id: [*chain(*one.batches)] for one in case.streams if one.stream.node_id in sources}
+    assert simulate(declare, rows, seeds=15, same_batches=True).seeds == 15
+
+
 @pytest.mark.parametrize("name", BROKEN_RULES)
 def test_a_rule_of_production_that_is_switched_off_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*BROKEN_RULES[name])
     with pytest.raises(SimulationFailed):
         simulate(right.word_count(), ROWS, seeds=300)
+
+
+def test_no_rows_are_no_batches() -> None:
+    report = simulate(right.two_streams(), {}, seeds=3)
+    assert (report.seeds, report.batches, report.faults) == (3, 0, {})
+    assert str(report).endswith("met: no fault")
 
 
 def test_each_kind_of_fault_is_met_and_only_those_that_are_asked_for() -> None:
