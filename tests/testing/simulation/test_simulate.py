@@ -151,7 +151,7 @@ def test_a_failing_run_is_told_as_small_as_it_can_be() -> None:
         "  driver 2 takes over",
         "  batch 1, attempt 2: rows 0 to 0 of stream 'rows'",
         "  batch 1, attempt 2: committed",
-        f"Run it again: simulate(topology, rows, seed={failure().seed})",
+        f"Run it again: simulate(topology, rows, seed={failure().seed}, faults=['crash'], allow_inexact=True)",
     ]
 
 

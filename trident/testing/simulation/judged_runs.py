@@ -16,7 +16,7 @@ from trident.config import Config
 from trident.errors import ConfigError, StateMismatchError, TridentError
 from trident.graph import Graph
 from trident.testing.simulation.comparing import Found, differences
-from trident.testing.simulation.fault_plan import FaultKind, FaultPlan, drawn_plan
+from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, drawn_plan
 from trident.testing.simulation.outside_values import OutsideValues
 from trident.testing.simulation.shrinking import Rows, shrunk
 from trident.testing.simulation.simulated_run import (
@@ -80,6 +80,12 @@ class JudgedRuns:
         self._outside = OutsideValues(graph)
         self._name = graph.name
         self._wanted: dict[str, Any] = {}
+        also: dict[str, Any] = {
+            "faults": list(kinds) if set(kinds) != set(FAULT_KINDS) else None,
+            "same_batches": same_batches or None,
+        }
+        also |= {"ignore": list(ignore) or None, **settings}
+        self._also = "".join(f", {name}={value!r}" for name, value in also.items() if value is not None)
         self._unfenced: tuple[str, ...] = ()
 
     def _graph(self) -> Graph:
@@ -149,7 +155,11 @@ class JudgedRuns:
                     "the store of a state is not empty at the begin of a run: give simulate a function that declares the "
                     f"topology with stores of its own ({cause})"
                 ) from cause
-            raise cause or error from None
+            if cause is None:
+                raise SimulationFailed(
+                    f"topology {self._name!r} without any fault: {error}", trace=error.trace
+                ) from None
+            raise cause from None
 
     def _check_repeats(self) -> None:
         """Run twice without faults; `SimulationFailed` if the runs differ."""
@@ -187,7 +197,7 @@ class JudgedRuns:
             except _Wrong as found:
                 last[0] = found
                 return True
-            except TridentError:
+            except (TridentError, SimulationFailed):  # of the run without faults: these rows say nothing
                 return False
             return False
 
@@ -206,7 +216,7 @@ class JudgedRuns:
             *self._shown(rows),
             *(f"  {line}" for line in error.trace),
             *said,
-            f"Run it again: simulate(topology, rows, seed={plan.seed})",
+            f"Run it again: simulate(topology, rows, seed={plan.seed}{self._also})",
         ]
         return SimulationFailed("\n".join(lines), plan.seed, error.trace)
 
