@@ -17,6 +17,7 @@ from trident.graph import WindowNode
 from trident.naming import TridentNames
 from trident.operations.names import step_label
 from trident.operations.windows import (
+    SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
     TumblingCountWindow,
@@ -50,10 +51,12 @@ class Windowing(TridentNames, Generic[S]):
         Parameters
         ----------
         config
-            `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow` or `SlidingDurationWindow`, by their `of`.
+            `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow`, `SlidingDurationWindow` or
+            `SessionWindow`, by their `of`. Sessions are those of each key of a grouped stream.
         bounds
             Names of two fields that stand before the aggregator's: where the window begins and where it ends (the
-            end is not in it). Timestamps; of a count window positions, from 0.
+            end is not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and
+            of its last tuple.
         state_name
             The stream's label (`name`), or the first field of `out` and `-window`, unless given.
 
@@ -67,6 +70,11 @@ class Windowing(TridentNames, Generic[S]):
             raise TopologyError(
                 f"stream {stream.get_name()!r}: window takes (config, [state,] [fields,] aggregator, output fields); "
                 f"{config!r} is no config, TumblingCountWindow.of(100) is one"
+            )
+        if isinstance(config, SessionWindow) and not group:
+            raise TopologyError(
+                f"stream {stream.get_name()!r}: a window of {config} needs a key, whose sessions they are: group the stream "
+                "before, group_by('user').window(…)"
             )
         return _declare(stream, group, config, args, bounds, state_name)
 

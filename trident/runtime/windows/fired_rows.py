@@ -13,7 +13,7 @@ from trident.graph import WindowNode
 from trident.operations.names import merging_member
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import END, FIRST_MS, aggregating, bigint, with_column
+from trident.runtime.windows.worker_input import END, FIRST_MS, START, aggregating, bigint, with_column
 
 _MANY = 1 << 20
 
@@ -38,6 +38,13 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
         tables.append(_in_order(aggregate(node.id, whole, with_column(held.take(pa.array(at)), END, ends), run)))
     schema = schema_of(node.fields)
     return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
+
+
+def session_results(node: WindowNode, held: pa.Table, run: StepRun) -> pa.Table:
+    """Return the rows that sessions give, of `held` tuples or partial results with `START` and `END` of the session of each."""
+    member = merging_member(node.member) if node.combines else node.member
+    key = node.group.concat(bigint(START)).concat(bigint(END))
+    return _bounded(node, _in_order(aggregate(node.id, aggregating(node, key, member, partial=False), held, run)))
 
 
 def _in_order(table: pa.Table) -> pa.Table:
@@ -70,7 +77,7 @@ def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
 
 def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     ends = table.column(END).to_numpy()
-    starts = ends - node.config.length
+    starts = table.column(START).to_numpy() if START in table.column_names else ends - node.config.length
     if node.config.counts:
         return np.maximum(starts, 0), ends
     return np.maximum(starts, FIRST_MS) * 1000, ends * 1000  # a timestamp is in microseconds

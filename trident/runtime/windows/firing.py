@@ -2,7 +2,7 @@
 
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
 fires when the frontier reaches its end. Windows over the count of each key are in `count_windows`, because there each
-key has its own frontier.
+key has its own frontier; sessions, which have no grid, in `session_update`.
 
 Updates one partition of a window or of a join over time, between `begin_commit` and `commit`.
 """
@@ -20,6 +20,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again
+from trident.operations.windows import SessionWindow
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
@@ -28,6 +29,7 @@ from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
+from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import (
     PANE,
@@ -60,6 +62,8 @@ def update_window(
     filled = [table for table in tables if table.num_rows]
     if node.config.counts and node.grouped:
         return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
+    if isinstance(node.config, SessionWindow):
+        return update_sessions(node, state, filled, moment, run, place)
     update = _Update(node, state, moment, run, place)
     ended = (
         update.begin_again() if node.config.by_batch_time and moment.now is not None and moment.now.begins_again else []
