@@ -14,6 +14,14 @@ from trident.errors import TopologyError
 
 _MS = timedelta(milliseconds=1)
 
+LATE = "$late"
+"""The field of a window that also gives late tuples, true in their rows."""
+
+
+def late_field(name: str) -> str:
+    """Return under which name such a window gives a field of late tuples."""
+    return f"{LATE}.{name}"
+
 
 @dataclass(frozen=True)
 class EventTime:

@@ -28,8 +28,13 @@ class WindowModel:
     grouped: bool
     kept: list[tuple[str | None, int, int]] = field(default_factory=list)  # key, ordinate, number
     frontier: int | None = None
-    late: int = 0
+    late_rows: list[Row] = field(default_factory=list)
     nowhere: int = 0
+
+    @property
+    def late(self) -> int:
+        """How many rows were late."""
+        return len(self.late_rows)
 
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
         """Return what fires in a batch."""
@@ -82,7 +87,7 @@ class WindowModel:
                 watermark -= self.config.event_time.delay_ms
                 before = self.frontier
                 self.frontier = watermark if before is None else max(before, watermark)
-                self.late += sum(self._is_late(at, before) for at in ats if at is not None)
+                self.late_rows += [row for row in rows if row[2] is not None and self._is_late(row[2], before)]
             self.nowhere += ats.count(None)
         return [
             (key if self.grouped else None, at, number)
@@ -115,8 +120,13 @@ class SessionModel:
     config: SessionWindow
     kept: list[Row] = field(default_factory=list)
     watermark: int | None = None
-    late: int = 0
+    late_rows: list[Row] = field(default_factory=list)
     nowhere: int = 0
+
+    @property
+    def late(self) -> int:
+        """How many rows were late."""
+        return len(self.late_rows)
 
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
         """Return what fires in a batch."""
@@ -131,7 +141,7 @@ class SessionModel:
         for session in sessions_in(self.kept, self.config.gap_ms):
             end = (session[-1][2] or 0) + self.config.gap_ms
             if before is not None and end < before:
-                self.late += len(session)
+                self.late_rows += session
             elif self.watermark is not None and end < self.watermark:
                 fired.append((session[0][0], session[0][2], session[-1][2], [number for _, number, _ in session]))
             else:

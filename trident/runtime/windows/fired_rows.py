@@ -11,6 +11,7 @@ import pyarrow as pa
 from trident.arrow import arrow_type, schema_of
 from trident.graph import WindowNode
 from trident.operations.names import merging_member
+from trident.operations.windows import LATE, late_field
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import END, FIRST_MS, START, aggregating, bigint, with_column
@@ -72,7 +73,26 @@ def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
     for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
         type_ = arrow_type(node.bounds.type_of(name) or "")
         table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))
-    return table.select(list(node.fields.names)).cast(schema_of(node.fields))
+    return _widened(node, table)
+
+
+def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:
+    """Return the rows that a window gives for tuples that came too late, if it is to give them."""
+    if not len(node.late):
+        return schema_of(node.fields).empty_table()
+    columns = {LATE: pa.array(np.ones(tuples.num_rows, bool))}
+    return _widened(node, pa.table({**columns, **{late_field(name): tuples.column(name) for name in node.late.names}}))
+
+
+def _widened(node: WindowNode, table: pa.Table) -> pa.Table:
+    """Return a table with all that the node gives; null where the table lacks it."""
+    schema = schema_of(node.fields)
+    there = set(table.column_names)
+    columns = [
+        table.column(name) if name in there else pa.nulls(table.num_rows, type_)
+        for name, type_ in zip(schema.names, schema.types, strict=True)
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:

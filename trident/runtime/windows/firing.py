@@ -25,7 +25,7 @@ from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.directory import TupleRun as Chunks
-from trident.runtime.windows.fired_rows import Complete, results
+from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
@@ -69,7 +69,7 @@ def update_window(
         update.begin_again() if node.config.by_batch_time and moment.now is not None and moment.now.begins_again else []
     )
     update.take(filled)
-    return pa.concat_tables([*ended, update.fire()])
+    return pa.concat_tables([*ended, update.fire(), *update.late])
 
 
 def _nothing(node: WindowNode) -> pa.Table:
@@ -86,6 +86,7 @@ class _Update:
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
         self._began_again = False
+        self.late: list[pa.Table] = []
 
     def begin_again(self) -> list[pa.Table]:
         """Fire all windows that hold rows, and forget how far they have fired; return the rows of what fired."""
@@ -122,7 +123,7 @@ class _Update:
             table = self._in_time(table)
         else:
             table = self._counted(table)
-        if self._node.combines and config.counts:
+        if self._node.combines and (config.counts or len(self._node.late)):
             table = partials(self._node, table, key, self._run)
         elif self._node.combines and several:
             table = merged(self._node, table, key, self._run)
@@ -146,6 +147,7 @@ class _Update:
         late = np.isin(panes, over)
         tuples = table.column(ROWS).to_numpy()[late].sum() if ROWS in table.column_names else late.sum()
         count_again({f"{self._node.state}/late": int(tuples)})
+        self.late = [late_rows(self._node, table.filter(pa.array(late)))]
         return table.filter(pa.array(~late))
 
     def _move_to(self, ordinate: int) -> None:

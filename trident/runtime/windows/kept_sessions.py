@@ -41,7 +41,8 @@ _VERSION = 1
 _PANES = 32
 """About so many panes of time there are between the watermark and the latest end of a session."""
 
-_NEVER = -(1 << 62)
+NEVER = -(1 << 62)
+"""A time before all others."""
 
 
 class KeptSessions:
@@ -78,7 +79,7 @@ class KeptSessions:
         for pane in opened:
             if (pane + 1) * self._width <= watermark:
                 self._panes.remove(pane)
-        before = _NEVER if self.watermark is None else self.watermark
+        before = NEVER if self.watermark is None else self.watermark
         return table.filter(pa.array((due >= before) & (due < watermark))).drop_columns([_DUE])
 
     def read(self, names: Sequence[Key]) -> pa.Table:
@@ -86,7 +87,7 @@ class KeptSessions:
         if not names:
             return self.schema.empty_table()
         data = self._state.multi_get(names)
-        empty = [_VERSION, _NEVER, *([] for _ in self.schema.names[1:])]
+        empty = [_VERSION, NEVER, *([] for _ in self.schema.names[1:])]
         records: list[list[Any]] = decode_found(data, empty)
         for version, width in {(record[0], len(record)) for record in records}:
             if version != _VERSION or width != len(empty):
@@ -110,7 +111,7 @@ class KeptSessions:
         keys
             The grouping fields, a row for each name.
         due
-            When each key is due: one number per key, below the watermark if it has no session any more.
+            When each key is due: one number per key, `NEVER` if it has no session any more.
         """
         again = (due >= watermark) & ((self._looks < watermark) | (due < self._looks))
         looks = np.where(again, due, self._looks).tolist()

@@ -18,7 +18,7 @@ class Spans(NamedTuple):
 
 
 def sessions_of(rows: Spans, gap: int) -> tuple[Ints, Spans]:
-    """Put rows, at least one, together to sessions.
+    """Put rows together to sessions.
 
     Returns
     -------
@@ -35,4 +35,4 @@ def sessions_of(rows: Spans, gap: int) -> tuple[Ints, Spans]:
     begins[1:] = (keys[1:] != keys[:-1]) | (starts[1:] - latest[:-1] > gap)
     numbers = np.empty(len(keys), np.int64)
     numbers[order] = np.cumsum(begins) - 1
-    return numbers, Spans(keys[begins], starts[begins], latest[np.append(begins[1:], True)])
+    return numbers, Spans(keys[begins], starts[begins], latest[np.append(begins, True)[1:]])

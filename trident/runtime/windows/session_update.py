@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
+from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.metrics import count_again
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.fired_rows import session_results
-from trident.runtime.windows.kept_sessions import ID, KeptSessions
+from trident.runtime.windows.fired_rows import late_rows, session_results
+from trident.runtime.windows.kept_sessions import ID, NEVER, KeptSessions
 from trident.runtime.windows.session_spans import Spans, sessions_of
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import (
@@ -32,6 +33,7 @@ from trident.runtime.windows.worker_input import (
     START,
     bigint,
     merged,
+    partials,
     value_fields,
     with_column,
     with_nothing,
@@ -58,24 +60,22 @@ def update_sessions(
     if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
     came = [table if START in table.column_names else with_column(table, START, table.column(AT)) for table in tables]
-    keys, names, own = _keys(node, [*came, store.due_keys(watermark)])
-    kept = store.read(names)
-    rows = pa.concat_tables([kept, *_numbered(node, came, own, kept.schema)])
-    rows, spans = _together(node, rows, _tuples(kept, came), store.watermark, run)
-    over = spans.lasts + node.config.length < watermark
-    complete = _results(node, rows.filter(pa.array(over)), _of(spans, over), keys, run)
-    stay = _of(spans, ~over)
-    store.write(
-        names,
-        keys,
-        rows.filter(pa.array(~over)).select(kept.column_names),
-        _earliest(stay, node.config.length, len(names)),
-        watermark,
+    came = _came(node, tables)
+    keys, names, ids = _keys(node, [came, store.due_keys(watermark)])
+    kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
+    columns = list(kept.column_names)
+    numbers, sessions = sessions_of(_spans(kept, came), node.config.length)
+    ends = sessions.lasts + node.config.length
+    kept, came = (
+        with_column(kept, SESSION, numbers[: kept.num_rows]),
+        with_column(came, SESSION, numbers[kept.num_rows :]),
     )
-    return complete
-
-
-_NO_SESSION = -(1 << 62)
+    came, late = _in_time(node, came, ends, store.watermark)
+    rows = _together(node, kept, came, sessions, run)
+    over = ends[rows.column(SESSION).to_numpy()] < watermark
+    complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
+    store.write(names, keys, open_ones.select(columns), _due(open_ones, ends, len(names)), watermark)
+    return pa.concat_tables([_results(node, complete, sessions, keys, run), late_rows(node, late)])
 
 
 def _moved(node: WindowNode, before: int | None, moment: Moment) -> int | None:
@@ -87,6 +87,19 @@ def _moved(node: WindowNode, before: int | None, moment: Moment) -> int | None:
     return reached if before is None else max(before, reached)
 
 
+def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows that come; a tuple is a row that ends when it begins."""
+    if not tables:
+        late = [
+            name for name in node.late.names if name not in node.group.names and name not in value_fields(node).names
+        ]
+        fields = node.group.concat(Fields.of([START, AT], ["bigint"] * 2)).concat(value_fields(node))
+        return schema_of(fields.concat(node.late.select(late))).empty_table()
+    table = pa.concat_tables(tables)
+    table = table if START in table.column_names else table.append_column(START, table.column(AT))
+    return with_nothing(table) if value_fields(node) is NOTHING else table
+
+
 def _keys(node: WindowNode, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Key], Ints]:
     """Return the distinct keys of the tables, their names in the state, and the number of the key of each row."""
     schema = schema_of(node.group)
@@ -96,65 +109,52 @@ def _keys(node: WindowNode, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[
     return keys, list(zip(repeat("key"), *(column.to_pylist() for column in keys.columns))), ids
 
 
-def _numbered(node: WindowNode, tables: Sequence[pa.Table], ids: Ints, schema: pa.Schema) -> list[pa.Table]:
-    """Return the rows that come with the number of their key, in the columns of those that are kept."""
-    numbered, first = [], 0
-    for table in tables:
-        table = with_nothing(table) if value_fields(node) is NOTHING else table
-        table = with_column(table, ID, ids[first : first + table.num_rows])
-        numbered.append(table.select(schema.names).cast(schema))
-        first += table.num_rows
-    return numbered
+def _spans(*tables: pa.Table) -> Spans:
+    return Spans(*(np.concatenate([table.column(name).to_numpy() for table in tables]) for name in (ID, START, AT)))
 
 
-def _tuples(kept: pa.Table, tables: Sequence[pa.Table]) -> Ints:
-    """Return how many tuples that come now each row stands for."""
-    sizes = [
-        table.column(ROWS) if ROWS in table.column_names else np.ones(table.num_rows, np.int64) for table in tables
-    ]
-    return np.concatenate([np.zeros(kept.num_rows, np.int64), *sizes])
+def _in_time(node: WindowNode, came: pa.Table, ends: Ints, before: int | None) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of sessions that were not over before the batch, and the others, which are counted."""
+    if before is None:
+        return came, came.slice(0, 0)
+    late = (ends < before)[came.column(SESSION).to_numpy()]
+    if late.any():
+        tuples = came.column(ROWS).to_numpy()[late].sum() if ROWS in came.column_names else late.sum()
+        count_again({f"{node.state}/late": int(tuples)})
+    return came.filter(pa.array(~late)), came.filter(pa.array(late))
 
 
-def _together(
-    node: WindowNode, rows: pa.Table, tuples: Ints, before: int | None, run: StepRun
-) -> tuple[pa.Table, Spans]:
-    """Return the rows of sessions that were not over before, by key and time, and the session of each; count the others.
-
-    Partial results of a session become one row.
-    """
-    if not rows.num_rows:
-        return rows, Spans(*(np.empty(0, np.int64) for _ in range(3)))
-    gap = node.config.length
-    numbers, found = sessions_of(Spans(*(rows.column(name).to_numpy() for name in (ID, START, AT))), gap)
-    if before is not None and (late := (found.lasts + gap < before)[numbers]).any():
-        count_again({f"{node.state}/late": int(tuples[late].sum())})
-        rows, numbers = rows.filter(pa.array(~late)), numbers[~late]
+def _together(node: WindowNode, kept: pa.Table, came: pa.Table, sessions: Spans, run: StepRun) -> pa.Table:
+    """Return all rows by session: one for each partial result, or tuples in the order of their times."""
     if not node.combines:
-        order = np.lexsort((rows.column(START).to_numpy(), numbers))
-        return rows.take(pa.array(order)), Spans(*(column[numbers[order]] for column in found))
-    rows = merged(node, with_column(rows, SESSION, numbers), bigint(SESSION), run).sort_by(SESSION)
-    spans = Spans(*(column[rows.column(SESSION).to_numpy()] for column in found))
-    columns = zip((ID, START, AT), map(pa.array, spans), strict=True)
-    values = {name: rows.column(name) for name in node.member.outputs.names}
-    return pa.table({**dict(columns), **values}), spans
+        rows = pa.concat_tables([kept, came.select(kept.column_names).cast(kept.schema)])
+        order = np.lexsort((rows.column(START).to_numpy(), rows.column(SESSION).to_numpy()))
+        return rows.take(pa.array(order))
+    if len(node.late):
+        came = partials(node, came, bigint(SESSION), run)
+    kept = kept.select([SESSION, *node.member.outputs.names])
+    rows = pa.concat_tables([kept, came.select(kept.column_names).cast(kept.schema)])
+    rows = merged(node, rows, bigint(SESSION), run).sort_by(SESSION)
+    numbers = rows.column(SESSION).to_numpy()
+    for name, ofs in zip((ID, START, AT), sessions, strict=True):
+        rows = with_column(rows, name, ofs[numbers])
+    return rows
 
 
-def _results(node: WindowNode, rows: pa.Table, spans: Spans, keys: pa.Table, run: StepRun) -> pa.Table:
+def _results(node: WindowNode, rows: pa.Table, sessions: Spans, keys: pa.Table, run: StepRun) -> pa.Table:
     """Return what complete sessions give, in the order of their last times."""
     if not rows.num_rows:
         return schema_of(node.fields).empty_table()
-    columns = dict(zip(keys.column_names, keys.take(pa.array(spans.keys)).columns, strict=True))
+    numbers = rows.column(SESSION).to_numpy()
+    columns = dict(zip(keys.column_names, keys.take(rows.column(ID)).columns, strict=True))
     columns |= {name: rows.column(name) for name in value_fields(node).names}
-    return session_results(node, pa.table({**columns, START: spans.starts, END: spans.lasts}), run)
+    held = pa.table({**columns, START: sessions.starts[numbers], END: sessions.lasts[numbers]})
+    return session_results(node, held, run)
 
 
-def _of(spans: Spans, some: Any) -> Spans:
-    return Spans(*(column[some] for column in spans))
-
-
-def _earliest(spans: Spans, gap: int, count: int) -> Ints:
-    """Return for each key when the first of its sessions ends (int64, one per key); `_NO_SESSION` if it has none."""
-    due = np.full(count, _NO_SESSION)
-    keys, firsts = np.unique(spans.keys, return_index=True)  # the first row of a key is of its first session
-    due[keys] = spans.lasts[firsts] + gap
+def _due(rows: pa.Table, ends: Ints, count: int) -> Ints:
+    """Return for each key when the first of its sessions ends (int64, one per key); `NEVER` if it has none."""
+    due = np.full(count, NEVER)
+    keys, firsts = np.unique(rows.column(ID).to_numpy(), return_index=True)  # rows are by session
+    due[keys] = ends[rows.column(SESSION).to_numpy()[firsts]]
     return due

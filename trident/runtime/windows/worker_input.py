@@ -64,7 +64,7 @@ def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     event_time = node.config.event_time
     if event_time is not None:
         table = _timed(node, table, event_time.field)
-    if not node.combines or node.config.counts:
+    if not node.combines or node.config.counts or len(node.late):
         return _tuples(node, table, [AT] if event_time is not None else [])
     if event_time is None:
         return partials(node, table, node.group, run)
@@ -141,7 +141,7 @@ def with_nothing(table: pa.Table) -> pa.Table:
 def _tuples(node: WindowNode, table: pa.Table, more: list[str]) -> pa.Table:
     fields = _raw_fields(node)
     table = with_nothing(table) if fields is NOTHING else table
-    return table.select([*fields.names, *more])
+    return table.select([*dict.fromkeys((*fields.names, *node.late.names)), *more])
 
 
 def _raw_fields(node: WindowNode) -> Fields:
