@@ -59,17 +59,14 @@ def update_sessions(
     watermark = _moved(node, store.watermark, moment)
     if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
-    came = [table if START in table.column_names else with_column(table, START, table.column(AT)) for table in tables]
     came = _came(node, tables)
     keys, names, ids = _keys(node, [came, store.due_keys(watermark)])
     kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
     numbers, sessions = sessions_of(_spans(kept, came), node.config.length)
     ends = sessions.lasts + node.config.length
-    kept, came = (
-        with_column(kept, SESSION, numbers[: kept.num_rows]),
-        with_column(came, SESSION, numbers[kept.num_rows :]),
-    )
+    kept = with_column(kept, SESSION, numbers[: kept.num_rows])
+    came = with_column(came, SESSION, numbers[kept.num_rows :])
     came, late = _in_time(node, came, ends, store.watermark)
     rows = _together(node, kept, came, sessions, run)
     over = ends[rows.column(SESSION).to_numpy()] < watermark
@@ -90,11 +87,9 @@ def _moved(node: WindowNode, before: int | None, moment: Moment) -> int | None:
 def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows that come; a tuple is a row that ends when it begins."""
     if not tables:
-        late = [
-            name for name in node.late.names if name not in node.group.names and name not in value_fields(node).names
-        ]
         fields = node.group.concat(Fields.of([START, AT], ["bigint"] * 2)).concat(value_fields(node))
-        return schema_of(fields.concat(node.late.select(late))).empty_table()
+        more = [name for name in node.late.names if name not in fields.names]
+        return schema_of(fields.concat(node.late.select(more))).empty_table()
     table = pa.concat_tables(tables)
     table = table if START in table.column_names else table.append_column(START, table.column(AT))
     return with_nothing(table) if value_fields(node) is NOTHING else table
