@@ -76,6 +76,34 @@ def test_a_session_is_complete_when_the_watermark_is_beyond_its_last_tuple_and_t
     assert fired == [[], [], [("a", 5, 5, 1)]]
 
 
+def test_a_session_before_another_one_of_its_key_is_complete_first() -> None:
+    fired, _ = windows_of(SESSIONS, [("a", 1, 60)], [("a", 2, 40)], [("z", 0, 51 + DELAY)], [("z", 0, 900)])
+    assert fired[:3] == [[], [], [("a", 40, 40, 2)]]
+    assert ("a", 60, 60, 1) in fired[3]
+
+
+def test_a_long_gap_ends_to_the_millisecond() -> None:
+    config = SessionWindow.of(1000 * MS, "at")
+    fired, _ = windows_of(config, [("a", 1, 0)], [("z", 0, 1000)], [("z", 0, 1001)], [("y", 0, 1002)])
+    assert fired == [[], [], [("a", 0, 0, 1)], []]
+
+
+def test_the_watermark_never_goes_back() -> None:
+    _, late = windows_of(SESSIONS, [("z", 0, 100 + DELAY)], [("a", 1, 95)], [("b", 1, 85)])
+    assert late == [[], [], [("b", 1, 85)]]
+
+
+def test_late_tuples_are_counted_one_by_one() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout(FIELDS, {}))
+    stream.group_by("key").window(SESSIONS, "n", Sum(), "n", state_name="w")
+    with TopologyTestDriver(topology) as driver:
+        for rows in ([("z", 0, 900)], [("a", 1, 0), ("a", 1, 1), ("b", 1, 0), ("z", 0, 901)]):
+            driver.feed("s", *rows)
+            driver.run()
+        assert driver._progress.metrics()["w/late"] == 3
+
+
 def test_a_tuple_makes_a_session_longer_until_it_is_complete() -> None:
     times = range(0, 100, 10)
     fired, _ = windows_of(SESSIONS, *([("a", 1, at)] for at in times), [("z", 0, 900)])

@@ -326,7 +326,9 @@ def test_the_hint_or_the_state_says_how_many() -> None:
 # ---- what an earlier version kept --------------------------------------------------------------------------------------
 
 GOLDEN = Path(__file__).parent / "golden"
-"""What a window and a join of one partition kept after three batches, written by a program that knew no other number."""
+"""What windows and a join of one partition kept after three batches, written by the program that first kept it so."""
+
+EARLIER = {"window": "sliding event time", "sessions": "sessions"}
 
 
 def golden(name: str) -> dict[Any, OpaqueValue]:
@@ -339,18 +341,19 @@ def golden_batch(number: int) -> list[tuple[str, int, int]]:
     return [("abcdefg"[n % 7], n, n // 2 + n * 7 % 5) for n in range(number * 10, number * 10 + 10)]
 
 
-@pytest.mark.parametrize("name", ["window", "join"])
-def test_one_partition_keeps_what_it_kept_before_there_were_several(name: str) -> None:
-    life = windowed("sliding event time", sums=True) if name == "window" else joining()
+@pytest.mark.parametrize("name", ["window", "sessions", "join"])
+def test_one_partition_keeps_what_an_earlier_version_kept(name: str) -> None:
+    life = joining() if name == "join" else windowed(EARLIER[name], sums=True)
     for number in range(3):
         life.batch([golden_batch(number)] * (1 + (name == "join")), 1)
     assert life.entries == golden(name)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_window_that_an_earlier_version_kept_goes_on(partitions: int) -> None:
-    life, model = windowed("sliding event time", sums=True), WindowModel(CONFIGS["sliding event time"], grouped=True)
-    life.take_up(golden("window"), 3)
+@pytest.mark.parametrize("name", EARLIER)
+def test_a_window_that_an_earlier_version_kept_goes_on(name: str, partitions: int) -> None:
+    life, model = windowed(EARLIER[name], sums=True), model_of(CONFIGS[EARLIER[name]], grouped=True)
+    life.take_up(golden(name), 3)
     for number in range(3):
         model.take(golden_batch(number), 0)
     for number in range(3, 6):
