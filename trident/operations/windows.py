@@ -196,11 +196,6 @@ class SessionWindow(WindowConfig):
     def event_time(self) -> EventTime:
         return self.event
 
-    @property
-    def gap_ms(self) -> int:
-        """How far a tuple may be behind the one before, in milliseconds."""
-        return self.length
-
     def __str__(self) -> str:
         delay = self._amount(self.event.delay_ms)
         return f"sessions with gap {self._amount(self.length)} by event time {self.event.field}, delay {delay}"

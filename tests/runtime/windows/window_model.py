@@ -138,8 +138,8 @@ class SessionModel:
             latest -= self.config.event_time.delay_ms
             self.watermark = latest if before is None else max(before, latest)
         fired, open_ones = [], []
-        for session in sessions_in(self.kept, self.config.gap_ms):
-            end = (session[-1][2] or 0) + self.config.gap_ms
+        for session in sessions_in(self.kept, self.config.length):
+            end = (session[-1][2] or 0) + self.config.length
             if before is not None and end < before:
                 self.late_rows += session
             elif self.watermark is not None and end < self.watermark:
