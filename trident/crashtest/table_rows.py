@@ -146,15 +146,15 @@ def _files(path: Path) -> list[Path]:
 def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:
     folders = [part.partition("=") for part in file.relative_to(root).parts[:-1]]
     columns = {name: value for name, sign, value in folders if sign}  # of partitions: day=2026-01-01
-    yield from ({**columns, **row} for row in _rows_of_one(file, table))
+    yield from ({**columns, **row} for row in _rows_of_one(file, table, file != root))
 
 
-def _rows_of_one(file: Path, table: Table) -> Iterable[Row]:
+def _rows_of_one(file: Path, table: Table, is_part: bool) -> Iterable[Row]:
     match file.suffix:
         case ".parquet":
             return _rows_of_parquet(file)
         case ".json" | ".jsonl":
-            return _rows_of_json(file)
+            return _rows_of_json(file, lines=is_part or file.suffix == ".jsonl")
         case ".csv":
             return _rows_of_csv(file, (table.options or {}).get("header", "").lower() == "true")
     raise TridentError(
@@ -183,15 +183,10 @@ def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
             yield from (dict(zip(_numbered(row), row, strict=True)) for row in csv.reader(lines))
 
 
-def _rows_of_json(file: Path) -> list[Row]:
-    """Read a list of rows, an object with a row for each key, or a row in each line."""
+def _rows_of_json(file: Path, lines: bool) -> list[Row]:
+    """Read a row in each line, as Spark writes them; or one list of rows, or one object with a row for each key."""
     text = file.read_text(encoding="utf-8")
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        whole = [json.loads(line) for line in text.splitlines() if line.strip()]
-    if isinstance(whole, dict) and "\n" not in text.strip() and file.suffix == ".jsonl":
-        whole = [whole]
+    whole = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
     if isinstance(whole, dict):
         return [{"key": key, "value": value} for key, value in whole.items()]
     return [_as_row(row) for row in whole]
