@@ -6,7 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from trident.crashtest import Comparison, CrashTest, Limits, Moment, Report, table_named
+from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TimeLimits, table_named
 
 __all__ = ["COMMAND", "COUNTS", "JOBS", "crashed", "write_job"]
 
@@ -170,11 +170,11 @@ def write_job(folder: Path, text: str) -> None:
         job.write(textwrap.dedent(text))
 
 
-def crashed(folder: Path, table: str = COUNTS, key: str = "word", reset: str = "", **changes: object) -> Report:
+def crashed(folder: Path, table: str = COUNTS, key: str = "word", reset: str = "", **changes: object) -> CrashReport:
     """Test the job of a folder."""
     given: dict[str, object] = {
-        "limits": Limits(timeout_s=60, idle_s=0.5),
-        "moments": tuple(Moment),
+        "limits": TimeLimits(timeout_s=60, idle_s=0.5),
+        "moments": tuple(KillMoment),
         "kills": 7,
         **changes,
     }

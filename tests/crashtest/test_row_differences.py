@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trident.crashtest import Comparison, Difference
+from trident.crashtest import Comparison, RowDifference
 from trident.errors import ConfigError
 
 
@@ -23,29 +23,31 @@ def test_the_order_of_rows_and_columns_is_no_difference() -> None:
 def test_a_key_has_what_was_expected_and_found() -> None:
     found = Comparison(["word"]).differences(counts(cow=1, moon=2, the=3), counts(cow=2, moon=2, a=1))
     assert found == [
-        Difference("a", "no row", "n=1"),
-        Difference("cow", "n=1", "n=2"),
-        Difference("the", "n=3", "no row"),
+        RowDifference("a", "no row", "n=1"),
+        RowDifference("cow", "n=1", "n=2"),
+        RowDifference("the", "n=3", "no row"),
     ]
 
 
 def test_rows_without_a_key_are_counted() -> None:
     found = Comparison().differences([{"id": 1}, {"id": 2}], [{"id": 1}, {"id": 1}])
-    assert found == [Difference("id=1", "1 ×", "2 ×"), Difference("id=2", "1 ×", "no row")]
+    assert found == [RowDifference("id=1", "1 ×", "2 ×"), RowDifference("id=2", "1 ×", "no row")]
 
 
 def test_a_key_that_is_the_whole_row_is_counted_too() -> None:
-    assert Comparison(["id"]).differences([{"id": 1}], [{"id": 1}] * 3) == [Difference("1", "1 ×", "3 ×")]
+    assert Comparison(["id"]).differences([{"id": 1}], [{"id": 1}] * 3) == [RowDifference("1", "1 ×", "3 ×")]
 
 
 def test_a_key_with_several_rows_shows_each() -> None:
     one, other = [{"k": 1, "v": "a"}], [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
-    assert Comparison(["k"]).differences(one, other) == [Difference("1", "v=a", "2 × v=a; v=b")]
+    assert Comparison(["k"]).differences(one, other) == [RowDifference("1", "v=a", "2 × v=a; v=b")]
 
 
 def test_a_key_of_two_columns_names_them() -> None:
     rows = [{"day": "mon", "shop": "oslo", "euros": 3}]
-    assert Comparison(["shop", "day"]).differences(rows, []) == [Difference("day=mon, shop=oslo", "euros=3", "no row")]
+    assert Comparison(["shop", "day"]).differences(rows, []) == [
+        RowDifference("day=mon, shop=oslo", "euros=3", "no row")
+    ]
 
 
 def test_columns_that_differ_from_run_to_run_are_ignored() -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.crashtest.stub_spark import COMMAND, JOBS, crashed, write_job
 from tests.harness.servers import Server
-from trident.crashtest import Comparison, CrashTest, Moment, Outcome, Report, table_named
+from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TrialOutcome, table_named
 from trident.errors import ConfigError, TridentError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 
-def outcomes(report: Report) -> dict[Moment, Outcome]:
+def outcomes(report: CrashReport) -> dict[KillMoment, TrialOutcome]:
     return {trial.point.moment: trial.outcome for trial in report.trials}
 
 
@@ -25,15 +27,15 @@ def test_a_counter_is_wrong_where_spark_does_not_know_of_a_batch_that_is_written
     before = sorted(tmp_path.rglob("*"))
     report = crashed(tmp_path)
     found = outcomes(report)
-    assert {moment for moment, outcome in found.items() if outcome is Outcome.wrong} == {
-        Moment.after,
-        Moment.uncommitted,
-        Moment.older,
+    assert {moment for moment, outcome in found.items() if outcome is TrialOutcome.wrong} == {
+        KillMoment.after,
+        KillMoment.uncommitted,
+        KillMoment.older,
     }
-    assert found[Moment.before] is found[Moment.committed] is found[Moment.line] is Outcome.exact
+    assert found[KillMoment.before] is found[KillMoment.committed] is found[KillMoment.line] is TrialOutcome.exact
     assert not report.is_exact
     assert sorted(tmp_path.rglob("*")) == before, "the folder is only read"
-    (after,) = [trial for trial in report.trials if trial.point.moment is Moment.after]
+    (after,) = [trial for trial in report.trials if trial.point.moment is KillMoment.after]
     assert after.where == f"add() had returned, Spark had not written commits/{after.point.batch}"
     keys = [["cow", "moon", "the"], ["cow", "the"], ["moon", "the"], ["a", "cow"]][after.point.batch]
     assert [each.key for each in after.differences] == keys
@@ -41,31 +43,31 @@ def test_a_counter_is_wrong_where_spark_does_not_know_of_a_batch_that_is_written
 
 def test_each_line_of_a_function_that_writes_in_halves_is_found_out(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["halves"])
-    report = crashed(tmp_path, moments=[Moment.line], kills=5)
-    wrong = [trial.where for trial in report.trials if trial.outcome is Outcome.wrong]
+    report = crashed(tmp_path, moments=[KillMoment.line], kills=5)
+    wrong = [trial.where for trial in report.trials if trial.outcome is TrialOutcome.wrong]
     assert any("db.execute(ADD, (word,))" in where or "INSERT INTO done" in where for where in wrong)
     assert not any("if db.execute" in where or "return" in where for where in wrong)
 
 
 def test_a_batch_and_its_number_in_one_transaction_are_exact_at_each_moment(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["guarded"])
-    report = crashed(tmp_path, moments=[each for each in Moment if each is not Moment.time], kills=6)
-    assert set(outcomes(report).values()) == {Outcome.exact}
+    report = crashed(tmp_path, moments=[each for each in KillMoment if each is not KillMoment.time], kills=6)
+    assert set(outcomes(report).values()) == {TrialOutcome.exact}
     assert (report.is_exact, report.kills) == (True, 6)
 
 
 def test_a_job_that_does_not_go_on_with_an_older_checkpoint_is_right(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["strict"])
-    report = crashed(tmp_path, moments=[Moment.older, Moment.after], kills=2)
-    assert outcomes(report) == {Moment.after: Outcome.exact, Moment.older: Outcome.refused}
+    report = crashed(tmp_path, moments=[KillMoment.older, KillMoment.after], kills=2)
+    assert outcomes(report) == {KillMoment.after: TrialOutcome.exact, KillMoment.older: TrialOutcome.refused}
     assert report.is_exact
     assert "the checkpoint is an older copy" in report.trials[1].problem
 
 
 def test_a_job_that_does_not_start_again_is_not_exact(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["locked"])
-    report = crashed(tmp_path, "counted.json", "", moments=[Moment.line], kills=3)
-    stopped = [trial for trial in report.trials if trial.outcome is Outcome.stopped]
+    report = crashed(tmp_path, "counted.json", "", moments=[KillMoment.line], kills=3)
+    stopped = [trial for trial in report.trials if trial.outcome is TrialOutcome.stopped]
     assert stopped
     assert "FileExistsError" in stopped[0].problem
     assert not report.is_exact
@@ -73,17 +75,17 @@ def test_a_job_that_does_not_start_again_is_not_exact(tmp_path: Path) -> None:
 
 def test_a_function_that_takes_long_is_killed_at_a_time(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["slow"])
-    report = crashed(tmp_path, moments=[Moment.time], kills=1)
-    assert outcomes(report) == {Moment.time: Outcome.exact}
+    report = crashed(tmp_path, moments=[KillMoment.time], kills=1, seed=2)
+    assert outcomes(report) == {KillMoment.time: TrialOutcome.exact}
     assert report.trials[0].where.startswith("within add(), after 0.")
 
 
-@pytest.mark.parametrize(("job", "outcome"), [("endless", Outcome.wrong), ("endless guarded", Outcome.exact)])
+@pytest.mark.parametrize(("job", "outcome"), [("endless", TrialOutcome.wrong), ("endless guarded", TrialOutcome.exact)])
 def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
-    job: str, outcome: Outcome, tmp_path: Path
+    job: str, outcome: TrialOutcome, tmp_path: Path
 ) -> None:
     write_job(tmp_path, JOBS[job])
-    assert outcomes(crashed(tmp_path, moments=[Moment.after], kills=1)) == {Moment.after: outcome}
+    assert outcomes(crashed(tmp_path, moments=[KillMoment.after], kills=1)) == {KillMoment.after: outcome}
 
 
 # ---- what cannot be tested -----------------------------------------------------------------------------------------------
@@ -158,7 +160,7 @@ def test_a_reset_that_does_not_bring_the_table_back_is_found(tmp_path: Path) -> 
     )
     (folder / "seen.py").write_text(
         f"import json, pathlib\ndef rows():\n    path = pathlib.Path('{outside}')\n"
-        "    return json.loads(path.read_text()) if path.exists() else []\n",
+        "    return json.loads(path.read_text())\n",
         encoding="utf-8",
     )
     with pytest.raises(TridentError, match="seen:rows is not as it was before the first run"):
@@ -197,8 +199,10 @@ def test_a_job_that_writes_to_a_copy_on_a_server(postgres_server: Server, tmp_pa
         encoding="utf-8",
     )
     reset = f"{sys.executable} empty.py"
-    report = crashed(tmp_path, table, reset=reset, copy="postgres", moments=[Moment.after, Moment.before], kills=2)
-    assert outcomes(report) == {Moment.after: Outcome.wrong, Moment.before: Outcome.exact}
+    report = crashed(
+        tmp_path, table, reset=reset, copy="postgres", moments=[KillMoment.after, KillMoment.before], kills=2
+    )
+    assert outcomes(report) == {KillMoment.after: TrialOutcome.wrong, KillMoment.before: TrialOutcome.exact}
 
 
 def test_a_copy_on_a_server_needs_a_reset(tmp_path: Path) -> None:
@@ -214,4 +218,24 @@ def test_the_environment_keeps_its_own_customisation(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PYTHONPATH", f"{own}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     folder = tmp_path / "job"
     write_job(folder, f"assert os.environ['CUSTOM'] == 'yes'\n{ADD}run(add)")
-    assert crashed(folder, moments=[Moment.before], kills=1).is_exact
+    assert crashed(folder, moments=[KillMoment.before], kills=1).is_exact
+
+
+def test_a_pyspark_in_a_zip_whose_modules_share_a_loader(tmp_path: Path) -> None:
+    write_job(tmp_path, f"import pyspark.sql.streaming.later\n\n{ADD}run(add)")
+    (tmp_path / "pyspark/sql/streaming/later.py").write_text("", encoding="utf-8")
+    with zipfile.ZipFile(tmp_path / "spark.zip", "w") as packed:
+        for path in sorted((tmp_path / "pyspark").rglob("*.py")):
+            packed.write(path, path.relative_to(tmp_path))
+    shutil.rmtree(tmp_path / "pyspark")
+    job = (tmp_path / "job.py").read_text(encoding="utf-8")
+    (tmp_path / "job.py").write_text(f"import sys\nsys.path.insert(0, 'spark.zip')\n{job}", encoding="utf-8")
+    assert outcomes(crashed(tmp_path, moments=[KillMoment.after], kills=1)) == {KillMoment.after: TrialOutcome.wrong}
+
+
+def test_what_the_job_starts_is_left_alone(tmp_path: Path) -> None:
+    check = "import os, sys; sys.exit('TRIDENT_CRASHTEST' in os.environ)"
+    write_job(
+        tmp_path, f"import subprocess\nsubprocess.run([sys.executable, '-c', {check!r}], check=True)\n{ADD}run(add)"
+    )
+    assert crashed(tmp_path, moments=[KillMoment.before], kills=1).is_exact

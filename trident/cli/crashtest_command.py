@@ -14,7 +14,17 @@ import typer
 
 from trident.cli.arguments import AsJson, Debug, local_folder
 from trident.cli.console import problems, reporting, results, say, table, unwinding_on_signals
-from trident.crashtest import USUAL, Comparison, CrashTest, Limits, Moment, Outcome, Report, Trial, table_named
+from trident.crashtest import (
+    USUAL,
+    Comparison,
+    CrashReport,
+    CrashTest,
+    KillMoment,
+    TimeLimits,
+    Trial,
+    TrialOutcome,
+    table_named,
+)
 from trident.errors import ConfigError
 from trident.naming import counted
 
@@ -27,6 +37,78 @@ _EXAMPLE = (
 )
 _MOST_ROWS = 20  # of a trial, on a screen
 
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="-- COMMAND", help="The job: `python job.py` and its arguments.", show_default=False),
+]
+TableName = Annotated[
+    str,
+    typer.Option(
+        "--table",
+        metavar="TABLE",
+        help="What the job writes: a path of Parquet, CSV, JSON or Delta, sqlite:///FILE?table=NAME, "
+        "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION that returns rows.",
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="A column of the key. Repeatable. Default: whole rows are compared.",
+        show_default=False,
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="A column that differs from run to run. Repeatable.", show_default=False),
+]
+Reset = Annotated[
+    str,
+    typer.Option(
+        metavar="COMMAND",
+        help="A shell command, run in the copy before each run: empties what earlier runs left.",
+        show_default=False,
+    ),
+]
+Copy = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.",
+        show_default=False,
+    ),
+]
+Folder = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        callback=local_folder,
+        help="The job's folder; each run has a copy of it as its working directory.",
+        show_default="the current one",
+    ),
+]
+Kills = Annotated[int, typer.Option(metavar="N", min=1, help="How often it is killed.")]
+Moments = Annotated[
+    list[KillMoment] | None,
+    typer.Option(
+        metavar="MOMENT",
+        help="When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.",
+        show_default="all but older",
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=1, help="How long a run may take, from one start to its end.")
+]
+Idle = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a job that does not end after so long without a batch."),
+]
+MaxCopy = Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")]
+
 
 def add_crashtest_command(app: typer.Typer) -> None:
     """Add the command to the command line."""
@@ -34,73 +116,19 @@ def add_crashtest_command(app: typer.Typer) -> None:
 
 
 def crashtest_command(
-    command: Annotated[
-        list[str],
-        typer.Argument(metavar="-- COMMAND", help="The job: `python job.py` and its arguments.", show_default=False),
-    ],
-    table_name: Annotated[
-        str,
-        typer.Option(
-            "--table",
-            metavar="TABLE",
-            help="What the job writes: a path of Parquet, CSV, JSON or Delta, sqlite:///FILE?table=NAME, "
-            "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION that returns rows.",
-            show_default=False,
-        ),
-    ],
-    key: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="A column of the key. Repeatable. Default: whole rows are compared.",
-            show_default=False,
-        ),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="A column that differs from run to run. Repeatable.", show_default=False),
-    ] = None,
-    reset: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMAND",
-            help="A shell command, run in the copy before each run: empties what earlier runs left.",
-            show_default=False,
-        ),
-    ] = "",
-    copy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.",
-            show_default=False,
-        ),
-    ] = "",
-    folder: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR",
-            exists=True,
-            file_okay=False,
-            callback=local_folder,
-            help="The job's folder; each run has a copy of it as its working directory.",
-            show_default="the current one",
-        ),
-    ] = Path(),
-    kills: Annotated[int, typer.Option(metavar="N", min=1, help="How often it is killed.")] = len(USUAL),
-    moment: Annotated[
-        list[Moment] | None,
-        typer.Option(help="When it is killed. Repeatable.", show_default="all but older"),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long a run may take, from one start to its end.")
-    ] = 300.0,
-    idle: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=1, help="Stop a job that does not end after so long without a batch."),
-    ] = 30.0,
-    max_copy_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")] = 1000,
+    command: Command,
+    table_name: TableName,
+    key: Key = None,
+    ignore: Ignore = None,
+    reset: Reset = "",
+    copy: Copy = "",
+    folder: Folder = Path(),
+    kills: Kills = len(USUAL),
+    moment: Moments = None,
+    seed: Seed = 0,
+    timeout: Timeout = 300.0,
+    idle: Idle = 30.0,
+    max_copy_mb: MaxCopy = 1000,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -114,24 +142,23 @@ def crashtest_command(
     130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     with reporting(debug), unwinding_on_signals():
+        begun = time.monotonic()
         try:
-            test = CrashTest(
+            report = CrashTest(
                 _found(command),
                 folder.absolute(),
                 table_named(table_name),
-                Comparison([name for each in key or () for name in each.split(",")], ignore or ()),
+                Comparison(key or (), ignore or ()),
                 reset,
                 copy,
                 kills,
                 moment or USUAL,
                 seed,
-                Limits(timeout, idle),
+                TimeLimits(timeout, idle),
                 max_copy_mb * 1_000_000,
                 _tell,
                 _tell_trial,
-            )
-            begun = time.monotonic()
-            report = test.run()
+            ).run()
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from None
         print_report = _print_json if as_json else _print
@@ -152,26 +179,28 @@ def _tell(text: str) -> None:
 
 
 def _tell_trial(trial: Trial) -> None:
-    style = {Outcome.exact: "green", Outcome.refused: "green", Outcome.missed: "yellow"}.get(trial.outcome, "bold red")
+    style = {TrialOutcome.exact: "green", TrialOutcome.refused: "green", TrialOutcome.missed: "yellow"}.get(
+        trial.outcome, "bold red"
+    )
     say(f"  {_sentence(trial)}", style, problems())
 
 
 def _sentence(trial: Trial) -> str:
     match trial.outcome:
-        case Outcome.exact:
+        case TrialOutcome.exact:
             return f"exact: {trial.where}"
-        case Outcome.wrong:
+        case TrialOutcome.wrong:
             return f"WRONG, {counted(len(trial.differences), 'key')}: {trial.where}"
-        case Outcome.stopped:
+        case TrialOutcome.stopped:
             return f"DOES NOT START AGAIN: {trial.where}; then: {trial.problem}"
-        case Outcome.refused:
+        case TrialOutcome.refused:
             return f"refused, which is right: {trial.where}; then: {trial.problem}"
     return f"the job ended before it could be killed there {trial.problem}".rstrip()
 
 
-def _print(report: Report, seconds: float) -> None:
+def _print(report: CrashReport, seconds: float) -> None:
     console = results()
-    wrong = [trial for trial in report.trials if trial.outcome is Outcome.wrong]
+    wrong = [trial for trial in report.trials if trial.outcome is TrialOutcome.wrong]
     if wrong:
         shown = table(console, "kill", "key", "expected", "found")
         for cells in (cells for trial in wrong for cells in _rows(trial)):
@@ -179,7 +208,7 @@ def _print(report: Report, seconds: float) -> None:
         console.print(shown)
         for trial in wrong:
             say(f"kill {trial.number}: batch {trial.point.batch}: {trial.where}")
-    bad = sum(trial.outcome in (Outcome.wrong, Outcome.stopped) for trial in report.trials)
+    bad = sum(trial.outcome in (TrialOutcome.wrong, TrialOutcome.stopped) for trial in report.trials)
     kills = f"{counted(report.kills, 'kill')} in {seconds:,.0f} s"
     if report.kills == 0:
         say(
@@ -199,7 +228,7 @@ def _rows(trial: Trial) -> Iterator[tuple[str, str, str, str]]:
         yield str(trial.number), f"… and {len(trial.differences) - _MOST_ROWS:,} more (--json has all)", "", ""
 
 
-def _print_json(report: Report, seconds: float) -> None:
+def _print_json(report: CrashReport, seconds: float) -> None:
     trials = [
         {
             "kill": trial.number,

@@ -5,22 +5,22 @@ Begin with `crash_test.py`: an undisturbed run, then a run for each kill of `kil
 process and kills it. `table_rows.py` reads the table, `row_differences.py` compares.
 """
 
-from trident.crashtest.crash_test import CrashTest, Outcome, Report, Trial
-from trident.crashtest.job_run import Limits
-from trident.crashtest.kill_points import USUAL, Moment
-from trident.crashtest.row_differences import Comparison, Difference
+from trident.crashtest.crash_test import CrashReport, CrashTest, Trial, TrialOutcome
+from trident.crashtest.job_run import TimeLimits
+from trident.crashtest.kill_points import USUAL, KillMoment
+from trident.crashtest.row_differences import Comparison, RowDifference
 from trident.crashtest.table_rows import Table, table_named
 
 __all__ = [
     "USUAL",
     "Comparison",
+    "CrashReport",
     "CrashTest",
-    "Difference",
-    "Limits",
-    "Moment",
-    "Outcome",
-    "Report",
+    "KillMoment",
+    "RowDifference",
     "Table",
+    "TimeLimits",
     "Trial",
+    "TrialOutcome",
     "table_named",
 ]

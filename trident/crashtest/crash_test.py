@@ -7,22 +7,22 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from trident.crashtest.job_run import Job, JobRun, Limits
-from trident.crashtest.kill_points import USUAL, Call, KillPoint, Moment, choose
-from trident.crashtest.row_differences import Comparison, Difference
+from trident.crashtest.job_run import JobCopy, JobRun, TimeLimits
+from trident.crashtest.kill_points import USUAL, FunctionCall, KillMoment, KillPoint, choose
+from trident.crashtest.row_differences import Comparison, RowDifference
 from trident.crashtest.table_rows import Row, Table
 from trident.crashtest.trial_folder import copy_folder
 from trident.errors import ConfigError, TridentError
 from trident.naming import counted
 
-__all__ = ["CrashTest", "Outcome", "Report", "Trial"]
+__all__ = ["CrashReport", "CrashTest", "Trial", "TrialOutcome"]
 
 
-class Outcome(StrEnum):
+class TrialOutcome(StrEnum):
     """What became of a run that was killed."""
 
     exact = "exact"
@@ -61,29 +61,29 @@ class Trial:
 
     number: int
     point: KillPoint
-    outcome: Outcome
+    outcome: TrialOutcome
     where: str = ""
-    differences: Sequence[Difference] = ()
+    differences: Sequence[RowDifference] = ()
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Report:
+class CrashReport:
     """What a test has found: the calls and rows of the undisturbed run, and the trials."""
 
-    calls: Sequence[Call]
+    calls: Sequence[FunctionCall]
     rows: Sequence[Row]
     trials: Sequence[Trial]
 
     @property
     def is_exact(self) -> bool:
         """Whether no kill has made the table wrong, or stopped the job for good."""
-        return not any(trial.outcome in (Outcome.wrong, Outcome.stopped) for trial in self.trials)
+        return not any(trial.outcome in (TrialOutcome.wrong, TrialOutcome.stopped) for trial in self.trials)
 
     @property
     def kills(self) -> int:
         """How many kills were made."""
-        return sum(trial.outcome is not Outcome.missed for trial in self.trials)
+        return sum(trial.outcome is not TrialOutcome.missed for trial in self.trials)
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,14 @@ class CrashTest:
     reset: str = ""
     copy: str = ""
     kills: int = 6
-    moments: Sequence[Moment] = USUAL
+    moments: Sequence[KillMoment] = USUAL
     seed: int = 0
-    limits: Limits = field(default_factory=Limits)
+    limits: TimeLimits = field(default_factory=TimeLimits)
     most_bytes: int = 1_000_000_000
     on_progress: Callable[[str], None] = lambda text: None
     on_trial: Callable[[Trial], None] = lambda trial: None
 
-    def run(self) -> Report:
+    def run(self) -> CrashReport:
         """Run the test.
 
         Raises
@@ -147,8 +147,8 @@ class CrashTest:
                 self.on_progress(f"kill {number} of {self.kills}: {point.moment.value}, batch {point.batch}")
                 trials.append(runs.trial(number, point))
                 self.on_trial(trials[-1])
-            report = Report(calls, rows, trials)
-            if any(trial.outcome is Outcome.wrong for trial in trials):
+            report = CrashReport(calls, rows, trials)
+            if any(trial.outcome is TrialOutcome.wrong for trial in trials):
                 self.on_progress("a second undisturbed run, as only a job that writes the same each time can be judged")
                 self._check_repeatable(rows, runs.undisturbed()[1])
             return report
@@ -189,10 +189,10 @@ class _Runs:
         self._rows: list[Row] = []
         self._last: dict[int, int] = {}  # the last batch of each query
 
-    def undisturbed(self) -> tuple[list[Call], list[Row]]:
+    def undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
         """Run the job to its end; return the calls of its function and the rows of the table."""
         with self._copy() as job:
-            before = self._test.table.read(job.folder)
+            before = self._rows_before(job.folder)
             with JobRun(job, measure=True) as run:
                 run.wait(self._test.limits, lambda: False)
             _check_run(run)
@@ -216,32 +216,43 @@ class _Runs:
                 run.wait(test.limits, lambda: False)
             where = run.told.killed
             if where is None:
-                return Trial(number, point, Outcome.missed, problem=run.problem or "")
+                return Trial(number, point, TrialOutcome.missed, problem=run.problem or "")
+            if run.told.killed_in is not None:
+                point = replace(point, batch=run.told.killed_in)
             where += _set_back(point, run.told.checkpoints[point.query], copy)
             with JobRun(job) as again:
                 again.wait(test.limits, lambda: self._is_done(again, job.folder))
             if again.problem is not None:
-                outcome = Outcome.refused if point.moment is Moment.older else Outcome.stopped
+                outcome = TrialOutcome.refused if point.moment is KillMoment.older else TrialOutcome.stopped
                 return Trial(number, point, outcome, where, problem=again.problem)
             differences = test.comparison.differences(self._rows, test.table.read(job.folder))
-            return Trial(number, point, Outcome.wrong if differences else Outcome.exact, where, differences)
+            return Trial(number, point, TrialOutcome.wrong if differences else TrialOutcome.exact, where, differences)
 
     @contextmanager
-    def _copy(self) -> Iterator[Job]:
+    def _copy(self) -> Iterator[JobCopy]:
         """Make a copy of the folder, as it is before the first run."""
         folder = self._place / "job"
         copy_folder(self._test.folder, folder, self._test.most_bytes, self._test.on_progress)
         try:
             if self._test.reset:
                 _reset(self._test.reset, folder)
-            yield Job(self._test.command, folder, self._place / "tmp")
+            yield JobCopy(self._test.command, folder, self._place / "tmp")
         finally:
             for each in ("job", "older", "tmp"):
                 shutil.rmtree(self._place / each, ignore_errors=True)
 
+    def _rows_before(self, folder: Path) -> list[Row]:
+        """Return the rows before the first run; none if a function of the user's cannot say any before there is a table."""
+        try:
+            return self._test.table.read(folder)
+        except TridentError:
+            if self._test.table.kind == "function":
+                return []
+            raise
+
     def _check_before(self, folder: Path) -> None:
         assert self._before is not None, "the undisturbed run is the first one"
-        if differences := self._test.comparison.differences(self._before, self._test.table.read(folder)):
+        if differences := self._test.comparison.differences(self._before, self._rows_before(folder)):
             raise TridentError(
                 f"{self._test.table.name} is not as it was before the first run: {differences[0].key} had "
                 f"{differences[0].expected} and has {differences[0].found}. Let --reset bring back what is not in the folder"
@@ -287,11 +298,11 @@ def _reset(command: str, folder: Path) -> None:
 
 def _set_back(point: KillPoint, checkpoint: Path, copy: Path) -> str:
     """Set a checkpoint back, if that is the point; say so."""
-    if point.moment is Moment.older:
+    if point.moment is KillMoment.older:
         shutil.rmtree(checkpoint)
         shutil.copytree(copy, checkpoint)
         return f"; the checkpoint was replaced by a copy made in batch {point.batch - 1}"
-    if point.moment is Moment.uncommitted:
+    if point.moment is KillMoment.uncommitted:
         # Spark may have planned the next batch meanwhile; a crash before the commit file would have left no such plan.
         for folder, first in (("commits", point.batch), ("offsets", point.batch + 1)):
             for file in (checkpoint / folder).iterdir():

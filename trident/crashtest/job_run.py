@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from trident.crashtest import injected
-from trident.crashtest.kill_points import Call
+from trident.crashtest.kill_points import FunctionCall
 from trident.errors import TridentError
 from trident.servers.local_processes import kill_session
 
-__all__ = ["Job", "JobRun", "Limits"]
+__all__ = ["JobCopy", "JobRun", "TimeLimits"]
 
 _LOOK_S = 0.02
 _LAST_LINES = 15
@@ -26,7 +26,7 @@ _LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is o
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """How long a run may take, and after how long without a batch a job that does not end by itself is stopped; in seconds."""
 
     timeout_s: float = 300.0
@@ -34,7 +34,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobCopy:
     """The command, the copy that it runs in, and a folder for what it tells and for what Spark leaves behind."""
 
     command: Sequence[str]
@@ -54,13 +54,14 @@ class Job:
 
 @dataclass
 class Told:
-    """What a run has told."""
+    """What a run has told; `killed_in`: the batch, where it may be a later one than it was asked for."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[FunctionCall] = field(default_factory=list)
     checkpoints: dict[int, Path] = field(default_factory=dict)
     running: int = 0
     is_pyspark: bool = False
     killed: str | None = None
+    killed_in: int | None = None
     refused: str | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -75,9 +76,9 @@ class Told:
             case "end":
                 self.running -= 1
                 lines, batch = tuple(event["lines"]), event["batch"]
-                self.calls.append(Call(event["query"], batch, event["seconds"], lines, event["name"]))
+                self.calls.append(FunctionCall(event["query"], batch, event["seconds"], lines, event["name"]))
             case "kill":
-                self.killed = event["where"]
+                self.killed, self.killed_in = event["where"], event["batch"]
             case "refused":
                 self.refused = event["why"]
 
@@ -104,7 +105,7 @@ class JobRun:
         What it said last, if it ended with an error; None while it runs and if it did not.
     """
 
-    def __init__(self, job: Job, kill: Mapping[str, Any] | None = None, measure: bool = False) -> None:
+    def __init__(self, job: JobCopy, kill: Mapping[str, Any] | None = None, measure: bool = False) -> None:
         self.told = Told()
         self.problem: str | None = None
         job.scratch.mkdir(parents=True, exist_ok=True)
@@ -145,7 +146,7 @@ class JobRun:
         self._events.close()
         self._output.close()
 
-    def wait(self, limits: Limits, is_done: Callable[[], bool]) -> None:
+    def wait(self, limits: TimeLimits, is_done: Callable[[], bool]) -> None:
         """Wait until the job has ended, was killed where it should be, or has nothing more to do.
 
         Parameters

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Call", "KillPoint", "Moment", "choose"]
+__all__ = ["FunctionCall", "KillMoment", "KillPoint", "choose"]
 
 
-class Moment(StrEnum):
+class KillMoment(StrEnum):
     """A bad moment for a kill.
 
     ``after`` comes first in any choice: what the function wrote is there, and Spark does not know it.
@@ -27,12 +27,12 @@ class Moment(StrEnum):
     older = "older"
 
 
-USUAL = tuple(moment for moment in Moment if moment is not Moment.older)
+USUAL = tuple(moment for moment in KillMoment if moment is not KillMoment.older)
 """What a crash can bring about; a checkpoint is older only if it was restored from a copy."""
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """What an undisturbed call of the job's function was.
 
     Parameters
@@ -66,7 +66,7 @@ class KillPoint:
         After so many seconds of a call that takes `of_s`.
     """
 
-    moment: Moment
+    moment: KillMoment
     query: int
     batch: int
     line: int | None = None
@@ -75,11 +75,11 @@ class KillPoint:
 
     def asked(self, copy_to: str) -> dict[str, Any]:
         """Return it as the job is told; an older checkpoint is what `copy_to` gets one batch earlier."""
-        copy_batch = self.batch - 1 if self.moment is Moment.older else None
+        copy_batch = self.batch - 1 if self.moment is KillMoment.older else None
         return {**dataclasses.asdict(self), "copy_to": copy_to, "copy_batch": copy_batch}
 
 
-def choose(calls: Sequence[Call], kills: int, moments: Sequence[Moment], seed: int) -> list[KillPoint]:
+def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMoment], seed: int) -> list[KillPoint]:
     """Choose points: the moments in turn, each in a batch, at a line and at a time by chance; none of them twice if it can be.
 
     Parameters
@@ -98,22 +98,22 @@ def choose(calls: Sequence[Call], kills: int, moments: Sequence[Moment], seed: i
     return points
 
 
-def _in_turn(moments: Sequence[Moment], count: int) -> Iterator[Moment]:
-    ordered = [moment for moment in Moment if moment in moments]
+def _in_turn(moments: Sequence[KillMoment], count: int) -> Iterator[KillMoment]:
+    ordered = [moment for moment in KillMoment if moment in moments]
     yield from (ordered[number % len(ordered)] for number in range(count))
 
 
-def _point(moment: Moment, calls: Sequence[Call], chance: random.Random) -> KillPoint | None:
+def _point(moment: KillMoment, calls: Sequence[FunctionCall], chance: random.Random) -> KillPoint | None:
     call = chance.choice(calls)
-    if moment is Moment.older:  # a copy of its checkpoint is made in the batch before
+    if moment is KillMoment.older:  # a copy of its checkpoint is made in the batch before
         later = [each for each in calls if any((each.query, each.batch - 1) == (one.query, one.batch) for one in calls)]
         return KillPoint(moment, (one := chance.choice(later)).query, one.batch) if later else None
-    if moment is Moment.line and len(set(call.lines)) > 1:
+    if moment is KillMoment.line and len(set(call.lines)) > 1:
         # Lines that run often, in a loop, are as likely as those that run once.
         place = chance.choice(sorted({*call.lines[1:]}))
         at = chance.choice([number for number, each in enumerate(call.lines) if each == place and number])
         return KillPoint(moment, call.query, call.batch, line=at)
-    if moment in (Moment.line, Moment.time):  # a function of a library has no lines of the job's
+    if moment in (KillMoment.line, KillMoment.time):  # a function of a library has no lines of the job's
         after_s = round(chance.uniform(0.05, 0.95) * call.seconds, 3)
-        return KillPoint(Moment.time, call.query, call.batch, after_s=after_s, of_s=round(call.seconds, 3))
+        return KillPoint(KillMoment.time, call.query, call.batch, after_s=after_s, of_s=round(call.seconds, 3))
     return KillPoint(moment, call.query, call.batch)

@@ -10,13 +10,13 @@ from typing import Any
 
 from trident.errors import ConfigError
 
-__all__ = ["Comparison", "Difference"]
+__all__ = ["Comparison", "RowDifference"]
 
 _DIGITS = ".12g"  # the order in which a sum of doubles was added up is no difference
 
 
 @dataclass(frozen=True)
-class Difference:
+class RowDifference:
     """A key whose rows differ, and what was expected and found of it, as text."""
 
     key: str
@@ -41,7 +41,7 @@ class Comparison:
 
     def differences(
         self, expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
-    ) -> list[Difference]:
+    ) -> list[RowDifference]:
         """Return the keys that differ, in order.
 
         Raises
@@ -51,7 +51,7 @@ class Comparison:
         """
         one, other = self._grouped(expected), self._grouped(found)
         return [
-            Difference(key, self._shown(one[key]), self._shown(other[key]))
+            RowDifference(key, self._shown(one[key]), self._shown(other[key]))
             for key in sorted({*one, *other})
             if one[key] != other[key]
         ]

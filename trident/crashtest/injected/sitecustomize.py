@@ -25,12 +25,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+_ASKED = "TRIDENT_CRASHTEST"
 _CLASSIC = "pyspark.sql.streaming.readwriter"
 _CONNECT = "pyspark.sql.connect.streaming.readwriter"
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
@@ -59,9 +60,9 @@ class _Test:
         finally:
             os.close(file)
 
-    def die(self, where: str) -> None:
+    def die(self, where: str, batch: int | None = None) -> None:
         """SIGKILL the process group: this process and Spark's JVM."""
-        self.tell("kill", where=where)
+        self.tell("kill", where=where, batch=batch)
         os.killpg(0, signal.SIGKILL)
         time.sleep(60)  # the signal is on its way
 
@@ -98,26 +99,15 @@ class _Watched:
         self._name = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, batch: Any, batch_id: int) -> Any:
-        test, asked = self._test, self._test.kill or {}
-        kill = asked if (asked.get("query"), asked.get("batch")) == (self.query, batch_id) else {}
+        test, kill = self._test, self._kill_in(batch_id)
         moment = kill.get("moment")
         test.tell("begin", query=self.query, batch=batch_id)
-        if asked.get("query") == self.query and asked.get("copy_batch") == batch_id:
-            shutil.copytree(self.checkpoint, asked["copy_to"])
         if moment == "before":
             test.die(f"{self._name}() had been called and had done nothing")
         counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name)
-        timer = threading.Timer(kill["after_s"], self._die_within, [kill]) if moment == "time" else None
         begun = time.monotonic()
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
-        try:
-            with counted if test.measures or moment == "line" else contextlib.nullcontext():
-                answer = self._function(batch, batch_id)
-        finally:
-            if timer is not None:
-                timer.cancel()
+        with self._timed(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
+            answer = self._function(batch, batch_id)
         seconds = time.monotonic() - begun
         if moment == "after":
             test.die(f"{self._name}() had returned, Spark had not written commits/{batch_id}")
@@ -126,8 +116,33 @@ class _Watched:
             threading.Thread(target=self._die_when_committed, args=(batch_id,), daemon=True).start()
         return answer
 
+    def _kill_in(self, batch_id: int) -> dict[str, Any]:
+        """Return where to die in this batch, nothing in others; in the one before it may be time for a copy."""
+        asked = self._test.kill or {}
+        if asked.get("query") != self.query:
+            return {}
+        if asked["copy_batch"] == batch_id:
+            shutil.copytree(self.checkpoint, asked["copy_to"])
+        # A call that ends earlier than the undisturbed one did is not killed in time; the next one may be.
+        is_now = batch_id >= asked["batch"] if asked["moment"] == "time" else batch_id == asked["batch"]
+        return {**asked, "batch": batch_id} if is_now else {}
+
+    @contextlib.contextmanager
+    def _timed(self, kill: dict[str, Any]) -> Iterator[None]:
+        if kill.get("moment") != "time":
+            yield
+            return
+        timer = threading.Timer(kill["after_s"], self._die_within, [kill])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _die_within(self, kill: dict[str, Any]) -> None:
-        self._test.die(f"within {self._name}(), after {kill['after_s']:.2f} s of some {kill['of_s']:.2f} s")
+        where = f"within {self._name}(), after {kill['after_s']:.2f} s of some {kill['of_s']:.2f} s"
+        self._test.die(where, kill["batch"])
 
     def _die_when_committed(self, batch_id: int) -> None:
         mark = Path(self.checkpoint, "commits", str(batch_id))
@@ -271,15 +286,30 @@ class _Finder:
             del self._looking.__dict__[name]
         if spec is None or spec.loader is None:
             return None
-        load, test = spec.loader.exec_module, self._test
-
-        def load_and_wrap(module: ModuleType) -> None:
-            load(module)
-            test.tell("loaded", module=name)
-            _WRAPPERS[name](test, module.DataStreamWriter)
-
-        spec.loader.exec_module = load_and_wrap  # type: ignore[method-assign]
+        spec.loader = _Loader(spec.loader, self._test)  # type: ignore[assignment]
         return spec
+
+
+class _Loader:
+    """Loads a module by its own loader, which may be that of other modules too, and wraps its class."""
+
+    def __init__(self, loader: Any, test: _Test) -> None:
+        self._loader, self._test = loader, test
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        """Make the module as its own loader makes it."""
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._test.tell("loaded", module=module.__name__)
+        os.environ.pop(_ASKED, None)  # what this process starts, Spark's workers among it, is left alone
+        _WRAPPERS[module.__name__](self._test, module.DataStreamWriter)
 
 
 def _run_the_other_one() -> None:
@@ -293,7 +323,7 @@ def _run_the_other_one() -> None:
 
 def main() -> None:
     """Do what the environment asks for."""
-    given = os.environ.get("TRIDENT_CRASHTEST")
+    given = os.environ.get(_ASKED)
     if given:
         sys.meta_path.insert(0, _Finder(_Test(json.loads(given))))
     _run_the_other_one()
