@@ -68,7 +68,12 @@ def test_what_cannot_be_tested_is_one_message(words: tuple[str, ...], code: int,
 
 
 @pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+    ("signum", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
 )
 def test_no_process_of_the_job_outlives_the_test(signum: int, code: int, tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["endless"])

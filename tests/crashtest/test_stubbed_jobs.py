@@ -41,6 +41,7 @@ def test_a_counter_is_wrong_where_spark_does_not_know_of_a_batch_that_is_written
     assert [each.key for each in after.differences] == keys
 
 
+@pytest.mark.long
 def test_each_line_of_a_function_that_writes_in_halves_is_found_out(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["halves"])
     report = crashed(tmp_path, moments=[KillMoment.line], kills=5)
@@ -49,6 +50,7 @@ def test_each_line_of_a_function_that_writes_in_halves_is_found_out(tmp_path: Pa
     assert not any("if db.execute" in where or "return" in where for where in wrong)
 
 
+@pytest.mark.long
 def test_a_batch_and_its_number_in_one_transaction_are_exact_at_each_moment(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["guarded"])
     report = crashed(tmp_path, moments=[each for each in KillMoment if each is not KillMoment.time], kills=6)
@@ -73,6 +75,7 @@ def test_a_job_that_does_not_start_again_is_not_exact(tmp_path: Path) -> None:
     assert not report.is_exact
 
 
+@pytest.mark.long
 def test_a_function_that_takes_long_is_killed_at_a_time(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["slow"])
     report = crashed(tmp_path, moments=[KillMoment.time], kills=1, seed=2)
@@ -80,7 +83,10 @@ def test_a_function_that_takes_long_is_killed_at_a_time(tmp_path: Path) -> None:
     assert report.trials[0].where.startswith("within add(), after 0.")
 
 
-@pytest.mark.parametrize(("job", "outcome"), [("endless", TrialOutcome.wrong), ("endless guarded", TrialOutcome.exact)])
+@pytest.mark.parametrize(
+    ("job", "outcome"),
+    [pytest.param("endless", TrialOutcome.wrong, marks=pytest.mark.long), ("endless guarded", TrialOutcome.exact)],
+)
 def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
     job: str, outcome: TrialOutcome, tmp_path: Path
 ) -> None:

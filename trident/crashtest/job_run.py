@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -22,6 +23,8 @@ __all__ = ["JobCopy", "JobRun", "TimeLimits"]
 
 _LOOK_S = 0.02
 _LAST_LINES = 15
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
+_LONGEST_CAUSE = 600
 _LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
 
 
@@ -169,7 +172,7 @@ class JobRun:
             if self.told.killed is not None:
                 return
             if code is not None:
-                self.problem = None if code == 0 else f"exit code {code}: {self._last_lines()}"
+                self.problem = None if code == 0 else f"exit code {code}: {self._cause()}"
                 return
             now = time.monotonic()
             idle = self.told.checkpoints and not self.told.running
@@ -188,7 +191,15 @@ class JobRun:
         self._events.seek(-len(line), os.SEEK_CUR)
         return heard
 
+    def _cause(self) -> str:
+        """Return the last exception that the output names, which is the innermost one; else the last lines."""
+        found = _EXCEPTION.findall(self._said())
+        return found[-1][:_LONGEST_CAUSE] if found else self._last_lines()
+
     def _last_lines(self) -> str:
-        self._output.flush()
-        text = Path(self._output.name).read_text(encoding="utf-8", errors="replace")
-        return "\n".join([line for line in text.splitlines() if line.strip()][-_LAST_LINES:]) or "it said nothing"
+        return (
+            "\n".join([line for line in self._said().splitlines() if line.strip()][-_LAST_LINES:]) or "it said nothing"
+        )
+
+    def _said(self) -> str:
+        return Path(self._output.name).read_text(encoding="utf-8", errors="replace")
