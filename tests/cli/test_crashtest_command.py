@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.crashtest.stub_spark import COUNTS, JOBS, write_job
-from tests.harness.commands import started, trident, until
+from tests.harness.commands import environment, started, trident, until
 
 pytestmark = [pytest.mark.slow]
 
@@ -76,9 +76,11 @@ def test_what_cannot_be_tested_is_one_message(words: tuple[str, ...], code: int,
     ],
 )
 def test_no_process_of_the_job_outlives_the_test(signum: int, code: int, tmp_path: Path) -> None:
-    write_job(tmp_path, JOBS["endless"])
+    write_job(tmp_path / "job", JOBS["endless"])
+    (tmp_path / "copies").mkdir()
     words = ("crashtest", "--table", COUNTS, "--idle", "60", "--", sys.executable, "job.py", str(tmp_path))
-    with started(*words, cwd=tmp_path) as test:
+    variables = environment(TMPDIR=str(tmp_path / "copies"))
+    with started(*words, cwd=tmp_path / "job", variables=variables) as test:
 
         def jobs() -> list[int]:
             return [each.pid for each in psutil.process_iter(["cmdline"])
@@ -90,3 +92,4 @@ def test_no_process_of_the_job_outlives_the_test(signum: int, code: int, tmp_pat
         test.process.wait(30)
         assert test.process.returncode == code
         until(lambda: not psutil.pid_exists(job), "the job has ended")
+    assert signum == signal.SIGKILL or not list((tmp_path / "copies").iterdir())
