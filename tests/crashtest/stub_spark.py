@@ -35,7 +35,8 @@ _WRITER = """
             return self
 
         def start(self, queryName=None):
-            offsets, commits = (Path(self.given["checkpointlocation"], name) for name in ("offsets", "commits"))
+            checkpoint = Path(self.given.get("checkpointlocation", f"all/{queryName}"))
+            offsets, commits = checkpoint / "offsets", checkpoint / "commits"
             for each in (offsets, commits):
                 each.mkdir(parents=True, exist_ok=True)
             first = max((int(each.name) for each in commits.glob("[0-9]*")), default=-1) + 1

@@ -94,6 +94,16 @@ def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
     assert outcomes(crashed(tmp_path, moments=[KillMoment.after], kills=1)) == {KillMoment.after: outcome}
 
 
+def test_the_folder_of_all_checkpoints_may_be_a_setting_of_the_session(tmp_path: Path) -> None:
+    setting = "conf = {'spark.sql.streaming.checkpointLocation': 'all'}"
+    session = (
+        f"import pyspark.sql\nclass Session:\n    {setting}\npyspark.sql.SparkSession.getActiveSession = Session\n"
+    )
+    write_job(tmp_path, f"{session}{ADD}DataStreamWriter(BATCHES).foreachBatch(add).start(queryName='words')")
+    found = outcomes(crashed(tmp_path, moments=[KillMoment.after, KillMoment.uncommitted], kills=2))
+    assert set(found.values()) == {TrialOutcome.wrong}
+
+
 # ---- what cannot be tested -----------------------------------------------------------------------------------------------
 
 ADD = "def add(batch, batch_id):\n    db.executemany(ADD, [(word,) for word in words(batch)])\n\n"
