@@ -12,6 +12,9 @@ import pytest
 
 from tests.crashtest.stub_spark import COUNTS, JOBS, write_job
 from tests.harness.commands import environment, started, trident, until
+from trident.cli.crashtest_command import verdict
+from trident.crashtest import CrashReport, KillMoment, Trial, TrialOutcome
+from trident.crashtest.kill_points import KillPoint
 
 pytestmark = [pytest.mark.slow]
 
@@ -45,6 +48,21 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     (trial,) = found["trials"]
     assert (trial["moment"], trial["outcome"]) == ("after", "wrong")
     assert {"key", "expected", "found"} == set(trial["differences"][0])
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ("exact exact missed", "exact after 2 kills in 9 s: 1 row as in an undisturbed run"),
+        ("exact refused", "exact after 2 kills in 9 s: 1 row as in an undisturbed run; it refused to go on after 1"),
+        ("exact wrong stopped", "WRONG after 2 of 3 kills in 9 s"),
+        ("missed", "not shown: the job was never killed, as it ended before; another --seed may meet other batches"),
+    ],
+)
+def test_the_verdict(found: str, text: str) -> None:
+    point = KillPoint(KillMoment.after, 0, 0)
+    trials = [Trial(number, point, TrialOutcome(each)) for number, each in enumerate(found.split(), 1)]
+    assert verdict(CrashReport([], [{"word": "cow"}], trials), 9.1) == text
 
 
 @pytest.mark.parametrize(

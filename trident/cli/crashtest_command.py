@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -208,17 +209,19 @@ def _print(report: CrashReport, seconds: float) -> None:
         console.print(shown)
         for trial in wrong:
             say(f"kill {trial.number}: batch {trial.point.batch}: {trial.where}")
-    bad = sum(trial.outcome in (TrialOutcome.wrong, TrialOutcome.stopped) for trial in report.trials)
+    say(verdict(report, seconds), "bold green" if report.is_exact and report.kills else "bold red")
+
+
+def verdict(report: CrashReport, seconds: float) -> str:
+    """Return what a test has found, in a sentence."""
+    found = Counter(trial.outcome for trial in report.trials)
     kills = f"{counted(report.kills, 'kill')} in {seconds:,.0f} s"
     if report.kills == 0:
-        say(
-            "not shown: the job was never killed, as it ended before; other batches may be met by another --seed",
-            "bold red",
-        )
-    elif bad:
-        say(f"WRONG after {bad} of {kills}", "bold red")
-    else:
-        say(f"exact after {kills}: {counted(len(report.rows), 'row')} as in an undisturbed run", "bold green")
+        return "not shown: the job was never killed, as it ended before; another --seed may meet other batches"
+    if not report.is_exact:
+        return f"WRONG after {found[TrialOutcome.wrong] + found[TrialOutcome.stopped]} of {kills}"
+    refused = f"; it refused to go on after {found[TrialOutcome.refused]}" if found[TrialOutcome.refused] else ""
+    return f"exact after {kills}: {counted(len(report.rows), 'row')} as in an undisturbed run{refused}"
 
 
 def _rows(trial: Trial) -> Iterator[tuple[str, str, str, str]]:
