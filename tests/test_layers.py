@@ -221,6 +221,13 @@ LAYERS = (
             *GRAPH,
         ),
     ),
+    # A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
+    Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
+    Layer(
+        ("trident.crashtest",),
+        ("trident.servers", *VALUES),
+        deferred=("deltalake", "psycopg", "pyarrow"),
+    ),
     Layer(("trident.cluster_errors",), ("trident.errors",)),
     Layer(
         ("trident.cluster.state",),
@@ -258,6 +265,7 @@ LAYERS = (
             "starlette",
             "trident.cluster",
             "trident.cluster_errors",
+            "trident.crashtest",
             "trident.ui",
             "trident.drpc",
             "trident.extras",
