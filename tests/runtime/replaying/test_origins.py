@@ -1,0 +1,156 @@
+"""`trident.why`: the batches, positions and rows that made a value; what no batch says is said so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trident
+from spouts import FixedBatchSpout, TextFileSpout
+from tests.harness.topology_runs import dict_state, run_all
+from trident import TridentCollector, TridentTopology, TridentTuple
+from trident.errors import UnsupportedOperation, WrongKeyError
+from trident.operations import BaseStateUpdater, Count, Max, ReducerAggregator, Split, TumblingCountWindow
+
+WORDS = [["the"], ["cow"], ["the"], ["the"], ["moon"], ["the"]]
+
+
+class Log:
+    """A topology over fixed rows, two a batch, that has run with a log in a folder."""
+
+    def __init__(self, folder: Path, fields: str = "word: string", rows: Sequence[list[Any]] = WORDS) -> None:
+        self.log_dir, self.topology = str(folder / "log"), TridentTopology("words")
+        self.rows = self.topology.new_stream("words", FixedBatchSpout(fields, 2, *rows))
+
+    def run(self, **conf: Any) -> None:
+        run_all(self.topology, "in_process", log_dir=self.log_dir, history="7d", **conf)
+
+    def why(self, *asked: Any, **more: Any) -> list[tuple[Any, ...]]:
+        origins = trident.why(self.topology, *asked, log_dir=self.log_dir, **more)
+        return [(each.batch.txid, each.count, each.partial, each.before, each.after) for each in origins]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def test_each_batch_that_wrote_a_word_is_told_with_its_rows_and_totals(log: Log) -> None:
+    log.rows.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    log.run()
+    assert log.why("count", "the") == [(1, 1, 1, None, 1), (2, 2, 2, 1, 3), (3, 1, 1, 3, 4)]
+    assert log.why("count", "moon") == [(3, 1, 1, None, 1)]
+    assert log.why("count", "the", last=1) == [(3, 1, 1, 3, 4)]
+    assert log.why("count", "nobody") == []
+
+
+def test_rows_are_those_in_front_of_the_state_and_definitions_those_of_the_history(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("the cow\nthe moon\n")
+    topology = TridentTopology("lines")
+    words = topology.new_stream("lines", TextFileSpout(str(tmp_path / "in"))).each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    run_all(topology, "in_process", log_dir=str(tmp_path / "log"), history="7d")
+    (origin,) = trident.why(topology, "count", "the", log_dir=str(tmp_path / "log"))
+    assert origin.rows == [{"line": "the cow", "word": "the"}, {"line": "the moon", "word": "the"}]
+    assert origin.batch.spouts["lines"]["ranges"][0][0] == "a.txt"
+    (origin,) = trident.why(topology, "count", "the", rows=1, log_dir=str(tmp_path / "log"))
+    assert (origin.count, origin.rows) == (2, [{"line": "the cow", "word": "the"}])
+
+
+def test_a_single_value_and_a_key_of_several_fields(tmp_path: Path) -> None:
+    log = Log(tmp_path, "shop: string, day: int, euros: bigint", [["oslo", 1, 5], ["oslo", 2, 7], ["oslo", 1, 9]])
+    log.rows.group_by("shop, day").persistent_aggregate(dict_state({}), "euros", Max(), "best", state_name="best")
+    log.rows.persistent_aggregate(dict_state({}), Count(), "total")
+    log.run()
+    assert log.why("best", ("oslo", 1)) == [(1, 1, 5, None, 5), (2, 1, 9, 5, 9)]
+    assert log.why("total") == [(1, 2, 2, None, 2), (2, 1, 1, 2, 3)]
+
+
+class Last(ReducerAggregator[str]):
+    """The last word."""
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, value: str, tuple: TridentTuple) -> str:
+        return tuple.get_string(0) or ""
+
+
+class Remember(BaseStateUpdater[Any]):
+    """Puts each word under its first letter."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        latest = {(row["word"][0],): row["word"] for row in tuples}
+        state.multi_put(list(latest), list(latest.values()))
+
+
+def test_a_reducer_has_rows_and_no_partial_and_an_updater_neither(log: Log) -> None:
+    log.rows.persistent_aggregate(dict_state({}), "word", Last(), "last: string", state_name="last")
+    log.rows.partition_persist(dict_state({}), "word", Remember(), state_name="letters")
+    log.run()
+    assert log.why("last", last=2) == [(2, 2, None, "cow", "the"), (3, 2, None, "the", "the")]
+    assert log.why("letters", ("m",)) == [(3, None, None, None, "moon")]
+
+
+def test_rows_behind_a_window_are_those_that_it_gave(log: Log) -> None:
+    window = log.rows.window(TumblingCountWindow(3), dict_state({}), "word", Count(), "n")
+    window.persistent_aggregate(dict_state({}), "n", Max(), "most", state_name="most")
+    log.run()
+    assert log.why("most") == [(2, 1, 3, None, 3), (3, 1, 3, 3, 3)]
+    (kept,) = (state.name for state in log.topology.graph().states if state.name != "most")
+    with pytest.raises(UnsupportedOperation, match=f"explain state '{kept}': it keeps tuples of open windows"):
+        log.why(kept, "the")
+
+
+def test_what_cannot_be_asked_is_refused(log: Log) -> None:
+    log.rows.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    log.rows.persistent_aggregate(dict_state({}), Count(), "total")
+    log.run()
+    with pytest.raises(WrongKeyError, match=r"state 'count': it is a map; name the key \(word\)"):
+        log.why("count")
+    with pytest.raises(WrongKeyError, match="key 'the' of state 'total': it is a single value; name no key"):
+        log.why("total", "the")
+
+
+def test_a_peek_sees_no_tuple_a_second_time(log: Log) -> None:
+    seen: list[Any] = []
+    log.rows.peek(lambda row: seen.append(row[0])).group_by("word").persistent_aggregate(
+        dict_state({}), Count(), "count"
+    )
+    log.run()
+    assert len(seen) == len(WORDS)
+    assert log.why("count", "cow") == [(1, 1, 1, None, 1)]
+    assert len(seen) == len(WORDS)
+
+
+def test_dead_letters_are_left_out_as_they_were_and_put_back_where_they_were(log: Log) -> None:
+    class Broken:
+        """Raises at one word."""
+
+        def __call__(self, word: str) -> str:
+            if word == "cow":
+                raise ValueError(word)
+            return word
+
+    log.rows.map(Broken(), "word: string").group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    log.run(on_poison="dead_letter", max_batch_attempts=2)
+    assert log.why("count", "the", last=1) == [(3, 1, 1, 3, 4)]
+
+
+def test_a_spout_that_does_not_give_a_batch_again_is_refused(tmp_path: Path) -> None:
+    from tests.harness.topology_runs import RowsSpout
+    from trident.spout.interfaces import SpoutType
+
+    topology = TridentTopology("opaque")
+    spout = RowsSpout("word: string", {1: [("a",)]}, SpoutType.OPAQUE)
+    words = topology.new_stream("words", spout)
+    words.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    run_all(topology, "in_process", log_dir=str(tmp_path / "log"), history="7d")
+    with pytest.raises(
+        UnsupportedOperation, match="the spout of stream 'words', a RowsSpout, is opaque and does not give"
+    ):
+        trident.why(topology, "count", "a", log_dir=str(tmp_path / "log"))
