@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trident.runtime.reading.change_feed import ChangeFeed
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
-    from trident.runtime.replaying.origins import Origin
+    from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.verifying import Verified
     from trident.runtime.start.forgetting import Forgotten
     from trident.runtime.start.moving import Moved
@@ -340,7 +340,7 @@ def why(
     rows: int = 100,
     conf: Config | Mapping[str, Any] | None = None,
     **settings: Any,
-) -> list[Origin]:
+) -> list[ValueOrigin]:
     """Say which batches, positions of sources and rows made a value: all batches are processed again, as by `verify_state`.
 
     Parameters
@@ -356,7 +356,7 @@ def why(
 
     Returns
     -------
-    list[Origin]
+    list[ValueOrigin]
         For each batch that wrote the value, in order, `batch` (its record), `count` and `rows`, what they come to (`partial`),
         and the value `before` and `after`.
 

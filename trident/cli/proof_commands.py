@@ -19,7 +19,7 @@ from trident.runtime.reading.written_keys import parse_key
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.replaying.origins import Origin
+    from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.verifying import Verified
 
 WRONG = 4
@@ -164,7 +164,7 @@ def _print_verified(done: Verified, as_json: bool) -> None:
             say(f"and {len(done.wrong) - _SHOWN:,} more; --json has all of them")
 
 
-def _print_origin(origin: Origin, as_json: bool, wide: bool) -> None:
+def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
     if as_json:
         facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
         typer.echo(json.dumps({**commit_as_json(origin.batch), **facts}, ensure_ascii=False))
@@ -175,7 +175,7 @@ def _print_origin(origin: Origin, as_json: bool, wide: bool) -> None:
         typer.echo(f"    {json.dumps(plain(row), ensure_ascii=False)}")
 
 
-def _made_of(origin: Origin) -> str:
+def _made_of(origin: ValueOrigin) -> str:
     if origin.count is None:
         return "by an updater, which does not say of which rows"
     rows = counted(origin.count, "row")

@@ -13,7 +13,7 @@ from spouts import FixedBatchSpout, TextFileSpout
 from tests.harness.topology_runs import dict_state, run_all
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.errors import UnsupportedOperation, WrongKeyError
-from trident.operations import BaseStateUpdater, Count, Max, ReducerAggregator, Split, TumblingCountWindow
+from trident.operations import BaseStateUpdater, Count, Max, ReducerAggregator, Split
 
 WORDS = [["the"], ["cow"], ["the"], ["the"], ["moon"], ["the"]]
 
@@ -97,7 +97,7 @@ def test_a_reducer_has_rows_and_no_partial_and_an_updater_neither(log: Log) -> N
 
 
 def test_rows_behind_a_window_are_those_that_it_gave(log: Log) -> None:
-    window = log.rows.window(TumblingCountWindow(3), dict_state({}), "word", Count(), "n")
+    window = log.rows.tumbling_window(3, dict_state({}), "word", Count(), "n")
     window.persistent_aggregate(dict_state({}), "n", Max(), "most", state_name="most")
     log.run()
     assert log.why("most") == [(2, 1, 3, None, 3), (3, 1, 3, 3, 3)]

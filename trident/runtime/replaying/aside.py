@@ -61,7 +61,7 @@ class AsideMap(BackingMap):
         self._sentinel = None
 
 
-class Watch:
+class KeyWatch:
     """What a batch gives one key of a state: rows, and what their aggregate comes to.
 
     Parameters
@@ -112,7 +112,7 @@ def _values(row: Any, names: Sequence[str]) -> Key:
 class _WatchedMap(SnapshottableMap):
     """A state aside of which one key is watched."""
 
-    def __init__(self, inner: OpaqueMap, watch: Watch) -> None:
+    def __init__(self, inner: OpaqueMap, watch: KeyWatch) -> None:
         super().__init__(inner, TOTAL)
         self._watch = watch
 
@@ -137,7 +137,7 @@ class AsideFactory:
     """
 
     values: dict[Key, OpaqueValue] = field(default_factory=dict)
-    watch: Watch | None = None
+    watch: KeyWatch | None = None
     kind: StateType = StateType.OPAQUE
     facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, keeps_attempts=True)
 
@@ -164,7 +164,7 @@ class Aside:
     left_out: dict[str, str]
 
 
-def aside_of(graph: Graph, config: Config, watch: Watch | None = None) -> Aside:
+def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Aside:
     """Return the graph with all that its batches update aside.
 
     Raises
@@ -240,7 +240,7 @@ def _quiet(node: Node) -> Node:
     return replace(node, consumer=_Nothing()) if isinstance(node, PeekNode) else node
 
 
-def _watching(graph: Graph, watch: Watch) -> Iterator[Node]:
+def _watching(graph: Graph, watch: KeyWatch) -> Iterator[Node]:
     """Return what looks at the rows in front of the state that is watched."""
     (writer,) = (node for node in graph.nodes if isinstance(node, PersistNode) and node.state == watch.state)
     for parent in writer.parents:

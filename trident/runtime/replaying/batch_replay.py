@@ -21,7 +21,7 @@ from trident.runtime.loop.batch_time import TIME, now_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.replaying.aside import TOTAL, Watch, aside_of
+from trident.runtime.replaying.aside import TOTAL, KeyWatch, aside_of
 from trident.runtime.start.opened_topology import OpenedTopology, open_topology
 from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -54,7 +54,7 @@ class Replay:
         There is no log, or it is of another topology.
     """
 
-    def __init__(self, graph: Graph, config: Config, watch: Watch | None = None) -> None:
+    def __init__(self, graph: Graph, config: Config, watch: KeyWatch | None = None) -> None:
         self._place, self._watch = log_place(graph.name, config), watch
         log = ForeignLog(graph.name, config, [], "")
         incarnation = log.now().incarnation

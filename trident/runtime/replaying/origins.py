@@ -11,14 +11,14 @@ from trident.config import Config
 from trident.coordination.records import CommitRecord
 from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
-from trident.runtime.replaying.aside import TOTAL, Watch
+from trident.runtime.replaying.aside import TOTAL, KeyWatch
 from trident.runtime.replaying.batch_replay import Replay
 from trident.state.encoding.declared_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """What one batch did to a value.
 
     Attributes
@@ -45,11 +45,11 @@ class Origin:
 
 def origins_of(
     graph: Graph, name: str, key: Any, config: Config, last: int | None = None, rows: int = 100
-) -> list[Origin]:
+) -> list[ValueOrigin]:
     """Return the batches that made a value, in order; see `trident.why`."""
     writer = _writer(graph, name)
-    watch = Watch(name, *_watched(graph, writer, key), most=rows)
-    origins: deque[Origin] = deque(maxlen=last)
+    watch = KeyWatch(name, *_watched(graph, writer, key), most=rows)
+    origins: deque[ValueOrigin] = deque(maxlen=last)
     with Replay(graph, config, watch) as replay:
         if name in replay.left_out:
             raise UnsupportedOperation(f"explain state {name!r}: {replay.left_out[name]}")
@@ -59,7 +59,7 @@ def origins_of(
             if stored is not None and stored.txid == batch.txid:
                 count = None if writer.aggregation is None else watch.count
                 (partial,) = watch.partials or [None]
-                origins.append(Origin(batch, count, watch.rows, partial, before, stored.curr))
+                origins.append(ValueOrigin(batch, count, watch.rows, partial, before, stored.curr))
             before = None if stored is None else stored.curr
     return list(origins)
 
