@@ -178,6 +178,11 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
     left_out = {name: _OWN for name in _updated_by_user(graph) if not _is_map(graph, config, name)}
     for name in left_out:
         _check_unread(graph, name)
+    if all(state.static or state.name in left_out for state in graph.states):
+        raise UnsupportedOperation(
+            f"run the batches of topology {graph.name!r} again: of its states none can be kept aside. "
+            + "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
+        )
     nodes = [_quiet(node) for node in graph.nodes if not (isinstance(node, PersistNode) and node.state in left_out)]
     if watch is not None:
         nodes += _watching(graph, watch)
