@@ -12,8 +12,10 @@ import trident
 from spouts import FixedBatchSpout, TextFileSpout
 from tests.harness.topology_runs import dict_state, run_all
 from trident import TridentCollector, TridentTopology, TridentTuple
-from trident.errors import UnsupportedOperation, WrongKeyError
+from trident.errors import ReplayFailedError, UnsupportedOperation, WrongKeyError
 from trident.operations import BaseStateUpdater, Count, Max, ReducerAggregator, Split
+from trident.runtime.commit.dead_letters import DeadLetters
+from trident.runtime.running import RunningTopology
 
 WORDS = [["the"], ["cow"], ["the"], ["the"], ["moon"], ["the"]]
 
@@ -25,8 +27,8 @@ class Log:
         self.log_dir, self.topology = str(folder / "log"), TridentTopology("words")
         self.rows = self.topology.new_stream("words", FixedBatchSpout(fields, 2, *rows))
 
-    def run(self, **conf: Any) -> None:
-        run_all(self.topology, "in_process", log_dir=self.log_dir, history="7d", **conf)
+    def run(self, **conf: Any) -> RunningTopology:
+        return run_all(self.topology, "in_process", log_dir=self.log_dir, history="7d", **conf)
 
     def why(self, *asked: Any, **more: Any) -> list[tuple[Any, ...]]:
         origins = trident.why(self.topology, *asked, log_dir=self.log_dir, **more)
@@ -127,18 +129,35 @@ def test_a_peek_sees_no_tuple_a_second_time(log: Log) -> None:
     assert len(seen) == len(WORDS)
 
 
-def test_dead_letters_are_left_out_as_they_were_and_put_back_where_they_were(log: Log) -> None:
-    class Broken:
-        """Raises at one word."""
+class Odd:
+    """Raises at one word, until it is mended."""
 
-        def __call__(self, word: str) -> str:
-            if word == "cow":
-                raise ValueError(word)
-            return word
+    mended = False
 
-    log.rows.map(Broken(), "word: string").group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
-    log.run(on_poison="dead_letter", max_batch_attempts=2)
+    def __call__(self, row: TridentTuple) -> str:
+        if row["word"] == "cow" and not self.mended:
+            raise ValueError(row["word"])
+        return str(row["word"])
+
+
+def test_dead_letters_are_left_out_as_they_were_and_each_counts_once_when_it_is_back(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "max_batch_attempts": 2}
+    log.rows.map(Odd(), "word: string").group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    running = log.run(**letters)
     assert log.why("count", "the", last=1) == [(3, 1, 1, 3, 4)]
+    assert log.why("count", "cow") == []
+    monkeypatch.setattr(Odd, "mended", True)
+    with pytest.raises(
+        ReplayFailedError, match="'dead letters': it has 0 dead letters now, and had 1 when it was committed"
+    ):
+        log.why("count", "cow")
+    DeadLetters(running.config.dead_letter_folder("words")).request(running.log_state, {1: [[0, 1]]})
+    log.run(**letters)
+    assert log.why("count", "cow") == [(1, 1, 1, None, 1)]  # where it would have been
+    (done,) = trident.verify_state(log.topology, log_dir=log.log_dir)
+    assert (done.txid, done.equal, list(done.wrong)) == (4, 3, [])
 
 
 def test_a_spout_that_does_not_give_a_batch_again_is_refused(tmp_path: Path) -> None:

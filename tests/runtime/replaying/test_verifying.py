@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from spouts import CsvFileSpout, FixedBatchSpout, ParquetFileSpout, TextFileSpou
 from states.delta import DeltaState
 from states.memory import LRUMemoryMapState
 from states.postgres import PostgresState
+from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import Keep, RowsState, dict_state, start
 from trident import TridentTopology
@@ -187,6 +190,38 @@ def test_a_state_that_was_declared_later_begins_with_the_first_batch_that_wrote_
     assert [(each.state, each.equal, list(each.wrong)) for each in done] == [("count", 2, []), ("total", 1, [])]
     with trident.open_state(declared(True), "total", log_dir=str(tmp_path / "log")) as total:
         assert total.get() == 4
+
+
+def test_a_state_that_was_emptied_begins_again_with_the_batch_behind(tmp_path: Path) -> None:
+    entries: dict[Any, Any] = {}
+    topology = TridentTopology("emptied")
+    lines = topology.new_stream("lines", TextFileSpout(str(tmp_path / "in")))
+    lines.group_by("line").persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
+    lines.persistent_aggregate(dict_state(entries), Count(), "total")
+    (tmp_path / "in").mkdir()
+    for name, recovery in (("a", "refuse"), ("b", "restart"), ("c", "refuse")):
+        (tmp_path / "in" / name).write_text("x\ny\n")
+        run(topology, str(tmp_path / "log"), state_recovery=recovery)
+        if name == "a":
+            shutil.rmtree(tmp_path / "table")
+    count, total = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
+    assert (count.txid, count.equal, list(count.wrong), total.equal) == (3, 2, [], 1)
+    with trident.open_state(topology, "count", log_dir=str(tmp_path / "log")) as state:
+        assert state.multi_get(["x"]) == [2]
+
+
+def test_a_window_by_the_time_of_its_batches_gives_what_it_gave(tmp_path: Path) -> None:
+    topology = TridentTopology("timed")
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"], ["a"]))
+    window = words.tumbling_window(
+        timedelta(milliseconds=40), dict_state({}), "word", Count(), "n", state_name="window"
+    )
+    window.persistent_aggregate(dict_state({}), "n", Sum(), "sum", state_name="sum")
+    with start(topology, "in_process", log_dir=str(tmp_path / "log"), history="7d") as running:
+        until(lambda: running.state("sum").get() == 3, "the windows have given all three rows")
+    done = {each.state: each for each in trident.verify_state(topology, log_dir=str(tmp_path / "log"))}
+    assert (done["sum"].equal, list(done["sum"].wrong)) == (1, [])
+    assert "in a form of its own" in done["window"].refused
 
 
 def test_a_state_that_cannot_be_compared_is_refused_by_name(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Self
 
 from trident.config import Config
 from trident.coordination.history import read_history
 from trident.coordination.memory_log import MemoryLog
-from trident.coordination.records import LETTERS, AdoptRecord, CommitRecord, Record, ResetRecord
+from trident.coordination.records import LETTERS, AdoptRecord, CommitRecord, Record, ResetRecord, count_of
 from trident.errors import HistoryStartError, ReplayFailedError
 from trident.graph import Graph
 from trident.planner import make_plan
@@ -56,15 +57,16 @@ class Replay:
 
     def __init__(self, graph: Graph, config: Config, watch: KeyWatch | None = None) -> None:
         self._place, self._watch = log_place(graph.name, config), watch
-        log = ForeignLog(graph.name, config, [], "")
-        incarnation = log.now().incarnation
-        log.close()
+        with closing(ForeignLog(graph.name, config, [], "")) as log:
+            recorded = log.now()
         aside = aside_of(graph, config, watch)
         self.left_out, self._values = aside.left_out, aside.values
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
         memory = MemoryLog(graph.name)
-        memory.state.incarnation = incarnation  # dead letters are known by it
+        memory.state.incarnation = recorded.incarnation  # dead letters are known by it
+        self._put_back = recorded.put_back
+        self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
         self._opened = _opened(aside.graph, config, memory)
         self._sources = Sources(self._opened, Clock(), Work())
 
@@ -126,11 +128,10 @@ class Replay:
             cause = f"{failure.cause}{f' (tuple {failure.row})' if failure.row else ''}"
             raise self._failed(record, failure.step, cause) from failed.__cause__
         self._follow(record, committed)
-        definitions = {name: one for name, one in record.spouts.items() if one is not None}
-        self._opened.log.append(CommitRecord(*attempt, definitions, committed.touched, {}, record.at_ms))
+        self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
 
     def _committed(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
-        opened, definitions = self._opened, {name: one for name, one in record.spouts.items() if one is not None}
+        opened, definitions = self._opened, self._definitions(record)
         gone = [name for name in definitions if name not in opened.spouts and name not in (TIME, LETTERS)]
         if gone:
             raise self._failed(
@@ -141,18 +142,30 @@ class Replay:
         output = opened.runner.process(attempt, self._sources.cut(batch))
         if output.failure is not None:
             raise StepFailed(output.failure)
-        self._check(record, "tuples", output.tuples)
+        if output.tuples != record.counts.get("tuples", output.tuples):
+            raise self._other_count(record, "tuples", output.tuples)
         txids = txids_of(attempt, opened.log.state, opened.plan.partitions)
         committed = opened.committer.commit(txids, output, now_of(definitions), captures)
-        self._check(record, "dead_letters", len(output.captured) + len(committed.captured))
+        self._check_letters(record, len(output.captured) + len(committed.captured))
         return committed
 
-    def _check(self, record: CommitRecord, what: str, found: int) -> None:
-        """Compare a count with what the record of the batch says."""
-        recorded = record.counts.get(what, found)
+    def _definitions(self, record: CommitRecord) -> dict[str, Any]:
+        """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""
+        definitions = {name: one for name, one in record.spouts.items() if one is not None}
+        letters = {txid: one for txid, one in definitions.pop(LETTERS, {}).items() if txid not in self._fixed}
+        return {**definitions, LETTERS: letters} if letters else definitions
+
+    def _check_letters(self, record: CommitRecord, found: int) -> None:
+        """Compare the tuples that were left out with those that are; none is, if their cause was fixed and all are back."""
+        recorded, txid = record.counts.get("dead_letters", found), record.txid
         if found != recorded:
-            noun = what.replace("_", " ")
-            raise self._failed(record, noun, f"it has {found:,} {noun} now, and had {recorded:,} when it was committed")
+            if found or count_of({txid: self._put_back.get(txid, ())}) != recorded:
+                raise self._other_count(record, "dead letters", found)
+            self._fixed.add(txid)
+
+    def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
+        recorded = record.counts[what.replace(" ", "_")]
+        return self._failed(record, what, f"it has {found:,} {what} now, and had {recorded:,} when it was committed")
 
     def _failed(self, record: CommitRecord, step: str, cause: str) -> ReplayFailedError:
         return ReplayFailedError(self._opened.plan.topology, record.txid, step, cause)
