@@ -15,6 +15,8 @@ from trident.runtime.reading.open_partitions import make_state
 from trident.spout.interfaces import IBatchSpout, SpoutType
 from trident.spout.spout_kinds import is_partitioned
 from trident.state.backing_map import BackingMap, MapFacts
+from trident.state.columns.kept_values import KeptValues
+from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
@@ -28,27 +30,35 @@ TOTAL: Key = (DEFAULT_SNAPSHOT_KEY,)
 
 
 class AsideMap(BackingMap):
-    """The values of a state in a dict that all of its partitions share, with a sentinel for each partition."""
+    """The values of a state, which all of its partitions share, with a sentinel for each partition."""
 
-    facts = MapFacts(commits_atomically=True, shares_keys=True)
-
-    def __init__(self, values: dict[Key, OpaqueValue]) -> None:
+    def __init__(self, values: KeptValues) -> None:
+        self.facts = MapFacts(commits_atomically=True, shares_keys=True, keeps_columns=values.may_be_columns)
         self._values = values
         self._sentinel: Sentinel | None = None
 
     def multi_get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
-        return [self._values.get(key) for key in keys]
+        return self._values.get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[OpaqueValue]) -> None:
-        self._values.update(zip(keys, values, strict=True))
+        self._values.put(keys, values)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self._values.pop(key, None)
+        self._values.delete(keys)
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read keys, given field by field; None if what is here does not fit columns."""
+        return self._values.find(parts)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        return self._values.find_keys(keys)
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        self._values.put_found(found, new)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys: one page."""
-        yield list(self._values)
+        yield self._values.keys()
 
     def read_sentinel(self) -> Sentinel | None:
         return self._sentinel
@@ -136,7 +146,7 @@ class AsideFactory:
     Each batch is committed once and in order here, so that all kinds come to the same.
     """
 
-    values: dict[Key, OpaqueValue] = field(default_factory=dict)
+    values: KeptValues = field(default_factory=KeptValues)
     watch: KeyWatch | None = None
     kind: StateType = StateType.OPAQUE
     facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, keeps_attempts=True)
@@ -160,7 +170,7 @@ class Aside:
     """
 
     graph: Graph
-    values: dict[str, dict[Key, OpaqueValue]]
+    values: dict[str, KeptValues]
     left_out: dict[str, str]
 
 
@@ -187,10 +197,10 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
     if watch is not None:
         nodes += _watching(graph, watch)
     factories = {
-        state.name: AsideFactory(watch=watch if watch is not None and watch.state == state.name else None)
-        for state in graph.states
-        if not state.static and state.name not in left_out
+        state.name: AsideFactory() for state in graph.states if not state.static and state.name not in left_out
     }
+    if watch is not None and watch.state in factories:
+        factories[watch.state] = AsideFactory(KeptValues(may_be_columns=False), watch)  # updated key by key
     states = [_moved(state, factories) for state in graph.states if state.name not in left_out]
     moved = replace(graph, nodes=tuple(nodes), states=tuple(states), placements={})
     return Aside(moved, {name: factory.values for name, factory in factories.items()}, left_out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Self
@@ -75,13 +75,14 @@ class Replay:
         """The last batch that was processed, 0 before the first."""
         return self._opened.log.state.txid
 
-    def stored(self, state: str, key: Key) -> OpaqueValue | None:
-        """Return what a state aside has for a key; `()` is the key of a single value."""
-        return self._values[state].get(key or TOTAL)
+    def stored(self, state: str, keys: Sequence[Key]) -> list[OpaqueValue | None]:
+        """Return what a state aside has for keys; `()` is the key of a single value."""
+        return self._values[state].get([key or TOTAL for key in keys])
 
     def keys(self, state: str) -> list[Key]:
-        """Return the keys of a state aside that have a value."""
-        return [() if key == TOTAL else key for key, one in self._values[state].items() if one.curr is not None]
+        """Return the keys of a state aside, those of removed values too."""
+        keys = self._values[state].keys()
+        return [() if key == TOTAL else key for key in keys]
 
     def until(self, last: int | None = None) -> Iterator[CommitRecord]:
         """Process the batches that are not processed yet, up to `last`, the last that is committed by default.

@@ -55,7 +55,7 @@ def origins_of(
             raise UnsupportedOperation(f"explain state {name!r}: {replay.left_out[name]}")
         before = None
         for batch in replay.until():
-            stored = replay.stored(name, watch.key)
+            (stored,) = replay.stored(name, [watch.key])
             if stored is not None and stored.txid == batch.txid:
                 count = None if writer.aggregation is None else watch.count
                 (partial,) = watch.partials or [None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -22,6 +22,9 @@ from trident.state.values import OpaqueValue, TransactionalValue
 
 Progress = Callable[[int], None]
 """Called with each batch that was processed."""
+
+Chunks = Iterator[tuple[int, dict[Key, Any]]]
+"""Keys of a store with their values, some at a time: as of which batch, and what is there. No batch is before the last one."""
 
 _KEYS = 1000  # of one read
 _CLOSE = 1e-9  # sums of doubles depend on their order in the last digits
@@ -138,13 +141,14 @@ class _Comparison:
     def run(self, keys: Sequence[Any], share: float) -> Verified:
         name, replay = self._node.name, self._replay
         with closing(StateReader(self._graph, name, self._config)) as reader:
-            wanted = self._named(keys) if keys else [key for key in self._all(reader) if _is_in(key, share)]
-            wrong = self._differing(reader, wanted)
+            chunks = self._read(reader, self._named(keys)) if keys else self._all(reader, share)
+            wrong, count = self._differing(chunks)
             if wrong:  # what is not opaque may have been read in the middle of a commit
-                wrong = self._differing(reader, list(wrong))
+                wrong, _ = self._differing(self._read(reader, list(wrong)))
             last = self._last_writes(list(wrong))
-        keys_wrong = [WrongKey(key, *both, self._since(key, last.get(key))) for key, both in wrong.items()]
-        return Verified(name, replay.txid, len(wanted) - len(wrong), keys_wrong, notes=self._notes)
+        own = dict(zip(wrong, replay.stored(name, list(wrong)), strict=True))
+        keys_wrong = [WrongKey(key, *both, _since(own[key], last.get(key))) for key, both in wrong.items()]
+        return Verified(name, replay.txid, count - len(wrong), keys_wrong, notes=self._notes)
 
     def _named(self, keys: Sequence[Any]) -> list[Key]:
         given, fields = keys_of_list(keys, self._node.name), self._node.key_fields
@@ -156,31 +160,53 @@ class _Comparison:
             return given
         return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
 
-    def _all(self, reader: StateReader) -> list[Key]:
-        """Return the keys in the store, and those that have to be there."""
+    def _all(self, reader: StateReader, share: float) -> Chunks:
+        """Read the keys in the store, then those that have to be there besides."""
         if self._is_total:
-            return [()]
-        there: dict[Key, None] = {}
+            yield from self._read(reader, [()])
+            return
+        there: set[Key] = set()
         try:
-            there.update((row[:-1], None) for row in reader.get_tuples())
+            for txid, some in self._listed(reader, share):
+                there.update(some)
+                yield txid, some
         except UnsupportedOperation:
             self._notes.append("the store cannot list its keys, so keys that should not be there were not looked for")
-        return list(there | dict.fromkeys(self._replay.keys(self._node.name)))
+        own = self._replay.keys(self._node.name)
+        yield from self._read(reader, [key for key in own if key not in there and _is_in(key, share)])
 
-    def _differing(self, reader: StateReader, keys: Sequence[Key]) -> dict[Key, tuple[Any, Any]]:
-        """Return the keys whose values differ at the batch that they are read at, with found and expected."""
-        differing = {}
+    def _listed(self, reader: StateReader, share: float) -> Chunks:
+        """List the store, page by page; pages may be of different batches."""
+        some, txid = dict[Key, Any](), 0
+        for *parts, value in reader.get_tuples():
+            if some and (len(some) == _KEYS or reader.txid != txid):
+                yield txid, some
+                some = {}
+            txid = reader.txid
+            if _is_in(key := tuple(parts), share):
+                some[key] = value
+        if some:
+            yield txid, some
+
+    def _read(self, reader: StateReader, keys: Sequence[Key]) -> Chunks:
+        """Read keys, some at a time."""
         for start in range(0, len(keys), _KEYS):
             some = keys[start : start + _KEYS]
-            found = [reader.get()] if self._is_total else reader.multi_get(some)
-            for _ in self._replay.until(reader.txid):
+            values = [reader.get()] if self._is_total else reader.multi_get(some)
+            yield reader.txid, dict(zip(some, values, strict=True))
+
+    def _differing(self, chunks: Chunks) -> tuple[dict[Key, tuple[Any, Any]], int]:
+        """Return the keys whose values differ at the batch that they are read at, with found and expected; and of how many."""
+        differing, count = dict[Key, tuple[Any, Any]](), 0
+        for txid, found in chunks:
+            for _ in self._replay.until(txid):
                 pass
-            for key, value in zip(some, found, strict=True):
-                stored = self._replay.stored(self._node.name, key)
+            for key, stored in zip(found, self._replay.stored(self._node.name, list(found)), strict=True):
                 expected = None if stored is None else stored.curr
-                if not is_same(value, expected):
-                    differing[key] = value, expected
-        return differing
+                count += found[key] is not None or expected is not None
+                if not is_same(found[key], expected):
+                    differing[key] = found[key], expected
+        return differing, count
 
     def _last_writes(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return what the store has for keys, as it is; nothing of a store that is not asked key by key."""
@@ -194,20 +220,22 @@ class _Comparison:
             found.update((total.get(key, key), one) for key, one in stored.items())
         return found
 
-    def _since(self, key: Key, found: Any) -> str:
-        """Say since which batch a key is wrong, as far as the last write in the store shows it."""
-        own = self._replay.stored(self._node.name, key)
-        if not isinstance(found, OpaqueValue | TransactionalValue):
-            return "" if found is None or own is None else f"batch {own.txid} was the last one to write it"
-        if own is None:
-            return f"batch {found.txid} wrote it, but no batch has a row for it"
-        if found.txid < own.txid:
-            return f"since a batch from {found.txid + 1} to {own.txid}: the store has no write of it after batch {found.txid}"
-        if found.txid > own.txid:
-            return f"since batch {found.txid}, which has no row for it"
-        if isinstance(found, OpaqueValue):
-            return f"since batch {own.txid}" if is_same(found.prev, own.prev) else f"since a batch before {own.txid}"
-        return f"at the latest since batch {own.txid}"
+
+def _since(own: OpaqueValue | None, found: Any) -> str:
+    """Say since which batch a key is wrong, as far as its last write in the store shows it; `own` is what should be there."""
+    if not isinstance(found, OpaqueValue | TransactionalValue):
+        return "" if found is None or own is None else f"batch {own.txid} was the last one to write it"
+    if own is None:
+        return f"batch {found.txid} wrote it, but no batch has a row for it"
+    if found.txid < own.txid:
+        return (
+            f"since a batch from {found.txid + 1} to {own.txid}: the store has no write of it after batch {found.txid}"
+        )
+    if found.txid > own.txid:
+        return f"since batch {found.txid}, which has no row for it"
+    if isinstance(found, OpaqueValue):
+        return f"since batch {own.txid}" if is_same(found.prev, own.prev) else f"since a batch before {own.txid}"
+    return f"at the latest since batch {own.txid}"
 
 
 def _is_in(key: Key, share: float) -> bool:
