@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ import pytest
 
 import trident
 from spouts import FixedBatchSpout, TextFileSpout
-from tests.harness.topology_runs import dict_state, run_all
-from trident import TridentCollector, TridentTopology, TridentTuple
+from tests.harness.topology_runs import RowsSpout, dict_state, run_all, start
+from trident import QueryBatches, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import BaseStateUpdater, Count, Max, ReducerAggregator, Split
+from trident.operations import BaseStateUpdater, Count, Function, Max, ReducerAggregator, Split
 from trident.runtime.commit.dead_letters import DeadLetters
 from trident.runtime.running import RunningTopology
+from trident.spout.interfaces import SpoutType
 
 WORDS = [["the"], ["cow"], ["the"], ["the"], ["moon"], ["the"]]
 
@@ -160,9 +161,47 @@ def test_dead_letters_are_left_out_as_they_were_and_each_counts_once_when_it_is_
     assert (done.txid, done.equal, list(done.wrong)) == (4, 3, [])
 
 
+class Prepared(Function):
+    """Works between prepare and cleanup only."""
+
+    def prepare(self, conf: Mapping[str, Any], context: Any) -> None:
+        self.ready = True
+
+    def cleanup(self) -> None:
+        self.ready = False
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        assert self.ready
+        collector.emit([tuple[0]])
+
+
+def test_a_topology_that_runs_in_this_process_keeps_its_objects(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    topology, log_dir = TridentTopology("words"), str(tmp_path / "log")
+    lines = topology.new_stream("lines", TextFileSpout(str(tmp_path / "in"), allow_empty=True)).each(
+        "line", Prepared(), "word: string"
+    )
+    lines.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    with start(topology, "in_process", log_dir=log_dir, history="7d") as running:
+        for number in range(3):
+            (tmp_path / "in" / f"{number}").write_text("the\n")
+            running.process_all_available()
+            origins = trident.why(topology, "count", "the", log_dir=log_dir)
+            assert [origin.after for origin in origins] == list(range(1, number + 2))
+
+
+def test_batches_of_a_query_are_refused(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.rows.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    log.run()
+    topology = TridentTopology("words")
+    rows = topology.new_stream("words", QueryBatches("word: string", deterministic=True))
+    rows.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    with pytest.raises(UnsupportedOperation, match="a QueryBatches, is transactional and does not give the rows"):
+        trident.why(topology, "count", "a", log_dir=log.log_dir)
+
+
 def test_a_spout_that_does_not_give_a_batch_again_is_refused(tmp_path: Path) -> None:
-    from tests.harness.topology_runs import RowsSpout
-    from trident.spout.interfaces import SpoutType
 
     topology = TridentTopology("opaque")
     spout = RowsSpout("word: string", {1: [("a",)]}, SpoutType.OPAQUE)

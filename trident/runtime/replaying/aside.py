@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import cloudpickle
+
 from trident.config import Config
 from trident.errors import UnsupportedOperation
 from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode, StateNode
@@ -13,6 +15,7 @@ from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.runtime.reading.open_partitions import make_state
 from trident.spout.interfaces import IBatchSpout, SpoutType
+from trident.spout.query_batches import QueryBatches
 from trident.spout.spout_kinds import is_partitioned
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.kept_values import KeptValues
@@ -183,6 +186,7 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
         A source does not give a batch again, or a state that cannot be aside is read by the topology.
     """
     graph = graph.of_batches()
+    graph = replace(graph, nodes=_copied(graph.nodes))
     for spout in graph.spouts():
         _check_repeats(graph.name, spout)
     left_out = {name: _OWN for name in _updated_by_user(graph) if not _is_map(graph, config, name)}
@@ -206,13 +210,23 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
     return Aside(moved, {name: factory.values for name, factory in factories.items()}, left_out)
 
 
+def _copied(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return copies: a topology of this process may be running with the same objects, which a replay prepares and closes."""
+    try:
+        copies: tuple[Node, ...] = cloudpickle.loads(cloudpickle.dumps(nodes))
+    except Exception:  # noqa: BLE001  pickling runs user code; what cannot be pickled is used as it is
+        return nodes
+    return copies
+
+
 _OWN = "it is a state of a kind of its own, and no map"
 
 
 def _check_repeats(topology: str, node: SpoutNode) -> None:
     promise, spout = spout_type_of(node.spout), node.spout
     asks_user = isinstance(spout, IBatchSpout) and not is_partitioned(spout)
-    if promise is SpoutType.NON_TRANSACTIONAL or (promise is SpoutType.OPAQUE and asks_user):
+    is_query = isinstance(spout, QueryBatches)  # whose batches are Spark's
+    if promise is SpoutType.NON_TRANSACTIONAL or (promise is SpoutType.OPAQUE and asks_user) or is_query:
         raise UnsupportedOperation(
             f"run the batches of topology {topology!r} again: the spout of stream {node.id!r}, a {type(spout).__name__}, is "
             f"{promise.value} and does not give the rows of a recorded batch again. Nothing was read. What it feeds cannot be "
