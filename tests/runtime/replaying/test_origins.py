@@ -178,9 +178,8 @@ class Prepared(Function):
 def test_a_topology_that_runs_in_this_process_keeps_its_objects(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     topology, log_dir = TridentTopology("words"), str(tmp_path / "log")
-    lines = topology.new_stream("lines", TextFileSpout(str(tmp_path / "in"), allow_empty=True)).each(
-        "line", Prepared(), "word: string"
-    )
+    spout = TextFileSpout(str(tmp_path / "in"), allow_empty=True)
+    lines = topology.new_stream("lines", spout).each("line", Prepared(), "word: string")
     lines.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
     with start(topology, "in_process", log_dir=log_dir, history="7d") as running:
         for number in range(3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -189,7 +189,22 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
     graph = replace(graph, nodes=_copied(graph.nodes))
     for spout in graph.spouts():
         _check_repeats(graph.name, spout)
-    left_out = {name: _OWN for name in _updated_by_user(graph) if not _is_map(graph, config, name)}
+    left_out = _left_out(graph, config)
+    factories = {
+        state.name: AsideFactory() for state in graph.states if not state.static and state.name not in left_out
+    }
+    if watch is not None and watch.state in factories:
+        factories[watch.state] = AsideFactory(KeptValues(may_be_columns=False), watch)  # updated key by key
+    nodes = (*_quiet(graph, left_out), *_watching(graph, watch))
+    states = tuple(_moved(state, factories) for state in graph.states if state.name not in left_out)
+    moved = replace(graph, nodes=nodes, states=states, placements={})
+    return Aside(moved, {name: factory.values for name, factory in factories.items()}, left_out)
+
+
+def _left_out(graph: Graph, config: Config) -> dict[str, str]:
+    """Return the states that cannot be kept aside, and why not; refuse a topology that needs one, or has no other."""
+    by_user = [node.state for node in graph.nodes if isinstance(node, PersistNode) and node.updater is not None]
+    left_out = {name: _OWN for name in by_user if not _is_map(graph, config, name)}
     for name in left_out:
         _check_unread(graph, name)
     if all(state.static or state.name in left_out for state in graph.states):
@@ -197,17 +212,7 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
             f"run the batches of topology {graph.name!r} again: of its states none can be kept aside. "
             + "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
         )
-    nodes = [_quiet(node) for node in graph.nodes if not (isinstance(node, PersistNode) and node.state in left_out)]
-    if watch is not None:
-        nodes += _watching(graph, watch)
-    factories = {
-        state.name: AsideFactory() for state in graph.states if not state.static and state.name not in left_out
-    }
-    if watch is not None and watch.state in factories:
-        factories[watch.state] = AsideFactory(KeptValues(may_be_columns=False), watch)  # updated key by key
-    states = [_moved(state, factories) for state in graph.states if state.name not in left_out]
-    moved = replace(graph, nodes=tuple(nodes), states=tuple(states), placements={})
-    return Aside(moved, {name: factory.values for name, factory in factories.items()}, left_out)
+    return left_out
 
 
 def _copied(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -232,10 +237,6 @@ def _check_repeats(topology: str, node: SpoutNode) -> None:
             f"{promise.value} and does not give the rows of a recorded batch again. Nothing was read. What it feeds cannot be "
             "compared or explained; sources that can be read again are files, tables, topics of Kafka and Redis Streams as logs"
         )
-
-
-def _updated_by_user(graph: Graph) -> list[str]:
-    return [node.state for node in graph.nodes if isinstance(node, PersistNode) and node.updater is not None]
 
 
 def _is_map(graph: Graph, config: Config, name: str) -> bool:
@@ -265,16 +266,22 @@ class _Nothing:
         """Do nothing: it has seen the tuple when its batch ran."""
 
 
-def _quiet(node: Node) -> Node:
-    return replace(node, consumer=_Nothing()) if isinstance(node, PeekNode) else node
+def _quiet(graph: Graph, left_out: Container[str]) -> Iterator[Node]:
+    """Give the nodes, without those that write states which are left out; what only looks at tuples sees none."""
+    for node in graph.nodes:
+        if isinstance(node, PeekNode):
+            yield replace(node, consumer=_Nothing())
+        elif not (isinstance(node, PersistNode) and node.state in left_out):
+            yield node
 
 
-def _watching(graph: Graph, watch: KeyWatch) -> Iterator[Node]:
-    """Return what looks at the rows in front of the state that is watched."""
-    (writer,) = (node for node in graph.nodes if isinstance(node, PersistNode) and node.state == watch.state)
-    for parent in writer.parents:
-        fields = graph.node(parent).fields
-        yield PeekNode(f"{parent}/watched", (parent,), fields, fields, watch)
+def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
+    """Give what looks at the rows in front of the state that is watched."""
+    for writer in graph.nodes if watch is not None else ():
+        if isinstance(writer, PersistNode) and writer.state == watch.state:
+            for parent in writer.parents:
+                fields = graph.node(parent).fields
+                yield PeekNode(f"{parent}/watched", (parent,), fields, fields, watch)
 
 
 def _moved(state: StateNode, factories: dict[str, AsideFactory]) -> StateNode:
