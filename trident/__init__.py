@@ -24,6 +24,7 @@ from trident.reading import (
     open_state,
     open_states,
     read_history,
+    rehearse_upgrade,
     verify_state,
     why,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "open_state",
     "open_states",
     "read_history",
+    "rehearse_upgrade",
     "verify_state",
     "why",
 ]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
     from trident.runtime.replaying.origins import ValueOrigin
+    from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import Verified
     from trident.runtime.start.forgetting import Forgotten
     from trident.runtime.start.moving import Moved
@@ -29,6 +30,7 @@ __all__ = [
     "open_state",
     "open_states",
     "read_history",
+    "rehearse_upgrade",
     "verify_state",
     "why",
 ]
@@ -330,6 +332,56 @@ def verify_state(
 
     graph, config = _declared(topology).graph(), Config.of(conf, **settings)
     return verify_states(graph, [_name(state) for state in states], config, keys, share, progress)
+
+
+def rehearse_upgrade(
+    topology: TridentTopology | str,
+    to: TridentTopology | str,
+    batches: int = 100,
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> list[Rehearsed]:
+    """Say which totals new code would change: the last batches go through former and new code, over what the stores have now.
+
+    It is as if these batches came once more. Nothing is written anywhere; the topology may be running.
+
+    Parameters
+    ----------
+    topology, to
+        The former declaration and the new one, as of `open_state`.
+    batches
+        How many of the last batches to run, as far as the history has them.
+    conf, settings
+        As of `open_state`.
+
+    Returns
+    -------
+    list[Rehearsed]
+        For each state `equal`, of how many keys both make the same, and `changed`: `(key, now, former, new)`; `refused` says
+        why a state is not compared.
+
+    Raises
+    ------
+    HistoryStartError
+        The log has no batch.
+    ReplayFailedError
+        A batch fails in the former code or in the new one, or a source does not have its rows any more.
+    UnsupportedOperation
+        A declaration has windows over several batches, joins over time, or a source that cannot be read again.
+    TopologyError
+        The declarations are of two topologies.
+
+    Examples
+    --------
+    ::
+
+        for state in trident.rehearse_upgrade("orders.py:topology", "orders_new.py:topology", batches=50):
+            for key, now, former, new in state.changed:
+                print(state.state, key, "would become", new, "in place of", former)
+    """
+    from trident.runtime.replaying.rehearsing import rehearse_upgrade
+
+    return rehearse_upgrade(_declared(topology).graph(), _declared(to).graph(), Config.of(conf, **settings), batches)
 
 
 def why(

@@ -28,6 +28,10 @@ MODULE = """
     words = topology.new_stream("lines", TextFileSpout("books")).each("line", Split(), "word")
     words.group_by("word").persistent_aggregate(DeltaState.opaque("table"), Count(), "count")
     words.persistent_aggregate(DeltaState.opaque("total"), Count(), "total")
+
+    new = TridentTopology("words")
+    fewer = new.new_stream("lines", TextFileSpout("books")).each("line", Split(), "word").where("word != 'cow'")
+    fewer.group_by("word").persistent_aggregate(DeltaState.opaque("table"), Count(), "count")
 """
 
 
@@ -93,6 +97,19 @@ def test_the_batches_that_made_a_word_are_a_line_each(folder: Path) -> None:
     done = command("why", TARGET, "count", "nobody")
     assert (done.exit_code, done.stdout) == (0, "")
     assert "count: no batch has written nobody" in done.stderr
+
+
+def test_totals_that_new_code_would_change_are_a_table_and_an_exit_code(folder: Path) -> None:
+    done = command("rehearse", TARGET, "--to", "proof_words:new", "--last", "1")
+    count, columns, row, total = done.stdout.splitlines()
+    assert count == "count: 1 of 2 keys would be another, by batches 2 to 2"
+    assert (columns.split(), row.split()) == (["key", "now", "former", "code", "new", "code"], ["cow", "2", "3", "2"])
+    assert total == "total: not compared: the new code does not write it"
+    assert done.exit_code == 4
+    done = command("rehearse", TARGET, "--to", TARGET, "--json")
+    first, _ = map(json.loads, done.stdout.splitlines())
+    assert (first["state"], first["first"], first["equal"], first["changed"]) == ("count", 1, 3, [])
+    assert done.exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`trident verify` and `trident why`: totals computed again from their sources, and what made one of them."""
+"""`trident verify`, `trident why`, `trident rehearse`: batches run again, to prove totals, explain one, or try new code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from trident.cli.console import problems, reporting, results, say, table
 from trident.cli.log import commit_as_json, commit_line
 from trident.http.plain_json import plain
 from trident.naming import counted
-from trident.reading import verify_state, why
+from trident.reading import rehearse_upgrade, verify_state, why
 from trident.runtime.reading.written_keys import parse_key
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from trident.runtime.replaying.origins import ValueOrigin
+    from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import Verified
 
 WRONG = 4
@@ -33,6 +34,8 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     examples = "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`"
     app.command("verify", epilog=f"Example: {examples}")(verify_command)
+    rehearsal = "Example: `trident rehearse words.py:topology --to words_new.py:topology --last 50`"
+    app.command("rehearse", epilog=rehearsal)(rehearse_command)
     app.command("why", epilog="Example: `trident why words.py:topology count the --last 5`")(why_command)
 
 
@@ -119,6 +122,37 @@ def why_command(
             say(f"{state}: no batch has written {'it' if key is None else key}", console=problems())
 
 
+def rehearse_command(
+    target: Target,
+    to: Annotated[
+        str,
+        typer.Option(metavar="MODULE:TOPOLOGY", help="The topology as its new code declares it.", show_default=False),
+    ],
+    last: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Run the last N batches, as far as they are kept.")
+    ] = 100,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show which totals new code would change, before it runs: the last batches go through former and new code, aside.
+
+    Both begin with what the stores have now, as if these batches came once more. Nothing is written anywhere.
+
+    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        config = settings(conf or [], {"log_dir": log_dir})
+        done = rehearse_upgrade(load_topology(target, name), load_topology(to, name), last, config)
+        for each in done:
+            _print_rehearsed(each, as_json)
+    raise typer.Exit(WRONG if any(each.changed for each in done) else 0)
+
+
 def _key(topology: TridentTopology, state: str, text: str) -> Any:
     try:
         return parse_key(text, topology.graph().state(state).key_fields, state)
@@ -154,14 +188,34 @@ def _print_verified(done: Verified, as_json: bool) -> None:
     say(f"{done.state}: {said}, after batch {done.txid}", "red" if done.wrong else "")
     for note in done.notes:
         say(f"{done.state}: {note}", "yellow")
-    if done.wrong:
-        console = results()
-        rows = table(console, "key", "found", "expected", "wrong")
-        for key, found, expected, since in done.wrong[:_SHOWN]:
-            rows.add_row(_shown(key[0] if len(key) == 1 else key), _shown(found), _shown(expected), since)
-        console.print(rows, markup=False)
-        if len(done.wrong) > _SHOWN:
-            say(f"and {len(done.wrong) - _SHOWN:,} more; --json has all of them")
+    _print_keys(("key", "found", "expected", "wrong"), [tuple(row) for row in done.wrong])
+
+
+def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
+    if as_json:
+        changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
+        typer.echo(json.dumps({**vars(done), "changed": changed}, ensure_ascii=False))
+        return
+    if done.refused:
+        say(f"{done.state}: not compared: {done.refused}")
+        return
+    total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
+    said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
+    say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
+    _print_keys(("key", "now", "former code", "new code"), [tuple(row) for row in done.changed])
+
+
+def _print_keys(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Print some keys as a table, nothing if there are none."""
+    if not rows:
+        return
+    console = results()
+    shown = table(console, *columns)
+    for key, *values in rows[:_SHOWN]:
+        shown.add_row(_shown(key[0] if len(key) == 1 else key or None), *(_shown(value) for value in values))
+    console.print(shown, markup=False)
+    if len(rows) > _SHOWN:
+        say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
 
 
 def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:

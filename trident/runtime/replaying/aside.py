@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import OpaqueMap
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.txid import Sentinel
-from trident.state.values import CombinerValueUpdater, OpaqueValue
+from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 
 TOTAL: Key = (DEFAULT_SNAPSHOT_KEY,)
 """The key of a state that is a single value, aside."""
@@ -72,6 +72,31 @@ class AsideMap(BackingMap):
     def reset(self) -> None:
         self._values.clear()
         self._sentinel = None
+
+
+Below = Callable[[str, Sequence[Key]], Sequence[Any]]
+"""Returns what a store has for keys of a state: a value per key, None for an absent one."""
+
+
+class OverlayValues(KeptValues):
+    """Values over those of a store, which is only read: what was not written here is as it is there."""
+
+    def __init__(self, state: str, below: Below) -> None:
+        super().__init__(may_be_columns=False)
+        self._state, self._below = state, below
+
+    def get(self, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key: what was written here, else what the store has, as of before all batches."""
+        missing = [key for key in keys if key not in self.entries]
+        below = dict(zip(missing, self._below(self._state, missing), strict=True)) if missing else {}
+        return [self.entries.get(key) or _as_found(below[key]) for key in keys]
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        """Keep keys as removed: what the store has for them must not come back."""
+
+
+def _as_found(value: Any) -> OpaqueValue | None:
+    return None if value is None else OpaqueValue(0, UNKNOWN_ATTEMPT, None, value)
 
 
 class KeyWatch:
@@ -177,8 +202,8 @@ class Aside:
     left_out: dict[str, str]
 
 
-def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Aside:
-    """Return the graph with all that its batches update aside.
+def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None) -> Aside:
+    """Return the graph with all that its batches update aside: states begin empty, or with what is `below`.
 
     Raises
     ------
@@ -191,7 +216,9 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None) -> Asi
         _check_repeats(graph.name, spout)
     left_out = _left_out(graph, config)
     factories = {
-        state.name: AsideFactory() for state in graph.states if not state.static and state.name not in left_out
+        state.name: AsideFactory(KeptValues() if below is None else OverlayValues(state.name, below))
+        for state in graph.states
+        if not state.static and state.name not in left_out
     }
     if watch is not None and watch.state in factories:
         factories[watch.state] = AsideFactory(KeptValues(may_be_columns=False), watch)  # updated key by key
@@ -277,7 +304,9 @@ def _quiet(graph: Graph, left_out: Container[str]) -> Iterator[Node]:
 
 def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
     """Give what looks at the rows in front of the state that is watched."""
-    for writer in graph.nodes if watch is not None else ():
+    if watch is None:
+        return
+    for writer in graph.nodes:
         if isinstance(writer, PersistNode) and writer.state == watch.state:
             for parent in writer.parents:
                 fields = graph.node(parent).fields

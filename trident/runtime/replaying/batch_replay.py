@@ -22,7 +22,7 @@ from trident.runtime.loop.batch_time import TIME, now_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.replaying.aside import TOTAL, KeyWatch, aside_of
+from trident.runtime.replaying.aside import TOTAL, Below, KeyWatch, aside_of
 from trident.runtime.start.opened_topology import OpenedTopology, open_topology
 from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -39,6 +39,8 @@ class Replay:
     ----------
     watch
         A key whose rows and partial aggregates are kept, batch by batch.
+    below, first
+        Begin with batch `first`, over the values of stores, in place of the first batch over empty states.
 
     Attributes
     ----------
@@ -55,18 +57,27 @@ class Replay:
         There is no log, or it is of another topology.
     """
 
-    def __init__(self, graph: Graph, config: Config, watch: KeyWatch | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        config: Config,
+        watch: KeyWatch | None = None,
+        below: Below | None = None,
+        first: int = 1,
+    ) -> None:
         self._place, self._watch = log_place(graph.name, config), watch
         with closing(ForeignLog(graph.name, config, [], "")) as log:
             recorded = log.now()
-        aside = aside_of(graph, config, watch)
+        aside = aside_of(graph, config, watch, below)
         self.left_out, self._values = aside.left_out, aside.values
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
+        self._is_exact = below is None  # else neither the states nor the code are those of then
         memory = MemoryLog(graph.name)
         memory.state.incarnation = recorded.incarnation  # dead letters are known by it
         self._put_back = recorded.put_back
         self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
+        memory.state.txid = first - 1
         self._opened = _opened(aside.graph, config, memory)
         self._sources = Sources(self._opened, Clock(), Work())
 
@@ -128,7 +139,8 @@ class Replay:
             failure = failed.failure
             cause = f"{failure.cause}{f' (tuple {failure.row})' if failure.row else ''}"
             raise self._failed(record, failure.step, cause) from failed.__cause__
-        self._follow(record, committed)
+        if self._is_exact:
+            self._follow(record, committed)
         self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
 
     def _committed(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
@@ -147,7 +159,8 @@ class Replay:
             raise self._other_count(record, "tuples", output.tuples)
         txids = txids_of(attempt, opened.log.state, opened.plan.partitions)
         committed = opened.committer.commit(txids, output, now_of(definitions), captures)
-        self._check_letters(record, len(output.captured) + len(committed.captured))
+        if self._is_exact:
+            self._check_letters(record, len(output.captured) + len(committed.captured))
         return committed
 
     def _definitions(self, record: CommitRecord) -> dict[str, Any]:
@@ -187,7 +200,7 @@ class Replay:
 
     def _beside(self, record: Record, txid: int) -> None:
         """Follow what the log says between two batches."""
-        if txid < self.txid:  # of a piece that is read a second time
+        if txid < self.txid or not self._is_exact:  # of a piece that is read a second time
             return
         if isinstance(record, ResetRecord):
             self._empty(record.state)
