@@ -13,7 +13,7 @@ from spouts import FixedBatchSpout, TextFileSpout
 from tests.harness.topology_runs import RowsSpout, dict_state, run_all, start
 from trident import QueryBatches, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import BaseStateUpdater, Count, Function, Max, ReducerAggregator, Split
+from trident.operations import Avg, BaseStateUpdater, Count, Function, Max, ReducerAggregator, Split
 from trident.runtime.commit.dead_letters import DeadLetters
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType
@@ -71,6 +71,16 @@ def test_a_single_value_and_a_key_of_several_fields(tmp_path: Path) -> None:
     log.run()
     assert log.why("best", ("oslo", 1)) == [(1, 1, 5, None, 5), (2, 1, 9, 5, 9)]
     assert log.why("total") == [(1, 2, 2, None, 2), (2, 1, 1, 2, 3)]
+
+
+def test_several_aggregates_are_one_value(tmp_path: Path) -> None:
+    log = Log(tmp_path, "shop: string, euros: double", [["oslo", 1.0], ["oslo", 2.0], ["oslo", 6.0]])
+    several = {"orders": Count(), "mean": Avg("euros")}
+    log.rows.group_by("shop").persistent_aggregate(dict_state({}), several, "sales", state_name="sales")
+    log.run()
+    first, second = log.why("sales", "oslo")
+    assert (first[4]["mean"], second[3]["mean"], second[4]["mean"]) == (1.5, 1.5, 3.0)
+    assert first[2]["orders"] == 2
 
 
 class Last(ReducerAggregator[str]):

@@ -15,12 +15,13 @@ from spouts import CsvFileSpout, FixedBatchSpout, ParquetFileSpout, TextFileSpou
 from states.delta import DeltaState
 from states.memory import LRUMemoryMapState
 from states.postgres import PostgresState
+from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import Keep, RowsState, dict_state, start
 from trident import TridentTopology
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import Avg, Count, MapGet, Split, Sum
+from trident.operations import Avg, Count, MapGet, Max, Split, Sum
 from trident.runtime.replaying.verifying import Verified, is_same
 from trident.state import StateSpec
 
@@ -130,6 +131,19 @@ def test_a_history_that_begins_later_is_refused(tmp_path: Path) -> None:
         trident.why(topology, "total", log_dir=str(tmp_path / "log"))
 
 
+@pytest.mark.parametrize(("history", "notes"), [(None, 1), ("7d", 0)])
+def test_a_log_that_remembers_its_batches_without_a_history_says_what_it_does_not(
+    tmp_path: Path, history: str | None, notes: int
+) -> None:
+    topology = TridentTopology("few")
+    rows = topology.new_stream("rows", FixedBatchSpout("n: bigint", 1, [1], [2]))
+    rows.persistent_aggregate(dict_state({}), "n", Sum(), "total")
+    for _ in range(3):
+        run(topology, str(tmp_path / "log"), history=history)
+    (done,) = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
+    assert (done.equal, len(done.notes)) == (1, notes)
+
+
 def test_a_log_without_batches_is_refused(tmp_path: Path) -> None:
     words = Words(tmp_path, DeltaState.opaque(str(tmp_path / "table")))
     (words.books / "empty.txt").write_text("")
@@ -187,7 +201,8 @@ def test_a_state_that_was_declared_later_begins_with_the_first_batch_that_wrote_
         (tmp_path / "in" / name).write_text("x\ny\n")
         run(declared(with_total), str(tmp_path / "log"))
     done = trident.verify_state(declared(True), log_dir=str(tmp_path / "log"))
-    assert [(each.state, each.equal, list(each.wrong)) for each in done] == [("count", 2, []), ("total", 1, [])]
+    found = [(each.state, each.equal, list(each.wrong), list(each.notes)) for each in done]
+    assert found == [("count", 2, [], []), ("total", 1, [], [])]
     with trident.open_state(declared(True), "total", log_dir=str(tmp_path / "log")) as total:
         assert total.get() == 4
 
@@ -208,6 +223,37 @@ def test_a_state_that_was_emptied_begins_again_with_the_batch_behind(tmp_path: P
     assert (count.txid, count.equal, list(count.wrong), total.equal) == (3, 2, [], 1)
     with trident.open_state(topology, "count", log_dir=str(tmp_path / "log")) as state:
         assert state.multi_get(["x"]) == [2]
+
+
+def test_code_that_was_changed_is_noted(tmp_path: Path) -> None:
+    def declared(aggregate: Any) -> TridentTopology:
+        topology = TridentTopology("changed")
+        rows = topology.new_stream("rows", CsvFileSpout(str(tmp_path / "in"), "shop: string, n: bigint"))
+        table = DeltaState.opaque(str(tmp_path / "table"))
+        rows.group_by("shop").persistent_aggregate(table, "n", aggregate, "n", state_name="n")
+        return topology
+
+    (tmp_path / "in").mkdir()
+    for name, aggregate in (("a", Sum()), ("b", Max())):
+        (tmp_path / "in" / f"{name}.csv").write_text("shop,n\noslo,2\noslo,1\n")
+        run(declared(aggregate), str(tmp_path / "log"), allow_changed_topology=name == "b")
+    (done,) = trident.verify_state(declared(Max()), log_dir=str(tmp_path / "log"))
+    assert [(one.found, one.expected) for one in done.wrong] == [(3, 2)]
+    assert list(done.notes) == ["from batch 2 on it means something else; the batches before ran other code"]
+
+
+@pytest.mark.long
+def test_a_topology_on_spark_whose_tasks_commit_is_equal(tmp_path: Path, redis_server: Server, spark: Any) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("shop,euros\n" + "".join(f"s{at % 50},{at / 7}\n" for at in range(5000)))
+    topology = TridentTopology(tmp_path.name[-30:])
+    rows = topology.new_stream("rows", CsvFileSpout(str(tmp_path / "in"), "shop: string, euros: double"))
+    state = RedisState.opaque(f"redis://{redis_server.address}/0", prefix=tmp_path.name[-30:])
+    rows.group_by("shop").persistent_aggregate(state, "euros", Sum(), "sum", state_name="sum").parallelism_hint(3)
+    with start(topology, "spark", log_dir=str(tmp_path / "log"), history="7d", state_placement="executors") as running:
+        running.process_all_available()
+    (done,) = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
+    assert (done.equal, list(done.wrong)) == (50, [])
 
 
 def test_a_window_by_the_time_of_its_batches_gives_what_it_gave(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Self
@@ -10,7 +10,16 @@ from typing import Any, Self
 from trident.config import Config
 from trident.coordination.history import read_history
 from trident.coordination.memory_log import MemoryLog
-from trident.coordination.records import LETTERS, AdoptRecord, CommitRecord, Record, ResetRecord, count_of
+from trident.coordination.records import (
+    LETTERS,
+    AdoptRecord,
+    CommitRecord,
+    Record,
+    ResetRecord,
+    StartRecord,
+    TopologyRecord,
+    count_of,
+)
 from trident.errors import HistoryStartError, ReplayFailedError
 from trident.graph import Graph
 from trident.planner import make_plan
@@ -28,6 +37,11 @@ from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue
+from trident.state.winners import CHANGES, FORMER
+
+_NOT_WHOLE = (
+    "the log has no history of its first batches (history=), so it does not say whether the state was emptied since"
+)
 
 
 class Replay:
@@ -72,6 +86,8 @@ class Replay:
         self.left_out, self._values = aside.left_out, aside.values
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
+        self._means: dict[str, dict[str, Any]] = {}
+        self._is_whole = False  # whether the history has what is between batches, from the first start on
         self._is_exact = below is None  # else neither the states nor the code are those of then
         memory = MemoryLog(graph.name)
         memory.state.incarnation = recorded.incarnation  # dead letters are known by it
@@ -185,27 +201,36 @@ class Replay:
         return ReplayFailedError(self._opened.plan.topology, record.txid, step, cause)
 
     def _follow(self, record: CommitRecord, committed: Committed) -> None:
-        """Keep a state empty until the batch that was the first to write it; note what changes its meaning later."""
+        """Keep a state empty until the batch that was the first to write it."""
+        if not self._is_whole:  # the log had few batches, and remembers them without a history
+            self.unsure.update(dict.fromkeys(self._values, _NOT_WHOLE))
+            self._is_whole = True
+        self._note_meanings(record.declares.get("states", {}), record.txid)
         self._begun.update(record.touched)
-        for name in [
-            one for one in committed.touched if one not in self._begun
-        ]:  # it was declared later, and began empty
+        for name in set(committed.touched) - self._begun:  # it was declared later, and began empty
             self._empty(name)
             del committed.touched[name]
-        for name in record.declares.get("states", {}):
-            if name in self._begun and record.txid > 1:
-                self.unsure[name] = (
-                    f"from batch {record.txid} on it means something else; the batches before ran other code"
-                )
+
+    def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
+        """Note which states mean something else from a batch on."""
+        for name, facts in states.items():
+            means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
+            if name in self._begun and self._means.get(name, means) != means:
+                self.unsure[name] = f"from batch {txid} on it means something else; the batches before ran other code"
+            self._means[name] = means
 
     def _beside(self, record: Record, txid: int) -> None:
         """Follow what the log says between two batches."""
         if txid < self.txid or not self._is_exact:  # of a piece that is read a second time
             return
-        if isinstance(record, ResetRecord):
+        if isinstance(record, StartRecord):
+            self._is_whole = True
+        elif isinstance(record, ResetRecord):
             self._empty(record.state)
         elif isinstance(record, AdoptRecord):
             self.unsure[record.state] = f"after batch {txid} it was taken over as it was found (adopt)"
+        elif isinstance(record, TopologyRecord):
+            self._note_meanings(record.states, txid + 1)
 
     def _empty(self, state: str) -> None:
         for partition in self._opened.states.get(state, ()):
