@@ -21,7 +21,7 @@ from tests.harness.servers import Server
 from tests.harness.topology_runs import Keep, RowsState, dict_state, start
 from trident import TridentTopology
 from trident.errors import HistoryStartError, ReplayFailedError, UnsupportedOperation, WrongKeyError
-from trident.operations import Avg, Count, MapGet, Max, Split, Sum
+from trident.operations import Avg, Count, Last, MapGet, Max, Split, Sum
 from trident.runtime.replaying.verifying import Verified, is_same
 from trident.state import StateSpec
 
@@ -185,6 +185,30 @@ def test_a_state_behind_a_query_of_another_state_is_computed_with_it(tmp_path: P
     run(topology, str(tmp_path / "log"))
     one, two = trident.verify_state(topology, log_dir=str(tmp_path / "log"))
     assert (one.equal, two.equal, list(one.wrong), list(two.wrong)) == (3, 4, [], [])
+
+
+def test_states_behind_a_query_in_the_batch_and_a_join_over_time_are_computed_with_them(tmp_path: Path) -> None:
+    orders = [(1, "ann", 200), (2, "ann", 950), (3, "ann", 990)]
+    topology = TridentTopology("orders")
+    moves = FixedBatchSpout("user: string, town: string, since: bigint", 1, ("ann", "Oslo", 100), ("ann", "Rome", 900))
+    towns = topology.new_stream("moves", moves).group_by("user")
+    newest = towns.persistent_aggregate(dict_state({}), "town, since", Last(by="since"), "newest")
+    ordered = topology.new_stream("orders", FixedBatchSpout("id: int, user: string, ordered: bigint", 1, *orders))
+    located = ordered.state_query(newest, "user", MapGet(), "town, since", sees="this_batch")
+    located.group_by("town").persistent_aggregate(dict_state({}), Count(), "per_town")
+    payments = FixedBatchSpout("order: int, amount: int, paid: bigint", 1, (2, 70, 960), (1, 30, 450), (3, 5, 9_000))
+    paid = topology.join_within(
+        ordered, "id", topology.new_stream("payments", payments), "order", "id, user, ordered, amount, paid",
+        times=("ordered", "paid"), within=(timedelta(0), timedelta(seconds=1)), delay=timedelta(seconds=1),
+        state=dict_state({}), state_name="kept",
+    )  # fmt: skip
+    paid.group_by("user").persistent_aggregate(dict_state({}), "amount", Sum(), "paid_in_time")
+    run(topology, str(tmp_path / "log"))
+    done = {each.state: each for each in trident.verify_state(topology, log_dir=str(tmp_path / "log"))}
+    assert [(done[name].equal, len(done[name].wrong)) for name in ("newest", "per_town", "paid_in_time")] == [
+        (1, 0), (2, 0), (1, 0)
+    ]  # fmt: skip
+    assert "or of a join, in a form of its own" in done["kept"].refused
 
 
 def test_a_state_that_was_declared_later_begins_with_the_first_batch_that_wrote_it(tmp_path: Path) -> None:
