@@ -191,6 +191,8 @@ LAYERS = (
             *RUNTIME,
         ),
     ),
+    # Runs recorded batches again as the loop does.
+    Layer(_rooms("replaying"), (*_rooms("clock", "steps", "reading", "commit", "start", "loop"), *RUNTIME)),
     Layer(
         ("trident.drpc",),
         ("trident.http", *_rooms("steps", "engine", "reading"), *RUNTIME),
@@ -282,7 +284,7 @@ LAYERS = (
             *INTERFACES,
             *GRAPH,
         ),
-        deferred=("click", "examples", "spouts", "states"),
+        deferred=("click", "trident.runtime.replaying", "examples", "spouts", "states"),
     ),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),

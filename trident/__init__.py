@@ -16,7 +16,18 @@ from trident.errors import (
 from trident.exactly_once import exactly_once
 from trident.fields import Fields
 from trident.fluent.joining import JoinOutFieldsMode, JoinType
-from trident.reading import changes, forget_keys, migrate_state, move_state, open_state, open_states, read_history
+from trident.reading import (
+    changes,
+    forget_keys,
+    migrate_state,
+    move_state,
+    open_state,
+    open_states,
+    read_history,
+    rehearse_upgrade,
+    verify_state,
+    why,
+)
 from trident.spout.query_batches import QueryBatches
 from trident.stream import GroupedStream, Stream, TridentState
 from trident.topology import TridentTopology
@@ -51,4 +62,7 @@ __all__ = [
     "open_state",
     "open_states",
     "read_history",
+    "rehearse_upgrade",
+    "verify_state",
+    "why",
 ]

@@ -14,13 +14,15 @@
     ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
     │   └── RetriesUsedUpError   so many batches failed that this driver has no attempt left to number
     ├── DRPCExecutionException   a DRPC request got no answer; says why, and in which step
+    ├── ReplayFailedError        a recorded batch cannot be processed again; names txid, step and cause
     ├── FencedError              another driver has taken over; this one must stop
     ├── LogError
     │   ├── LogHeldError         another driver holds the log
     │   │   └── AlreadyRunningError  this very process holds it
     │   ├── ForeignLogError      the log belongs to another topology
     │   ├── CorruptLogError      a record in the middle of the log is damaged
-    │   └── HistoryGapError      a piece of its history is
+    │   ├── HistoryGapError      a piece of its history is
+    │   └── HistoryStartError    its history begins too late for what is asked
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── ChangesGoneError         a reader of changes came too late
@@ -73,11 +75,13 @@ __all__ = [
     "FencedError",
     "ForeignLogError",
     "HistoryGapError",
+    "HistoryStartError",
     "InexactPairingError",
     "KeyConflictError",
     "LogError",
     "LogHeldError",
     "PartitionLostError",
+    "ReplayFailedError",
     "ReplayMismatchError",
     "ReportedFailedException",
     "RetriesUsedUpError",
@@ -280,6 +284,29 @@ class DRPCExecutionException(TridentError):
         return f"DRPC function {self.function!r} gave no answer ({self.reason}){where}: {self.cause}"
 
 
+class ReplayFailedError(TridentError):
+    """A recorded batch cannot be processed again as it was.
+
+    Attributes
+    ----------
+    txid, step
+        The batch, and the step, spout or state that failed.
+    """
+
+    can_heal = False
+
+    def __init__(self, topology: str, txid: int, step: str, cause: str) -> None:
+        super().__init__(topology, txid, step, cause)
+        self.txid, self.step = txid, step
+
+    def __str__(self) -> str:
+        topology, txid, step, cause = self.args
+        return (
+            f"batch {txid} of topology {topology!r} cannot be processed again, at step {step!r}: {cause}. Nothing was written. "
+            "A replay needs the sources as they were, and code that does the same"
+        )
+
+
 class FencedError(TridentError):
     """Another driver has taken this topology over. The writer that gets this error must stop."""
 
@@ -367,6 +394,31 @@ class HistoryGapError(LogError):
         return (
             f"the history of the transaction log {place} lacks {missing}: {cause}. What is behind them can be read from "
             f"batch {resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
+        )
+
+
+class HistoryStartError(LogError):
+    """The history of a log begins too late: what the batches before made of the states is not known.
+
+    Attributes
+    ----------
+    first
+        The first batch that is kept; None: none is.
+    """
+
+    can_heal = False
+
+    def __init__(self, place: str, first: int | None) -> None:
+        super().__init__(place, first)
+        self.first = first
+
+    def __str__(self) -> str:
+        place, first = self.args
+        kept = "has no batch" if first is None else f"begins with batch {first}"
+        return (
+            f"the history of the transaction log {place} {kept}, and totals are made of all batches from the first one on. "
+            "Nothing was read. Totals whose first batches are gone cannot be computed again: give the topology a history that "
+            'reaches back to its first batch (history="52w", or a number of batches) when it begins with empty states'
         )
 
 

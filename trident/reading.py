@@ -1,4 +1,4 @@
-"""From any process: `open_state`, `open_states`, `changes`, `move_state`, `migrate_state`, `forget_keys`, `read_history`."""
+"""From any process: states are read, followed, moved, migrated, verified and explained; `read_history` reads a log."""
 
 from __future__ import annotations
 
@@ -16,10 +16,24 @@ if TYPE_CHECKING:
     from trident.runtime.reading.change_feed import ChangeFeed
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
+    from trident.runtime.replaying.origins import ValueOrigin
+    from trident.runtime.replaying.rehearsing import Rehearsed
+    from trident.runtime.replaying.verifying import Verified
     from trident.runtime.start.forgetting import Forgotten
     from trident.runtime.start.moving import Moved
 
-__all__ = ["changes", "forget_keys", "migrate_state", "move_state", "open_state", "open_states", "read_history"]
+__all__ = [
+    "changes",
+    "forget_keys",
+    "migrate_state",
+    "move_state",
+    "open_state",
+    "open_states",
+    "read_history",
+    "rehearse_upgrade",
+    "verify_state",
+    "why",
+]
 
 
 def open_state(
@@ -261,6 +275,160 @@ def forget_keys(
     from trident.runtime.start.forgetting import forget_keys
 
     return forget_keys(_declared(topology).graph(), _name(state), keys, Config.of(conf, **settings))
+
+
+def verify_state(
+    topology: TridentTopology | str,
+    *states: TridentState | str,
+    keys: Sequence[Any] = (),
+    share: float = 1.0,
+    conf: Config | Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+    **settings: Any,
+) -> list[Verified]:
+    """Compute states again from their sources, by the history of the log, and compare them with what the stores have.
+
+    All batches are processed again in this process, with all states in memory; nothing is written anywhere. The topology may be
+    running meanwhile.
+
+    Parameters
+    ----------
+    topology, states, conf, settings
+        As of `open_states`; no states: all of them.
+    keys
+        Compare these keys only, of the one state that is named.
+    share
+        Compare this part of the keys, the same ones each time.
+    progress
+        Called with each batch that was processed.
+
+    Returns
+    -------
+    list[Verified]
+        For each state `equal`, how many keys are, and `wrong`: `(key, found, expected, since)`; `refused` says why a state that
+        was not named cannot be verified.
+
+    Raises
+    ------
+    HistoryStartError
+        The history does not begin with the first batch.
+    ReplayFailedError
+        A source does not have the rows of a batch any more, or gives others.
+    UnsupportedOperation
+        A state that is named, or a source, cannot be verified.
+    TopologyError, LogError, ForeignLogError
+        As of `open_state`.
+
+    Examples
+    --------
+    ::
+
+        for state in trident.verify_state("orders.py:topology"):
+            print(state.state, state.equal, "keys are equal")
+            for key, found, expected, since in state.wrong:
+                print(key, found, "in place of", expected, since)
+    """
+    from trident.runtime.replaying.verifying import verify_states
+
+    graph, config = _declared(topology).graph(), Config.of(conf, **settings)
+    return verify_states(graph, [_name(state) for state in states], config, keys, share, progress)
+
+
+def rehearse_upgrade(
+    topology: TridentTopology | str,
+    to: TridentTopology | str,
+    batches: int = 100,
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> list[Rehearsed]:
+    """Say which totals new code would change: the last batches go through former and new code, over what the stores have now.
+
+    It is as if these batches came once more. Nothing is written anywhere; the topology may be running.
+
+    Parameters
+    ----------
+    topology, to
+        The former declaration and the new one, as of `open_state`.
+    batches
+        How many of the last batches to run, as far as the history has them.
+    conf, settings
+        As of `open_state`.
+
+    Returns
+    -------
+    list[Rehearsed]
+        For each state `equal`, of how many keys both make the same, and `changed`: `(key, now, former, new)`; `refused` says
+        why a state is not compared.
+
+    Raises
+    ------
+    HistoryStartError
+        The log has no batch.
+    ReplayFailedError
+        A batch fails in the former code or in the new one, or a source does not have its rows any more.
+    UnsupportedOperation
+        A declaration has windows over several batches, joins over time, or a source that cannot be read again.
+    TopologyError
+        The declarations are of two topologies.
+
+    Examples
+    --------
+    ::
+
+        for state in trident.rehearse_upgrade("orders.py:topology", "orders_new.py:topology", batches=50):
+            for key, now, former, new in state.changed:
+                print(state.state, key, "would become", new, "in place of", former)
+    """
+    from trident.runtime.replaying.rehearsing import rehearse_upgrade
+
+    return rehearse_upgrade(_declared(topology).graph(), _declared(to).graph(), Config.of(conf, **settings), batches)
+
+
+def why(
+    topology: TridentTopology | str,
+    state: TridentState | str,
+    key: Any = None,
+    last: int | None = None,
+    rows: int = 100,
+    conf: Config | Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> list[ValueOrigin]:
+    """Say which batches, positions of sources and rows made a value: all batches are processed again, as by `verify_state`.
+
+    Parameters
+    ----------
+    topology, state, conf, settings
+        As of `open_state`.
+    key
+        The key of the value; None: the state is a single value.
+    last
+        The last batches that wrote the value, at most; None: all.
+    rows
+        How many rows of each batch to keep.
+
+    Returns
+    -------
+    list[ValueOrigin]
+        For each batch that wrote the value, in order, `batch` (its record), `count` and `rows`, what they come to (`partial`),
+        and the value `before` and `after`.
+
+    Raises
+    ------
+    HistoryStartError, ReplayFailedError, UnsupportedOperation, TopologyError, LogError, ForeignLogError
+        As of `verify_state`.
+    WrongKeyError
+        The key cannot be one of the state.
+
+    Examples
+    --------
+    ::
+
+        for origin in trident.why("orders.py:topology", "revenue", "oslo", last=10):
+            print(origin.batch.txid, origin.batch.spouts, origin.rows, origin.before, "->", origin.after)
+    """
+    from trident.runtime.replaying.origins import origins_of
+
+    return origins_of(_declared(topology).graph(), _name(state), key, Config.of(conf, **settings), last, rows)
 
 
 def _declared(topology: TridentTopology | str) -> TridentTopology:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trident import __version__
-from trident.cli import cluster_commands, dead_letter_commands, state_commands
+from trident.cli import cluster_commands, dead_letter_commands, proof_commands, state_commands
 from trident.cli.arguments import (
     AsJson,
     Conf,
@@ -204,6 +204,9 @@ def changes_command(
             return
         code = serve_changes(topology, config, state, host, port, token)
     raise typer.Exit(code)
+
+
+proof_commands.add_to(app)
 
 
 @app.command("log", epilog="Example: `trident log word-count --last 3`")

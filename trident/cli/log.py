@@ -50,14 +50,18 @@ def print_history(
 ) -> None:
     """Print a line for each batch in the history of a log, from batch `first` and from the time `since` (UTC) on."""
     for record in read_history(log_dir, first, since=since and since.replace(tzinfo=UTC)):
-        each = _commit(record)
         if as_json:
-            typer.echo(json.dumps(each, ensure_ascii=False))
+            typer.echo(json.dumps(commit_as_json(record), ensure_ascii=False))
         else:
-            sources = "; ".join(_said(spout, one, wide) for spout, one in each["spouts"].items())
-            counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in each["counts"].items())
-            line = (str(each["txid"]), _at(each), _in_words(each["attempt"]), counts or "nothing", sources)
-            typer.echo("  ".join(filter(None, line)))
+            counts = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in record.counts.items())
+            typer.echo(commit_line(record, counts or "nothing", wide))
+
+
+def commit_line(record: CommitRecord, what: str, wide: bool) -> str:
+    """Return a committed batch as one line: number, time, attempt, `what`, and what its sources gave."""
+    each = commit_as_json(record)
+    sources = "; ".join(_said(spout, one, wide) for spout, one in each["spouts"].items() if one is not None)
+    return "  ".join(filter(None, (str(each["txid"]), _at(each), _in_words(each["attempt"]), what, sources)))
 
 
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
@@ -86,7 +90,7 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
         "totals": dict(state.totals),
         "states": _states(state),
         "declared": {what: _plain(facts) for what, facts in state.declared.items()},
-        "commits": [_commit(record) for record in list(state.history)[-last:]] if last else [],
+        "commits": [commit_as_json(record) for record in list(state.history)[-last:]] if last else [],
         "pending": [
             {"txid": txid, "definitions": {spout: _plain(one) for spout, one in spouts.items()}}
             for txid, spouts in sorted(state.definitions.items())
@@ -181,7 +185,8 @@ def _at(commit: Mapping[str, Any]) -> str:
     return str(commit["at"]).partition("+")[0].replace("T", " ")
 
 
-def _commit(record: CommitRecord) -> dict[str, Any]:
+def commit_as_json(record: CommitRecord) -> dict[str, Any]:
+    """Return a committed batch as JSON has it."""
     return {
         "txid": record.txid,
         "attempt": _attempt(record.attempt),

@@ -7,7 +7,7 @@ the oldest on. A record at the end of one may be that of a driver that was repla
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 
@@ -23,13 +23,21 @@ from trident.errors import CorruptLogError, HistoryGapError
 __all__ = ["read_history"]
 
 
+Beside = Callable[[Record, int], None]
+"""Called with each record between those of batches that is still there, and the last batch before it."""
+
+
 def read_history(
-    log_dir: str | os.PathLike[str], first: int = 1, last: int | None = None, since: datetime | None = None
+    log_dir: str | os.PathLike[str],
+    first: int = 1,
+    last: int | None = None,
+    since: datetime | None = None,
+    beside: Beside = lambda *_: None,
 ) -> Iterator[CommitRecord]:
     """Yield the committed batches that a log still has; see `trident.read_history`."""
     since_ms = None if since is None else since.timestamp() * 1000
     with closing(open_reader(log_dir)) as reader:
-        for commit in _Reading(reader, os.fspath(log_dir)).commits(first, since_ms):
+        for commit in _Reading(reader, os.fspath(log_dir), beside).commits(first, since_ms):
             if last is not None and commit.txid > last:
                 return
             if commit.txid >= first and (since_ms is None or commit.at_ms >= since_ms):
@@ -47,8 +55,8 @@ class _Reading:
         Batches up to this one may be missing: they were adopted with a store, and this log did not commit them.
     """
 
-    def __init__(self, reader: TransactionLogReader, place: str) -> None:
-        self._reader, self._place, self._end = reader, place, reader.refresh()
+    def __init__(self, reader: TransactionLogReader, place: str, beside: Beside) -> None:
+        self._reader, self._place, self._end, self._beside = reader, place, reader.refresh(), beside
         self.given: int | None = None
         self.adopted = 0
         self._damage: list[str] = []  # in the segments since the last batch that was given
@@ -57,6 +65,8 @@ class _Reading:
         """Yield the batches; some before `first` or `since_ms` may be among them."""
         for name in self._wanted(self._reader.segments(), first, since_ms):
             for record in self._records(name):
+                if not isinstance(record, CommitRecord):
+                    self._beside(record, self.given or 0)
                 if isinstance(record, AdoptRecord):
                     self.adopted = max(self.adopted, record.txid)
                 elif isinstance(record, CommitRecord) and self._counts(record):

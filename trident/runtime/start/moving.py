@@ -125,6 +125,11 @@ class Side:
 class StatePlace:
     """The opened partitions of a state.
 
+    Attributes
+    ----------
+    total
+        The key of a single value; None: it has keys.
+
     Raises
     ------
     UnsupportedOperation
@@ -134,9 +139,9 @@ class StatePlace:
     def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
         self.states, self.maps = states, [_map_of(node.name, state) for state in states]
         first = states[0]
-        self._total: Key | None = None
+        self.total: Key | None = None
         if not len(node.key_fields) and isinstance(first, SnapshottableMap):
-            self._total = first.snapshot_key
+            self.total = first.snapshot_key
         self._shares = self.maps[0].facts.shares_keys
         if not is_hashed and len(states) > 1 and not self._shares:
             raise UnsupportedOperation(
@@ -148,7 +153,7 @@ class StatePlace:
         """Return keys by the partition that keeps them; where all share a place it is the first."""
         if self._shares:
             return {0: list(keys)}
-        if self._total is not None:
+        if self.total is not None:
             return {partition_of_total(len(self.maps)): list(keys)}
         return {
             partition: [keys[at] for at in places] for partition, places in partitions_of(keys, len(self.maps)).items()
@@ -171,8 +176,8 @@ class StatePlace:
 
     def named_in(self, other: StatePlace, rows: dict[Key, Any]) -> dict[Key, Any]:
         """Return rows under their keys in the other place: a single value may have another one there."""
-        total = other._total
-        return rows if total is None else {total if key == self._total else key: row for key, row in rows.items()}
+        total = other.total
+        return rows if total is None else {total if key == self.total else key: row for key, row in rows.items()}
 
     def sentinels(self) -> list[Sentinel | None]:
         """Read the sentinel of each partition."""

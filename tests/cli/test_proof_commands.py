@@ -1,0 +1,125 @@
+"""`trident verify` and `trident why` as their users run them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.harness.commands import write_module
+from tests.harness.topology_runs import run_all
+from trident.cli.app import app
+from trident.runtime.reading.targets import load_topology
+
+pytestmark = pytest.mark.slow
+
+TEXT = "the cow\nthe moon\n"
+TARGET = "proof_words:topology"
+MODULE = """
+    from spouts import TextFileSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count, Split
+
+    topology = TridentTopology("words")
+    words = topology.new_stream("lines", TextFileSpout("books")).each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(DeltaState.opaque("table"), Count(), "count")
+    words.persistent_aggregate(DeltaState.opaque("total"), Count(), "total")
+
+    new = TridentTopology("words")
+    fewer = new.new_stream("lines", TextFileSpout("books")).each("line", Split(), "word").where("word != 'cow'")
+    fewer.group_by("word").persistent_aggregate(DeltaState.opaque("table"), Count(), "count")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, where two batches were committed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "proof_words", raising=False)  # that of the test before
+    write_module(tmp_path, "proof_words", MODULE)
+    (tmp_path / "books").mkdir()
+    for name, text in {"a.txt": TEXT, "b.txt": "the cow\n"}.items():
+        (tmp_path / "books" / name).write_text(text)
+        run_all(load_topology(TARGET), "in_process", history="7d")
+    return tmp_path
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(app, words, env={"COLUMNS": "400", "NO_COLOR": "1"})
+
+
+def test_equal_states_are_a_line_each_and_a_changed_file_is_an_error(folder: Path) -> None:
+    done = command("verify", TARGET)
+    assert done.stdout == "count: equal: 3 keys, after batch 2\ntotal: equal: 1 key, after batch 2\n", done.output
+    assert done.exit_code == 0
+    done = command("verify", TARGET, "count", "--key", "the", "--json")
+    expected = {"state": "count", "txid": 2, "equal": 1, "wrong": [], "refused": "", "notes": []}
+    assert json.loads(done.stdout) == expected
+    (folder / "books" / "a.txt").write_text("the cat\nthe moon\n")
+    done = command("verify", TARGET)
+    assert done.exit_code == 1
+    assert "batch 1 of topology 'words' cannot be processed again, at step 'lines': " in done.stderr
+
+
+def test_wrong_keys_are_a_table_and_an_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import trident.runtime.replaying.verifying as verifying
+
+    monkeypatch.setattr(
+        verifying, "is_same", lambda found, expected: found == 3
+    )  # a Delta table is not written by hand
+    done = command("verify", TARGET, "count")
+    assert done.exit_code == 4
+    head, columns, *rows = done.stdout.splitlines()
+    assert head == "count: 2 of 3 keys wrong, after batch 2"
+    assert columns.split() == ["key", "found", "expected", "wrong"]
+    assert sorted(row.split() for row in rows)[0] == ["cow", "2", "2", "since", "a", "batch", "before", "2"]
+    done = command("verify", TARGET, "count", "--json")
+    assert {one["key"][0] for one in json.loads(done.stdout)["wrong"]} == {"cow", "moon"}
+
+
+def test_the_batches_that_made_a_word_are_a_line_each(folder: Path) -> None:
+    done = command("why", TARGET, "count", "the", "--rows", "1")
+    first, row, second, _ = done.stdout.splitlines()
+    assert first.startswith("1  ")
+    assert "– -> 2 (2 rows: 2)" in first
+    assert "lines: " in first
+    assert json.loads(row) == {"line": "the cow", "word": "the"}
+    assert "2 -> 3 (1 row: 1)" in second
+    done = command("why", TARGET, "total", "--last", "1", "--json")
+    (line,) = map(json.loads, done.stdout.splitlines())
+    assert (line["txid"], line["count"], line["before"], line["after"]) == (2, 2, 4, 6)
+    done = command("why", TARGET, "count", "nobody")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "count: no batch has written nobody" in done.stderr
+
+
+def test_totals_that_new_code_would_change_are_a_table_and_an_exit_code(folder: Path) -> None:
+    done = command("rehearse", TARGET, "--to", "proof_words:new", "--last", "1")
+    count, columns, row, total = done.stdout.splitlines()
+    assert count == "count: 1 of 2 keys would be another, by batches 2 to 2"
+    assert (columns.split(), row.split()) == (["key", "now", "former", "code", "new", "code"], ["cow", "2", "3", "2"])
+    assert total == "total: not compared: the new code does not write it"
+    assert done.exit_code == 4
+    done = command("rehearse", TARGET, "--to", TARGET, "--json")
+    first, _ = map(json.loads, done.stdout.splitlines())
+    assert (first["state"], first["first"], first["equal"], first["changed"]) == ("count", 1, 3, [])
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("verify", TARGET, "--share", "2"), "2: more than 0, and at most 1"),
+        (("verify", TARGET, "--key", "the"), "name the state that the keys are of"),
+    ],
+)
+def test_wrong_usage_is_said(words: tuple[str, ...], said: str) -> None:
+    done = command(*words)
+    assert done.exit_code == 2
+    assert said in done.stderr

@@ -1,0 +1,242 @@
+"""`trident verify`, `trident why`, `trident rehearse`: batches run again, to prove totals, explain one, or try new code."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target
+from trident.cli.console import problems, reporting, results, say, table
+from trident.cli.log import commit_as_json, commit_line
+from trident.http.plain_json import plain
+from trident.naming import counted
+from trident.reading import rehearse_upgrade, verify_state, why
+from trident.runtime.reading.written_keys import parse_key
+from trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from trident.runtime.replaying.origins import ValueOrigin
+    from trident.runtime.replaying.rehearsing import Rehearsed
+    from trident.runtime.replaying.verifying import Verified
+
+WRONG = 4
+"""The exit code if keys are wrong."""
+
+_SHOWN = 20  # wrong keys of a state
+_EVERY_S = 5.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    examples = "`trident verify words.py:topology`, or `… count --share 0.1`, or `… count --key the`"
+    app.command("verify", epilog=f"Example: {examples}")(verify_command)
+    rehearsal = "Example: `trident rehearse words.py:topology --to words_new.py:topology --last 50`"
+    app.command("rehearse", epilog=rehearsal)(rehearse_command)
+    app.command("why", epilog="Example: `trident why words.py:topology count the --last 5`")(why_command)
+
+
+def verify_command(
+    target: Target,
+    state: Annotated[
+        str | None, typer.Argument(help="The name of the state. Default: all.", show_default=False)
+    ] = None,
+    share: Annotated[
+        float, typer.Option(metavar="PART", help="Compare this part of the keys, the same ones each time.")
+    ] = 1.0,
+    keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key", "-k", metavar="KEY", help="Compare this key; one of several fields is a JSON list. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:  # fmt: skip
+    """Compute states again from their sources, by the history of the log, and compare them with what the stores have.
+
+    Every batch is processed again in this process, with all states in memory; nothing is written anywhere, and the topology may
+    be running. It needs the history from the first batch on (`history=`), and sources that still have what they had.
+
+    Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        if not 0 < share <= 1:
+            raise typer.BadParameter(f"{share:g}: more than 0, and at most 1", param_hint="--share")
+        if keys and state is None:
+            raise typer.BadParameter("name the state that the keys are of", param_hint="--key")
+        topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
+        wanted = [_key(topology, state, text) for text in keys or [] if state is not None]
+        states = [] if state is None else [state]
+        done = verify_state(topology, *states, keys=wanted, share=share, conf=config, progress=_progress(topology.name))
+        for each in done:
+            _print_verified(each, as_json)
+    raise typer.Exit(WRONG if any(each.wrong for each in done) else 0)
+
+
+def why_command(
+    target: Target,
+    state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            help="The key; one of several fields is a JSON list. None for a state that is a single value.",
+            show_default=False,
+        ),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The last N batches that wrote it.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Print up to N rows of each batch, as they reached the state.")
+    ] = 0,
+    wide: Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")] = False,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show which batches, positions of sources and rows made a value: a line for each batch that wrote it.
+
+    Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
+        wanted = None if key is None else _key(topology, state, key)
+        origins = why(topology, state, wanted, last, rows, config)
+        for origin in origins:
+            _print_origin(origin, as_json, wide)
+        if not origins:
+            say(f"{state}: no batch has written {'it' if key is None else key}", console=problems())
+
+
+def rehearse_command(
+    target: Target,
+    to: Annotated[
+        str,
+        typer.Option(metavar="MODULE:TOPOLOGY", help="The topology as its new code declares it.", show_default=False),
+    ],
+    last: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Run the last N batches, as far as they are kept.")
+    ] = 100,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    name: SubmittedName = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show which totals new code would change, before it runs: the last batches go through former and new code, aside.
+
+    Both begin with what the stores have now, as if these batches came once more. Nothing is written anywhere.
+
+    Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        config = settings(conf or [], {"log_dir": log_dir})
+        done = rehearse_upgrade(load_topology(target, name), load_topology(to, name), last, config)
+        for each in done:
+            _print_rehearsed(each, as_json)
+    raise typer.Exit(WRONG if any(each.changed for each in done) else 0)
+
+
+def _key(topology: TridentTopology, state: str, text: str) -> Any:
+    try:
+        return parse_key(text, topology.graph().state(state).key_fields, state)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _progress(topology: str) -> Callable[[int], None]:
+    """Return what says every few seconds how far it is."""
+    said = time.monotonic()
+
+    def progress(txid: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _EVERY_S:
+            said = time.monotonic()
+            say(f"{topology}: batch {txid:,} processed again", console=problems())
+
+    return progress
+
+
+def _print_verified(done: Verified, as_json: bool) -> None:
+    if as_json:
+        wrong = [
+            {"key": plain(key), "found": plain(a), "expected": plain(b), "since": c} for key, a, b, c in done.wrong
+        ]
+        typer.echo(json.dumps({**vars(done), "wrong": wrong}, ensure_ascii=False))
+        return
+    if done.refused:
+        say(f"{done.state}: not verified: {done.refused}")
+        return
+    total = done.equal + len(done.wrong)
+    said = f"{len(done.wrong):,} of {counted(total, 'key')} wrong" if done.wrong else f"equal: {counted(total, 'key')}"
+    say(f"{done.state}: {said}, after batch {done.txid}", "red" if done.wrong else "")
+    for note in done.notes:
+        say(f"{done.state}: {note}", "yellow")
+    _print_keys(("key", "found", "expected", "wrong"), [tuple(row) for row in done.wrong])
+
+
+def _print_rehearsed(done: Rehearsed, as_json: bool) -> None:
+    if as_json:
+        changed = [{name: plain(value) for name, value in row._asdict().items()} for row in done.changed]
+        typer.echo(json.dumps({**vars(done), "changed": changed}, ensure_ascii=False))
+        return
+    if done.refused:
+        say(f"{done.state}: not compared: {done.refused}")
+        return
+    total, ran = counted(done.equal + len(done.changed), "key"), f"by batches {done.first} to {done.last}"
+    said = f"{len(done.changed):,} of {total} would be another" if done.changed else f"the same: {total}"
+    say(f"{done.state}: {said}, {ran}", "yellow" if done.changed else "")
+    _print_keys(("key", "now", "former code", "new code"), [tuple(row) for row in done.changed])
+
+
+def _print_keys(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Print some keys as a table, nothing if there are none."""
+    if not rows:
+        return
+    console = results()
+    shown = table(console, *columns)
+    for key, *values in rows[:_SHOWN]:
+        shown.add_row(_shown(key[0] if len(key) == 1 else key or None), *(_shown(value) for value in values))
+    console.print(shown, markup=False)
+    if len(rows) > _SHOWN:
+        say(f"and {len(rows) - _SHOWN:,} more; --json has all of them")
+
+
+def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
+    if as_json:
+        facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
+        typer.echo(json.dumps({**commit_as_json(origin.batch), **facts}, ensure_ascii=False))
+        return
+    what = f"{_shown(origin.before)} -> {_shown(origin.after)} ({_made_of(origin)})"
+    typer.echo(commit_line(origin.batch, what, wide))
+    for row in origin.rows:
+        typer.echo(f"    {json.dumps(plain(row), ensure_ascii=False)}")
+
+
+def _made_of(origin: ValueOrigin) -> str:
+    if origin.count is None:
+        return "by an updater, which does not say of which rows"
+    rows = counted(origin.count, "row")
+    return f"{rows}, reduced" if origin.partial is None else f"{rows}: {_shown(origin.partial)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    return str(plain(value)) if not isinstance(value, Sequence) or isinstance(value, str) else json.dumps(plain(value))

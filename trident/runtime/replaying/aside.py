@@ -1,0 +1,319 @@
+"""The graph of a replay: its states are aside in memory, and what only looks at tuples is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import cloudpickle
+
+from trident.config import Config
+from trident.errors import UnsupportedOperation
+from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode, StateNode
+from trident.planner import make_plan
+from trident.planner.guarantees import spout_type_of
+from trident.runtime.reading.open_partitions import make_state
+from trident.spout.interfaces import IBatchSpout, SpoutType
+from trident.spout.query_batches import QueryBatches
+from trident.spout.spout_kinds import is_partitioned
+from trident.state.backing_map import BackingMap, MapFacts
+from trident.state.columns.kept_values import KeptValues
+from trident.state.columns.number_columns import NumberColumns
+from trident.state.encoding.equal_keys import canonical_key
+from trident.state.interfaces import Key, StateConf, StateSpec, StateType, StoreFacts
+from trident.state.map_commits import CommittedMap
+from trident.state.opaque_map import OpaqueMap
+from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
+from trident.state.txid import Sentinel
+from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
+
+TOTAL: Key = (DEFAULT_SNAPSHOT_KEY,)
+"""The key of a state that is a single value, aside."""
+
+
+class AsideMap(BackingMap):
+    """The values of a state, which all of its partitions share, with a sentinel for each partition."""
+
+    def __init__(self, values: KeptValues) -> None:
+        self.facts = MapFacts(commits_atomically=True, shares_keys=True, keeps_columns=values.may_be_columns)
+        self._values = values
+        self._sentinel: Sentinel | None = None
+
+    def multi_get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
+        return self._values.get(keys)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[OpaqueValue]) -> None:
+        self._values.put(keys, values)
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        self._values.delete(keys)
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read keys, given field by field; None if what is here does not fit columns."""
+        return self._values.find(parts)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        return self._values.find_keys(keys)
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        self._values.put_found(found, new)
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys: one page."""
+        yield self._values.keys()
+
+    def read_sentinel(self) -> Sentinel | None:
+        return self._sentinel
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        self._sentinel = sentinel
+
+    def reset(self) -> None:
+        self._values.clear()
+        self._sentinel = None
+
+
+Below = Callable[[str, Sequence[Key]], Sequence[Any]]
+"""Returns what a store has for keys of a state: a value per key, None for an absent one."""
+
+
+class OverlayValues(KeptValues):
+    """Values over those of a store, which is only read: what was not written here is as it is there."""
+
+    def __init__(self, state: str, below: Below) -> None:
+        super().__init__(may_be_columns=False)
+        self._state, self._below = state, below
+
+    def get(self, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key: what was written here, else what the store has, as of before all batches."""
+        missing = [key for key in keys if key not in self.entries]
+        below = dict(zip(missing, self._below(self._state, missing), strict=True)) if missing else {}
+        return [self.entries.get(key) or _as_found(below[key]) for key in keys]
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        """Keep keys as removed: what the store has for them must not come back."""
+
+
+def _as_found(value: Any) -> OpaqueValue | None:
+    return None if value is None else OpaqueValue(0, UNKNOWN_ATTEMPT, None, value)
+
+
+class KeyWatch:
+    """What a batch gives one key of a state: rows, and what their aggregate comes to.
+
+    Parameters
+    ----------
+    fields
+        The fields of the rows that are the key; none: all rows belong to it.
+    most
+        How many rows of a batch are kept.
+
+    Attributes
+    ----------
+    count
+        How many rows of the batch have the key, in front of the state.
+    rows
+        The first of them.
+    partials
+        What a combiner made of them, to be combined with the value.
+    """
+
+    def __init__(self, state: str, key: Key, fields: Sequence[str], most: int) -> None:
+        self.state, self.key, self._fields, self._most = state, key, fields, most
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the batch before."""
+        self.count = 0
+        self.rows: list[dict[str, Any]] = []
+        self.partials: list[Any] = []
+
+    def accept(self, tuple: Any) -> None:
+        """Keep a row that has the key, as the consumer of a `PeekNode`."""
+        if not self._fields or canonical_key(_values(tuple, self._fields)) == self.key:
+            self.count += 1
+            if self.count <= self._most:
+                self.rows.append({name: tuple[name] for name in tuple.fields})
+
+    def note(self, keys: Sequence[Key], updaters: Sequence[Any]) -> None:
+        """Keep what a commit combines with the value."""
+        for at, key in enumerate(keys):
+            if key == self.key and isinstance(updater := updaters[at], CombinerValueUpdater):
+                self.partials.append(updater.arg)
+
+
+def _values(row: Any, names: Sequence[str]) -> Key:
+    return tuple(row[name] for name in names)
+
+
+class _WatchedMap(SnapshottableMap):
+    """A state aside of which one key is watched."""
+
+    def __init__(self, inner: OpaqueMap, watch: KeyWatch) -> None:
+        super().__init__(inner, TOTAL)
+        self._watch = watch
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        self._watch.note(keys, updaters)
+        return self.inner.multi_update(keys, updaters)
+
+    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        self._watch.note(keys, updaters)
+        return self.inner.multi_update_once(keys, updaters)
+
+    def update(self, updater: Any) -> Any:
+        self._watch.note([TOTAL], [updater])
+        return super().update(updater)
+
+
+@dataclass(frozen=True)
+class AsideFactory:
+    """The `StateFactory` of a state aside: opaque, whatever the kind of the one in the store.
+
+    Each batch is committed once and in order here, so that all kinds come to the same.
+    """
+
+    values: KeptValues = field(default_factory=KeptValues)
+    watch: KeyWatch | None = None
+    kind: StateType = StateType.OPAQUE
+    facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, keeps_attempts=True)
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
+        """Open one partition."""
+        inner = OpaqueMap(AsideMap(self.values), conf.prefix, partition_index)
+        return SnapshottableMap(inner, TOTAL) if self.watch is None else _WatchedMap(inner, self.watch)
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A graph whose states are aside.
+
+    Attributes
+    ----------
+    values
+        By state, what is stored.
+    left_out
+        By state that is not aside, why not.
+    """
+
+    graph: Graph
+    values: dict[str, KeptValues]
+    left_out: dict[str, str]
+
+
+def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None) -> Aside:
+    """Return the graph with all that its batches update aside: states begin empty, or with what is `below`.
+
+    Raises
+    ------
+    UnsupportedOperation
+        A source does not give a batch again, or a state that cannot be aside is read by the topology.
+    """
+    graph = graph.of_batches()
+    graph = replace(graph, nodes=_copied(graph.nodes))
+    for spout in graph.spouts():
+        _check_repeats(graph.name, spout)
+    left_out = _left_out(graph, config)
+    factories = {
+        state.name: AsideFactory(KeptValues() if below is None else OverlayValues(state.name, below))
+        for state in graph.states
+        if not state.static and state.name not in left_out
+    }
+    if watch is not None and watch.state in factories:
+        factories[watch.state] = AsideFactory(KeptValues(may_be_columns=False), watch)  # updated key by key
+    nodes = (*_quiet(graph, left_out), *_watching(graph, watch))
+    states = tuple(_moved(state, factories) for state in graph.states if state.name not in left_out)
+    moved = replace(graph, nodes=nodes, states=states, placements={})
+    return Aside(moved, {name: factory.values for name, factory in factories.items()}, left_out)
+
+
+def _left_out(graph: Graph, config: Config) -> dict[str, str]:
+    """Return the states that cannot be kept aside, and why not; refuse a topology that needs one, or has no other."""
+    by_user = [node.state for node in graph.nodes if isinstance(node, PersistNode) and node.updater is not None]
+    left_out = {name: _OWN for name in by_user if not _is_map(graph, config, name)}
+    for name in left_out:
+        _check_unread(graph, name)
+    if all(state.static or state.name in left_out for state in graph.states):
+        raise UnsupportedOperation(
+            f"run the batches of topology {graph.name!r} again: of its states none can be kept aside. "
+            + "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
+        )
+    return left_out
+
+
+def _copied(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return copies: a topology of this process may be running with the same objects, which a replay prepares and closes."""
+    try:
+        copies: tuple[Node, ...] = cloudpickle.loads(cloudpickle.dumps(nodes))
+    except Exception:  # noqa: BLE001  pickling runs user code; what cannot be pickled is used as it is
+        return nodes
+    return copies
+
+
+_OWN = "it is a state of a kind of its own, and no map"
+
+
+def _check_repeats(topology: str, node: SpoutNode) -> None:
+    promise, spout = spout_type_of(node.spout), node.spout
+    asks_user = isinstance(spout, IBatchSpout) and not is_partitioned(spout)
+    is_query = isinstance(spout, QueryBatches)  # whose batches are Spark's
+    if promise is SpoutType.NON_TRANSACTIONAL or (promise is SpoutType.OPAQUE and asks_user) or is_query:
+        raise UnsupportedOperation(
+            f"run the batches of topology {topology!r} again: the spout of stream {node.id!r}, a {type(spout).__name__}, is "
+            f"{promise.value} and does not give the rows of a recorded batch again. Nothing was read. What it feeds cannot be "
+            "compared or explained; sources that can be read again are files, tables, topics of Kafka and Redis Streams as logs"
+        )
+
+
+def _is_map(graph: Graph, config: Config, name: str) -> bool:
+    """Whether an updater gets a map: only opening the state shows it, which writes nothing."""
+    state = make_state(make_plan(graph), config, name, 0, 1, read_only=True)
+    try:
+        return isinstance(state, SnapshottableMap | CommittedMap)
+    finally:
+        state.close()
+
+
+def _check_unread(graph: Graph, name: str) -> None:
+    (writer,) = (node for node in graph.nodes if isinstance(node, PersistNode) and node.state == name)
+    readers = [node.id for node in graph.nodes if isinstance(node, QueryNode) and node.state == name]
+    readers += [node.id for node in graph.children(writer.id)]
+    if readers:
+        raise UnsupportedOperation(
+            f"run the batches of topology {graph.name!r} again: {', '.join(map(repr, readers))} read state {name!r}, and "
+            f"{_OWN}, so that it cannot be kept aside"
+        )
+
+
+class _Nothing:
+    """The consumer of a `peek` in a replay."""
+
+    def accept(self, tuple: Any) -> None:
+        """Do nothing: it has seen the tuple when its batch ran."""
+
+
+def _quiet(graph: Graph, left_out: Container[str]) -> Iterator[Node]:
+    """Give the nodes, without those that write states which are left out; what only looks at tuples sees none."""
+    for node in graph.nodes:
+        if isinstance(node, PeekNode):
+            yield replace(node, consumer=_Nothing())
+        elif not (isinstance(node, PersistNode) and node.state in left_out):
+            yield node
+
+
+def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
+    """Give what looks at the rows in front of the state that is watched."""
+    if watch is None:
+        return
+    for writer in graph.nodes:
+        if isinstance(writer, PersistNode) and writer.state == watch.state:
+            for parent in writer.parents:
+                fields = graph.node(parent).fields
+                yield PeekNode(f"{parent}/watched", (parent,), fields, fields, watch)
+
+
+def _moved(state: StateNode, factories: dict[str, AsideFactory]) -> StateNode:
+    if state.static:
+        return state
+    return replace(state, spec=StateSpec(factories[state.name], state.spec.required_num_partitions), migrate=None)

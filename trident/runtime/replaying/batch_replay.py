@@ -1,0 +1,247 @@
+"""Replay: processes recorded batches again, by their definitions, and commits them to states aside, as the loop does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Self
+
+from trident.config import Config
+from trident.coordination.history import read_history
+from trident.coordination.memory_log import MemoryLog
+from trident.coordination.records import (
+    LETTERS,
+    AdoptRecord,
+    CommitRecord,
+    Record,
+    ResetRecord,
+    StartRecord,
+    TopologyRecord,
+    count_of,
+)
+from trident.errors import HistoryStartError, ReplayFailedError
+from trident.graph import Graph
+from trident.planner import make_plan
+from trident.runtime.clock import Clock
+from trident.runtime.commit.committed import Committed
+from trident.runtime.loop.attempts import txids_of
+from trident.runtime.loop.batch import Batch, BatchTimes, Defined
+from trident.runtime.loop.batch_time import TIME, now_of
+from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.sources import Sources
+from trident.runtime.reading.state_reader import ForeignLog, log_place
+from trident.runtime.replaying.aside import TOTAL, Below, KeyWatch, aside_of
+from trident.runtime.start.opened_topology import OpenedTopology, open_topology
+from trident.runtime.steps.failures import StepFailed
+from trident.spout.interfaces import TransactionAttempt
+from trident.state.interfaces import Key
+from trident.state.values import OpaqueValue
+from trident.state.winners import CHANGES, FORMER
+
+_NOT_WHOLE = (
+    "the log has no history of its first batches (history=), so it does not say whether the state was emptied since"
+)
+
+
+class Replay:
+    """The batches of a topology's history, once more, in this process. A context manager, for one thread.
+
+    Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit.
+
+    Parameters
+    ----------
+    watch
+        A key whose rows and partial aggregates are kept, batch by batch.
+    below, first
+        Begin with batch `first`, over the values of stores, in place of the first batch over empty states.
+
+    Attributes
+    ----------
+    left_out
+        By state that is not aside, why not.
+    unsure
+        By state, what the log says of it because of which it may differ.
+
+    Raises
+    ------
+    UnsupportedOperation
+        A source does not give a batch again, or a state that cannot be aside is read by the topology.
+    LogError, ForeignLogError
+        There is no log, or it is of another topology.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        config: Config,
+        watch: KeyWatch | None = None,
+        below: Below | None = None,
+        first: int = 1,
+    ) -> None:
+        self._place, self._watch = log_place(graph.name, config), watch
+        with closing(ForeignLog(graph.name, config, [], "")) as log:
+            recorded = log.now()
+        aside = aside_of(graph, config, watch, below)
+        self.left_out, self._values = aside.left_out, aside.values
+        self.unsure: dict[str, str] = {}
+        self._begun: set[str] = set()  # states that a batch has written
+        self._means: dict[str, dict[str, Any]] = {}
+        self._is_whole = False  # whether the history has what is between batches, from the first start on
+        self._is_exact = below is None  # else neither the states nor the code are those of then
+        memory = MemoryLog(graph.name)
+        memory.state.incarnation = recorded.incarnation  # dead letters are known by it
+        self._put_back = recorded.put_back
+        self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
+        memory.state.txid = first - 1
+        self._opened = _opened(aside.graph, config, memory)
+        self._sources = Sources(self._opened, Clock(), Work())
+
+    @property
+    def txid(self) -> int:
+        """The last batch that was processed, 0 before the first."""
+        return self._opened.log.state.txid
+
+    def stored(self, state: str, keys: Sequence[Key]) -> list[OpaqueValue | None]:
+        """Return what a state aside has for keys; `()` is the key of a single value."""
+        return self._values[state].get([key or TOTAL for key in keys])
+
+    def keys(self, state: str) -> list[Key]:
+        """Return the keys of a state aside, those of removed values too."""
+        keys = self._values[state].keys()
+        return [() if key == TOTAL else key for key in keys]
+
+    def until(self, last: int | None = None) -> Iterator[CommitRecord]:
+        """Process the batches that are not processed yet, up to `last`, the last that is committed by default.
+
+        Yields the record of each when it is processed.
+
+        Raises
+        ------
+        HistoryStartError
+            The history does not begin with the first batch.
+        HistoryGapError
+            A piece of it is missing.
+        ReplayFailedError
+            A batch cannot be processed again.
+        """
+        for record in read_history(self._place, self.txid + 1, last, beside=self._beside):
+            if record.txid != self.txid + 1:
+                raise HistoryStartError(self._place, record.txid)
+            self._process(record)
+            yield record
+        if not self.txid and last is None:
+            raise HistoryStartError(self._place, None)
+
+    def close(self) -> None:
+        """Close sources and states."""
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    # ---- a batch --------------------------------------------------------------------------------------------------------
+
+    def _process(self, record: CommitRecord) -> None:
+        attempt = TransactionAttempt(record.txid, record.attempt)
+        if self._watch is not None:
+            self._watch.begin()
+        try:
+            committed = self._committed(attempt, record)
+        except StepFailed as failed:
+            failure = failed.failure
+            cause = f"{failure.cause}{f' (tuple {failure.row})' if failure.row else ''}"
+            raise self._failed(record, failure.step, cause) from failed.__cause__
+        if self._is_exact:
+            self._follow(record, committed)
+        self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
+
+    def _committed(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
+        opened, definitions = self._opened, self._definitions(record)
+        gone = [name for name in definitions if name not in opened.spouts and name not in (TIME, LETTERS)]
+        if gone:
+            raise self._failed(
+                record, gone[0], "this topology has no such stream; give the declaration that ran the batch"
+            )
+        captures = bool(record.counts.get("dead_letters"))
+        batch = Batch.of(attempt, Defined(definitions), BatchTimes(), opened.runner, captures)
+        output = opened.runner.process(attempt, self._sources.cut(batch))
+        if output.failure is not None:
+            raise StepFailed(output.failure)
+        if output.tuples != record.counts.get("tuples", output.tuples):
+            raise self._other_count(record, "tuples", output.tuples)
+        txids = txids_of(attempt, opened.log.state, opened.plan.partitions)
+        committed = opened.committer.commit(txids, output, now_of(definitions), captures)
+        if self._is_exact:
+            self._check_letters(record, len(output.captured) + len(committed.captured))
+        return committed
+
+    def _definitions(self, record: CommitRecord) -> dict[str, Any]:
+        """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""
+        definitions = {name: one for name, one in record.spouts.items() if one is not None}
+        letters = {txid: one for txid, one in definitions.pop(LETTERS, {}).items() if txid not in self._fixed}
+        return {**definitions, LETTERS: letters} if letters else definitions
+
+    def _check_letters(self, record: CommitRecord, found: int) -> None:
+        """Compare the tuples that were left out with those that are; none is, if their cause was fixed and all are back."""
+        recorded, txid = record.counts.get("dead_letters", found), record.txid
+        if found != recorded:
+            if found or count_of({txid: self._put_back.get(txid, ())}) != recorded:
+                raise self._other_count(record, "dead letters", found)
+            self._fixed.add(txid)
+
+    def _other_count(self, record: CommitRecord, what: str, found: int) -> ReplayFailedError:
+        recorded = record.counts[what.replace(" ", "_")]
+        return self._failed(record, what, f"it has {found:,} {what} now, and had {recorded:,} when it was committed")
+
+    def _failed(self, record: CommitRecord, step: str, cause: str) -> ReplayFailedError:
+        return ReplayFailedError(self._opened.plan.topology, record.txid, step, cause)
+
+    def _follow(self, record: CommitRecord, committed: Committed) -> None:
+        """Keep a state empty until the batch that was the first to write it."""
+        if not self._is_whole:  # the log had few batches, and remembers them without a history
+            self.unsure.update(dict.fromkeys(self._values, _NOT_WHOLE))
+            self._is_whole = True
+        self._note_meanings(record.declares.get("states", {}), record.txid)
+        self._begun.update(record.touched)
+        for name in set(committed.touched) - self._begun:  # it was declared later, and began empty
+            self._empty(name)
+            del committed.touched[name]
+
+    def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
+        """Note which states mean something else from a batch on."""
+        for name, facts in states.items():
+            means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
+            if name in self._begun and self._means.get(name, means) != means:
+                self.unsure[name] = f"from batch {txid} on it means something else; the batches before ran other code"
+            self._means[name] = means
+
+    def _beside(self, record: Record, txid: int) -> None:
+        """Follow what the log says between two batches."""
+        if txid < self.txid or not self._is_exact:  # of a piece that is read a second time
+            return
+        if isinstance(record, StartRecord):
+            self._is_whole = True
+        elif isinstance(record, ResetRecord):
+            self._empty(record.state)
+        elif isinstance(record, AdoptRecord):
+            self.unsure[record.state] = f"after batch {txid} it was taken over as it was found (adopt)"
+        elif isinstance(record, TopologyRecord):
+            self._note_meanings(record.states, txid + 1)
+
+    def _empty(self, state: str) -> None:
+        for partition in self._opened.states.get(state, ()):
+            partition.reset()
+        self._opened.log.append(ResetRecord(state))
+
+
+def _opened(graph: Graph, config: Config, log: MemoryLog) -> OpenedTopology:
+    settings: dict[str, Any] = {
+        "engine": "in_process", "log_dir": None, "history": None, "state_placement": "auto", "metrics_port": None,
+        "dead_letter_dir": config.dead_letter_folder(graph.name),
+        "allow_inexact": True,  # each batch is committed once here
+    }  # fmt: skip
+    return open_topology(graph, make_plan(graph), replace(config, **settings), lambda states: log, in_threads=False)

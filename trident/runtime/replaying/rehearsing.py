@@ -1,0 +1,154 @@
+"""`rehearse_upgrade`: the last batches once more through former and new code, over what the stores have; what would differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from trident.config import Config
+from trident.coordination.history import read_history
+from trident.errors import HistoryStartError, TopologyError, UnsupportedOperation
+from trident.graph import Graph, JoinWithinNode, WindowNode
+from trident.runtime.reading.state_reader import ForeignLog, StateReader, log_place
+from trident.runtime.replaying.aside import TOTAL
+from trident.runtime.replaying.batch_replay import Replay
+from trident.runtime.replaying.verifying import is_same
+from trident.state.interfaces import Key
+
+
+class ChangedKey(NamedTuple):
+    """A key that the new code makes something else of.
+
+    Attributes
+    ----------
+    now
+        The value in the store.
+    former, new
+        What it is after the batches, by the former code and by the new one; None: absent.
+    """
+
+    key: Key
+    now: Any
+    former: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What the new code would do to one state.
+
+    Attributes
+    ----------
+    first, last
+        The batches that were run.
+    equal
+        How many keys both make the same of.
+    changed
+        The others.
+    refused
+        Why the state was not compared; empty: it was.
+    """
+
+    state: str
+    first: int
+    last: int
+    equal: int = 0
+    changed: Sequence[ChangedKey] = ()
+    refused: str = ""
+
+
+def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) -> list[Rehearsed]:
+    """Run the last batches through former and new code; see `trident.rehearse_upgrade`."""
+    _check(former, new)
+    place = log_place(former.name, config)
+    with closing(ForeignLog(former.name, config, [], "")) as log:
+        last = log.now().txid
+    record = next(read_history(place, max(1, last - batches + 1), last), None)
+    if record is None:
+        raise HistoryStartError(place, None)
+    with ExitStack() as opened:
+        below = opened.enter_context(closing(_Stores(former, config)))
+        replays = [
+            opened.enter_context(Replay(graph, config, below=below.values, first=record.txid))
+            for graph in (former, new)
+        ]
+        for replay in replays:
+            for _ in replay.until(last):
+                pass
+        return [
+            Rehearsed(name, record.txid, last, refused=refused)
+            if (refused := _refusal(former, new, replays, name))
+            else _compared(name, record.txid, last, below, replays)
+            for name in _names(former, new)
+        ]
+
+
+def _check(former: Graph, new: Graph) -> None:
+    if former.name != new.name:
+        raise TopologyError(
+            f"rehearse an upgrade of topology {former.name!r}: the new declaration is of topology {new.name!r}. An "
+            "upgrade goes on with the log and the states of the former one, which are found by the name"
+        )
+    for graph in (former, new):
+        for node in graph.nodes:
+            if isinstance(node, WindowNode | JoinWithinNode):
+                raise UnsupportedOperation(
+                    f"rehearse an upgrade of topology {graph.name!r}: {node.id!r} keeps tuples of earlier batches, which the "
+                    "history does not have. Rehearse declarations without windows over several batches and joins over time"
+                )
+
+
+def _names(former: Graph, new: Graph) -> Iterator[str]:
+    yield from dict.fromkeys(state.name for graph in (former, new) for state in graph.states if not state.static)
+
+
+def _refusal(former: Graph, new: Graph, replays: Sequence[Replay], name: str) -> str:
+    """Return why a state is not compared; empty if it is."""
+    there = [state for graph in (former, new) for state in graph.states if state.name == name]
+    if len(there) == 1:
+        return "the new code does not write it" if there[0] in former.states else "the former code does not write it"
+    if (there[0].key_fields, there[0].value.types) != (there[1].key_fields, there[1].value.types):
+        return "the new code gives it other keys or another type of value, so it is another state"
+    return next((replay.left_out[name] for replay in replays if name in replay.left_out), "")
+
+
+def _compared(name: str, first: int, last: int, below: _Stores, replays: Sequence[Replay]) -> Rehearsed:
+    keys = list(dict.fromkeys(key for replay in replays for key in replay.keys(name)))
+    former, new = ([one and one.curr for one in replay.stored(name, keys)] for replay in replays)
+    now = below.values(name, [key or TOTAL for key in keys])
+    rows = list(map(ChangedKey, keys, now, former, new))
+    changed = [row for row in rows if not is_same(row.former, row.new)]
+    return Rehearsed(name, first, last, len(rows) - len(changed), changed)
+
+
+class _Stores:
+    """What the stores of a topology have: each key is read once, so that both runs begin with the same."""
+
+    def __init__(self, graph: Graph, config: Config) -> None:
+        self._graph, self._config = graph, config
+        self._readers: dict[str, StateReader] = {}
+        self._known: dict[str, dict[Key, Any]] = {}
+
+    def values(self, state: str, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key; a state that the former code does not have is empty."""
+        if not any(each.name == state for each in self._graph.states):
+            return [None] * len(keys)
+        known = self._known.setdefault(state, {})
+        missing = [key for key in keys if key not in known]
+        if missing:
+            known.update(zip(missing, self._read(state, missing), strict=True))
+        return [known[key] for key in keys]
+
+    def _read(self, state: str, keys: Sequence[Key]) -> Sequence[Any]:
+        if state not in self._readers:
+            self._readers[state] = StateReader(self._graph, state, self._config)
+        reader, node = self._readers[state], self._graph.state(state)
+        is_total = bool(len(node.value)) and not len(node.key_fields)
+        return [reader.get()] * len(keys) if is_total else reader.multi_get(keys)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for reader in self._readers.values():
+            reader.close()

@@ -1,0 +1,265 @@
+"""`verify_state`: computes states again from the recorded batches, aside, and compares them with what the stores have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from trident.config import Config
+from trident.errors import CorruptValueError, UnsupportedOperation, WrongKeyError
+from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
+from trident.runtime.reading.state_reader import ForeignLog, StateReader
+from trident.runtime.replaying.batch_replay import Replay
+from trident.runtime.start.moving import Side
+from trident.state.encoding.codec import decode, encode, encode_keys
+from trident.state.encoding.declared_keys import declared_keys, keys_of_list
+from trident.state.interfaces import Key
+from trident.state.values import OpaqueValue, TransactionalValue
+
+Progress = Callable[[int], None]
+"""Called with each batch that was processed."""
+
+Chunks = Iterator[tuple[int, dict[Key, Any]]]
+"""Keys of a store with their values, some at a time: as of which batch, and what is there. No batch is before the last one."""
+
+_KEYS = 1000  # of one read
+_CLOSE = 1e-9  # sums of doubles depend on their order in the last digits
+
+
+class WrongKey(NamedTuple):
+    """A key that is not what the batches make of it.
+
+    Attributes
+    ----------
+    found, expected
+        The value in the store, and what it has to be; None: absent.
+    since
+        From which batch on, as far as the store says.
+    """
+
+    key: Key
+    found: Any
+    expected: Any
+    since: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What became of one state.
+
+    Attributes
+    ----------
+    txid
+        The batch after which store and computation were compared.
+    equal
+        How many keys are equal.
+    wrong
+        The others.
+    refused
+        Why the state was not compared; empty: it was.
+    notes
+        What else to know.
+    """
+
+    state: str
+    txid: int
+    equal: int = 0
+    wrong: Sequence[WrongKey] = ()
+    refused: str = ""
+    notes: Sequence[str] = field(default=())
+
+
+def verify_states(
+    graph: Graph,
+    names: Sequence[str],
+    config: Config,
+    keys: Sequence[Any] = (),
+    share: float = 1.0,
+    progress: Progress = lambda _: None,
+) -> list[Verified]:
+    """Compute states again and compare them with their stores; see `trident.verify_state`.
+
+    States that cannot be compared are refused: by an error if they were named, else in the result.
+    """
+    refused = {state.name: why for state in graph.states if not state.static and (why := _refusal(graph, state))}
+    _check(graph, names, refused, keys, share)
+    with Replay(graph, config) as replay:
+        refused.update(replay.left_out)
+        _refuse_named(names, refused)
+        for record in replay.until():
+            progress(record.txid)
+        wanted = names or [state.name for state in graph.states if not state.static]
+        return [
+            Verified(name, replay.txid, refused=refused[name])
+            if name in refused
+            else _Comparison(graph, name, config, replay).run(keys, share)
+            for name in wanted
+        ]
+
+
+def _check(graph: Graph, names: Sequence[str], refused: Mapping[str, str], keys: Sequence[Any], share: float) -> None:
+    for name in names:
+        if graph.state(name).static:
+            raise UnsupportedOperation(f"verify state {name!r}: no batch of topology {graph.name!r} writes it")
+    _refuse_named(names, refused)
+    if keys and len(names) != 1:
+        raise WrongKeyError(f"verify the keys {list(keys)}: name the one state that they are keys of")
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share}: give more than 0, and at most 1 for all keys")
+
+
+def _refuse_named(names: Iterable[str], refused: Mapping[str, str]) -> None:
+    for name in names:
+        if name in refused:
+            raise UnsupportedOperation(f"verify state {name!r}: {refused[name]}")
+
+
+def _refusal(graph: Graph, state: StateNode) -> str:
+    """Return why a state cannot be compared with what batches make of it; empty if it can."""
+    facts = state.spec.facts
+    if any(isinstance(node, WindowNode | JoinWithinNode) and node.state == state.name for node in graph.nodes):
+        return "it keeps tuples of open windows, or of a join, in a form of its own; verify the state behind it"
+    if facts.in_memory:
+        return "it is in the memory of the process that runs the topology"
+    if facts.forgets or facts.expires_after_s is not None:
+        return "its store forgets or expires values, which no batch says"
+    return ""
+
+
+class _Comparison:
+    """Compares one state with a replay, which goes on to the batch that the store is read at."""
+
+    def __init__(self, graph: Graph, name: str, config: Config, replay: Replay) -> None:
+        self._graph, self._node, self._config, self._replay = graph, graph.state(name), config, replay
+        self._is_total = bool(len(self._node.value)) and not len(self._node.key_fields)
+        self._notes = [replay.unsure[name]] if name in replay.unsure else []
+
+    def run(self, keys: Sequence[Any], share: float) -> Verified:
+        name, replay = self._node.name, self._replay
+        with closing(StateReader(self._graph, name, self._config)) as reader:
+            chunks = self._read(reader, self._named(keys)) if keys else self._all(reader, share)
+            wrong, count = self._differing(chunks)
+            if wrong:  # what is not opaque may have been read in the middle of a commit
+                wrong, _ = self._differing(self._read(reader, list(wrong)))
+            last = self._last_writes(list(wrong))
+        own = dict(zip(wrong, replay.stored(name, list(wrong)), strict=True))
+        keys_wrong = [WrongKey(key, *both, _since(own[key], last.get(key))) for key, both in wrong.items()]
+        return Verified(name, replay.txid, count - len(wrong), keys_wrong, notes=self._notes)
+
+    def _named(self, keys: Sequence[Any]) -> list[Key]:
+        given, fields = keys_of_list(keys, self._node.name), self._node.key_fields
+        if self._is_total:
+            raise WrongKeyError(
+                f"verify the keys {given} of state {self._node.name!r}: it is a single value; name no key"
+            )
+        if not len(fields):
+            return given
+        return [key for key in declared_keys(given, fields, self._node.name) if key is not None]
+
+    def _all(self, reader: StateReader, share: float) -> Chunks:
+        """Read the keys in the store, then those that have to be there besides."""
+        if self._is_total:
+            yield from self._read(reader, [()])
+            return
+        there: set[Key] = set()
+        try:
+            for txid, some in self._listed(reader, share):
+                there.update(some)
+                yield txid, some
+        except UnsupportedOperation:
+            self._notes.append("the store cannot list its keys, so keys that should not be there were not looked for")
+        own = self._replay.keys(self._node.name)
+        yield from self._read(reader, [key for key in own if key not in there and _is_in(key, share)])
+
+    def _listed(self, reader: StateReader, share: float) -> Chunks:
+        """List the store, page by page; pages may be of different batches."""
+        some, txid = dict[Key, Any](), 0
+        for *parts, value in reader.get_tuples():
+            if some and (len(some) == _KEYS or reader.txid != txid):
+                yield txid, some
+                some = {}
+            txid = reader.txid
+            if _is_in(key := tuple(parts), share):
+                some[key] = value
+        if some:
+            yield txid, some
+
+    def _read(self, reader: StateReader, keys: Sequence[Key]) -> Chunks:
+        """Read keys, some at a time."""
+        for start in range(0, len(keys), _KEYS):
+            some = keys[start : start + _KEYS]
+            values = [reader.get()] if self._is_total else reader.multi_get(some)
+            yield reader.txid, dict(zip(some, values, strict=True))
+
+    def _differing(self, chunks: Chunks) -> tuple[dict[Key, tuple[Any, Any]], int]:
+        """Return the keys whose values differ at the batch that they are read at, with found and expected; and of how many."""
+        differing, count = dict[Key, tuple[Any, Any]](), 0
+        for txid, found in chunks:
+            for _ in self._replay.until(txid):
+                pass
+            for key, stored in zip(found, self._replay.stored(self._node.name, list(found)), strict=True):
+                expected = None if stored is None else stored.curr
+                count += found[key] is not None or expected is not None
+                if not is_same(found[key], expected):
+                    differing[key] = found[key], expected
+        return differing, count
+
+    def _last_writes(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """Return what the store has for keys, as it is; nothing of a store that is not asked key by key."""
+        name, found = self._node.name, dict[Key, Any]()
+        with ExitStack() as opened, suppress(UnsupportedOperation):
+            side = Side(self._graph, name, self._config, opened)
+            with closing(ForeignLog(self._graph.name, self._config, [], "")) as log:
+                place = side.open(log.partitions(name), read_only=True)
+            total = {place.total: ()} if self._is_total and place.total is not None else {}
+            stored = place.stored(list(total) or keys)
+            found.update((total.get(key, key), one) for key, one in stored.items())
+        return found
+
+
+def _since(own: OpaqueValue | None, found: Any) -> str:
+    """Say since which batch a key is wrong, as far as its last write in the store shows it; `own` is what should be there."""
+    if not isinstance(found, OpaqueValue | TransactionalValue):
+        return "" if found is None or own is None else f"batch {own.txid} was the last one to write it"
+    if own is None:
+        return f"batch {found.txid} wrote it, but no batch has a row for it"
+    if found.txid < own.txid:
+        return (
+            f"since a batch from {found.txid + 1} to {own.txid}: the store has no write of it after batch {found.txid}"
+        )
+    if found.txid > own.txid:
+        return f"since batch {found.txid}, which has no row for it"
+    if isinstance(found, OpaqueValue):
+        return f"since batch {own.txid}" if is_same(found.prev, own.prev) else f"since a batch before {own.txid}"
+    return f"at the latest since batch {own.txid}"
+
+
+def _is_in(key: Key, share: float) -> bool:
+    """Whether a key is in a share of all: the same keys each time."""
+    if share == 1:
+        return True
+    place = int.from_bytes(blake2b(encode_keys([key])[0], digest_size=8).digest(), "big")
+    return place < share * 2**64
+
+
+def is_same(found: Any, expected: Any) -> bool:
+    """Whether a value from a store is what was computed, as the store may show it; doubles but for the last digits."""
+    if _are_equal(found, expected):
+        return True
+    with suppress(CorruptValueError):
+        return _are_equal(found, decode(encode(expected)))
+    return False
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_equal(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    return bool(one == other)
