@@ -110,6 +110,10 @@ class Config(Redacted):
         Where states are committed: `"driver"`, in this process, `"executors"`, by tasks of Spark, or `"auto"`: in executors
         on a cluster if the store can fence its writers, else in the driver, which is faster on one machine. A state's own
         `placement(...)` wins. With `engine="auto"` small batches are committed here in any case.
+    verify_replays
+        Which share of the batches, 0 … 1, is processed twice, to find operations that give other results at a replay: a
+        clock, a random number, a counter. What differs is logged once for each step and counted in `status["replays"]`. See
+        [operations that do not repeat themselves](testing-a-topology.md#operations-that-do-not-repeat-themselves).
     master
         Spark master URL; default `local[*]`, or the active session's.
     spark_conf
@@ -151,6 +155,7 @@ class Config(Redacted):
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = 8 << 20
     state_placement: Literal["auto", "driver", "executors"] = "auto"
+    verify_replays: float = 0.0
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
@@ -183,6 +188,8 @@ class Config(Redacted):
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
+        if not 0 <= self.verify_replays <= 1:
+            raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
         self._check_places()
         Retention.of(self.history)
         if self.message_timeout_s <= 0:

@@ -51,6 +51,7 @@ class Attempts:
         inbox: LoopInbox,
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
+        self._replays = opened.replays
         self._sources, self._execution = sources, execution
         self._work, self._observe, self._report = work, observe, inbox.put
         self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
@@ -96,10 +97,19 @@ class Attempts:
         try:
             if order is not None:
                 order = replace(order, txids=self._fenced(batch, order.txids))
+            check = self._replays
+            if check is not None and not check.chooses(attempt.txid, batch.size, parts):
+                check = None
+            if check is not None and batch.runner.here:
+                parts = check.read(parts)  # once for all that processes it
             output = batch.runner.process(attempt, parts, order)
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             return _failure_message(attempt, error, "spark")
-        return _failed(attempt, output) if output.failure is not None else LoopMessage(attempt, output=output)
+        if output.failure is not None:
+            return _failed(attempt, output)
+        if check is not None:
+            batch.checked = check.check(attempt, parts)
+        return LoopMessage(attempt, output=output)
 
     def _fenced(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Mapping[str, Sequence[Txid]]:
         """Return the txids as this attempt's tasks must see the partitions of the states.
