@@ -197,8 +197,8 @@ _OF_OPERATIONS: Sequence[_Family] = (
     ),
     _Family("gauge", "stalled", _STALLED, _stalled),
     _Family(
-        "counter", "replays", "Batches that were processed twice: checked, skipped, of those checked differed.",
-        lambda of: {(outcome,): count for outcome, count in of.more["replays"].items()}, ("outcome",),
+        "counter", "replays_verified", "Batches that were processed twice; skipped: that failed; differed: of those checked.",
+        lambda of: {(outcome,): count for outcome, count in of.more.get("replays", {}).items()}, ("outcome",),
     ),
     *(
         _Family("counter", f"operation_{name}", text, _by_component(of), ("operation",))

@@ -33,7 +33,7 @@ _MOST_TUPLES = 1000
 """So many tuples of a table are tried one by one."""
 
 
-class Difference(NamedTuple):
+class StepDifference(NamedTuple):
     """A step that gave other rows for the same ones.
 
     Attributes
@@ -75,7 +75,7 @@ def is_by_order(operations: Iterable[Any]) -> bool:
 
 def cause_of(
     worker: WorkerProgram, run: StepRun, parts: Iterable[tuple[str, Any, bool]], arrived: Iterable[Arrived]
-) -> Difference | None:
+) -> StepDifference | None:
     """Return the first step of a batch that differs; None if each of them repeats itself this time.
 
     Parameters
@@ -101,7 +101,7 @@ def _inputs(
         yield program.fragments[each.entry], [apply_exchange(exchange, each.frames, run)]
 
 
-def _of(place: Any, given: Any, run: StepRun) -> Iterator[Difference | None]:
+def _of(place: Any, given: Any, run: StepRun) -> Iterator[StepDifference | None]:
     if not isinstance(place, Fragment):
         gather = lambda frames: apply_exchange(place, frames, run)  # noqa: E731
         yield _compared(place.node.id, partial(gather, given), partial(gather, _turned_frames(given)))
@@ -118,7 +118,7 @@ def _of(place: Any, given: Any, run: StepRun) -> Iterator[Difference | None]:
             yield _compared(sink.target, partial(_into, sink, run, [data]), other)
 
 
-def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> Difference | None:
+def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> StepDifference | None:
     in_pieces = len(sources) == 1 and not isinstance(step.node, AggregateNode)  # as tuples come, in any tables
     other = [turned([each]) if in_pieces else [concatenated(turned([each]))] for each in sources]
     again = lambda: concatenated([run_step(step, list(each), run) for each in zip(*other, strict=True)])  # noqa: E731
@@ -137,7 +137,7 @@ def _of_step(step: Step, sources: list[pa.Table], run: StepRun) -> Difference | 
 
 def _compared(
     step: str, once: Callable[[], pa.Table], in_other_order: Callable[[], pa.Table] | None
-) -> Difference | None:
+) -> StepDifference | None:
     """Compare what a step gives twice, and then in another order."""
     first = once()
     pair, reordered = first_difference(first, once()), False
@@ -146,10 +146,10 @@ def _compared(
     return None if pair is None else difference_of(step, first, pair, reordered)
 
 
-def difference_of(step: str, table: pa.Table, pair: Pair, reordered: bool) -> Difference:
+def difference_of(step: str, table: pa.Table, pair: Pair, reordered: bool) -> StepDifference:
     """Return the difference between two tables with the columns of `table`."""
     first, second = (row_text(table.column_names, row) for row in pair)
-    return Difference(step, None, first, second, reordered)
+    return StepDifference(step, None, first, second, reordered)
 
 
 def _aggregators_of(sink: Sink) -> list[Any]:

@@ -1,8 +1,8 @@
-"""ReplayCheck: processes some batches twice, and compares what reaches the states, because a replay must give the same.
+"""ReplayCheck: processes some batches a second time, and compares what reaches the states, because a replay must give the same.
 
-Before a batch is processed, a hash of its txid says whether it is one of them: the same at a replay. Its rows are read, and a
-copy of the topology's steps, in this process whatever the engine, processes them twice; the second time backwards and in other
-tables. If what reaches a state differs, `replay_causes.py` finds the step.
+Before a batch is processed, a hash of its txid says whether it is one of them: the same at a replay. A copy of the topology's
+steps, in this process whatever the engine, processes the same rows again, as they came or backwards and in other tables (and if
+it is Spark that processes the batch, a first time too). If what reaches a state differs, `replay_causes.py` finds the step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trident.planner import Fragment, Sink
 from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.replay_causes import (
     Arrived,
-    Difference,
+    StepDifference,
     cause_of,
     difference_of,
     is_by_order,
@@ -35,7 +35,7 @@ from trident.runtime.engine.row_differences import first_difference, same_rows
 from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram, operations_of, read_part
-from trident.runtime.steps.failures import StepFailed, TupleErrors, failure_of
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failure_of
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import MARKS
 from trident.spout.interfaces import TransactionAttempt
@@ -45,11 +45,9 @@ logger = logging.getLogger(__name__)
 _MOST_BYTES = 64 << 20
 """A batch that is known to be larger is not processed twice, because its rows are all in the memory of this process."""
 
-_PARTITIONS = 2
-
 
 class Checked(NamedTuple):
-    """What came of processing a batch twice.
+    """What processing a batch twice showed.
 
     Attributes
     ----------
@@ -60,7 +58,7 @@ class Checked(NamedTuple):
     """
 
     done: bool
-    difference: Difference | None = None
+    difference: StepDifference | None = None
 
 
 class ReplayCheck:
@@ -72,18 +70,22 @@ class ReplayCheck:
         The steps in front of the states.
     share
         Which share of the batches, 0 … 1.
+    parallelism
+        As of the runner whose outputs are compared.
     """
 
-    def __init__(self, program: Program, share: float = 1.0) -> None:
-        self._program, self._share = program, share
-        self._lock, self._runner = threading.Lock(), None  # type: tuple[threading.Lock, InProcessRunner | None]
+    def __init__(self, program: Program, share: float = 1.0, parallelism: int = 2) -> None:
+        self._program, self._share, self._parallelism = program, share, parallelism
+        self._lock = threading.Lock()
+        self._runner: InProcessRunner | None = None
+        self._has_warned = False
         self._may_turn = not _goes_by_order(program)
         sinks = (sink for fragment in program.fragments.values() for sink in fragment.sinks)
         self._sinks = {(sink.target, sink.port): sink for sink in sinks if sink.target not in program.exchanges}
 
     def chooses(self, txid: int, size: int | None, parts: Sequence[Part]) -> bool:
         """Whether a batch of about `size` bytes (None: unknown) is to be processed twice."""
-        if crc32(f"{self._program.topology}/{txid}".encode()) >= self._share * (1 << 32):
+        if self._hash(txid) >= self._share * (1 << 32):
             return False
         if not parts or (size or 0) > _MOST_BYTES or captures(parts):
             return False
@@ -93,17 +95,16 @@ class ReplayCheck:
         """Read the rows of a batch, as its processing does; `StepFailed` if a source fails."""
         return [(spout, read_part(self._program, spout, part), capture) for spout, part, capture in parts]
 
-    def check(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> Checked:
-        """Process a batch twice, reading what is not read yet. Whatever goes wrong only ends this check."""
+    def check(self, attempt: TransactionAttempt, parts: Sequence[Part], output: TaskOutput | None = None) -> Checked:
+        """Process a batch a second time, and before that a first time if there is no `output` of that.
+
+        It reads what is not read yet. Whatever goes wrong only ends this check.
+        """
         with self._lock, counting():  # what operations count here is of no batch
             try:
-                return Checked(True, self._difference(attempt, self.read(parts)))
+                return Checked(True, self._difference(attempt, self.read(parts), output))
             except Exception as error:  # noqa: BLE001  the batch itself went well
-                failure = failure_of("", error)
-                logger.warning(
-                    "topology %s: batch %s could not be processed twice: step %r: %s",
-                    self._program.topology, attempt, failure.step, failure.cause,
-                )  # fmt: skip
+                self._warn(attempt, failure_of("", error))
                 return Checked(False)
 
     def close(self) -> None:
@@ -112,29 +113,39 @@ class ReplayCheck:
             if self._runner is not None:
                 self._runner.close()
 
-    def _difference(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> Difference | None:
-        runner = self._runner = self._runner or _copy_of(self._program)
+    def _warn(self, attempt: TransactionAttempt, failure: Failure) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "topology %s: batch %s could not be processed twice: step %r: %s; later ones are counted only",
+                self._program.topology, attempt, failure.step, failure.cause,
+            )  # fmt: skip
+
+    def _difference(
+        self, attempt: TransactionAttempt, parts: Sequence[Part], output: TaskOutput | None
+    ) -> StepDifference | None:
+        runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
         run = StepRun(attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
-        first, reordered, found = _output(runner, attempt, parts), self._may_turn, None
-        if reordered:
-            backwards = [
-                (spout, replace(part, tables=turned(part.tables)), False) for spout, part, _ in reversed(parts)
-            ]
-            second = _output(runner, attempt, backwards)
-            if self._differing(first, second, run) is None:
-                return None
-            found = self._differing(first, second, run, rounding=True)
-            reordered = found is not None
-        if not reordered:  # what looks like rounding may be a clock
-            found = self._differing(first, _output(runner, attempt, parts), run)
-        if found is None:
-            return None
-        sink, one, other = found
-        pair = first_difference(one, other, reordered) or (None, None)
-        return self._cause(runner, run, parts) or difference_of(sink.target, one, pair, reordered)
+        first = output or _output(runner, attempt, parts)
+        for reordered in self._ways_of(attempt.txid):
+            again = _output(runner, attempt, _backwards(parts) if reordered else parts)
+            found = self._differing(first, again, run, rounding=reordered)
+            if found is not None:
+                sink, one, other = found
+                pair = first_difference(one, other, reordered) or (None, None)
+                return self._cause(runner, run, parts) or difference_of(sink.target, one, pair, reordered)
+        return None
+
+    def _ways_of(self, txid: int) -> Sequence[bool]:
+        """Return whether the rows come in another order: of a share of the batches in one way each, of all in both."""
+        ways = (False, True) if self._may_turn else (False,)
+        return ways if self._share == 1 else (ways[self._hash(txid) % len(ways)],)
+
+    def _hash(self, txid: int) -> int:
+        return crc32(f"{self._program.topology}/{txid}".encode())
 
     def _differing(
-        self, first: TaskOutput, second: TaskOutput, run: StepRun, rounding: bool = False
+        self, first: TaskOutput, second: TaskOutput, run: StepRun, rounding: bool
     ) -> tuple[Sink, pa.Table, pa.Table] | None:
         """Return what the two runs sent to the first state for which that differs; None if there is none."""
         for sink in self._sinks.values():
@@ -147,7 +158,7 @@ class ReplayCheck:
                 return sink, one, other
         return None
 
-    def _cause(self, runner: InProcessRunner, run: StepRun, parts: Sequence[Part]) -> Difference | None:
+    def _cause(self, runner: InProcessRunner, run: StepRun, parts: Sequence[Part]) -> StepDifference | None:
         worker = runner.worker
         assert isinstance(worker, _Recorder)
         arrived: list[Arrived] = []
@@ -166,6 +177,10 @@ def _output(runner: InProcessRunner, attempt: TransactionAttempt, parts: Sequenc
     return output
 
 
+def _backwards(parts: Sequence[Part]) -> list[Part]:
+    return [(spout, replace(part, tables=turned(part.tables)), capture) for spout, part, capture in reversed(parts)]
+
+
 class _Recorder(WorkerProgram):
     """Keeps what arrives at exchanges, while `arrived` is a list."""
 
@@ -181,11 +196,11 @@ class _Recorder(WorkerProgram):
         return super().gather(entry, partition, frames, run, order, output)
 
 
-def _copy_of(program: Program) -> InProcessRunner:
+def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
     """Return a runner of operations of its own. Consumers of `peek` are left out: what they do would be done again."""
     fragments = {entry: _without_peeks(fragment) for entry, fragment in program.fragments.items()}
     copy = cloudpickle.loads(pickled(replace(program, fragments=fragments, opens=_Recorder)))
-    return InProcessRunner(copy, _PARTITIONS)
+    return InProcessRunner(copy, parallelism)
 
 
 def _without_peeks(fragment: Fragment) -> Fragment:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,17 +43,24 @@ def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> 
         return (
             None if one.num_rows == other.num_rows else (() if one.num_rows else None, () if other.num_rows else None)
         )
-    ours, theirs = (_rows(table, columns) for table in (one, other))
-    only_ours = only_theirs = None
-    i = j = 0
-    while (i < len(ours) or j < len(theirs)) and (only_ours is None or only_theirs is None):
-        if i < len(ours) and j < len(theirs) and _is_close(ours[i], theirs[j], close):
-            i, j = i + 1, j + 1
-        elif j == len(theirs) or (i < len(ours) and _order(ours[i]) < _order(theirs[j])):
-            only_ours, i = only_ours or _as_given(ours[i], columns), i + 1
+    only: list[Row | None] = [None, None]
+    for side, row in _unpaired(*(deque(_rows(table, columns)) for table in (one, other)), close):
+        only[side] = only[side] or _as_given(row, columns)
+        if None not in only:
+            break
+    return None if only == [None, None] else (only[0], only[1])
+
+
+def _unpaired(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
+    """Give the rows that only one side has, with the number of the side; both are sorted."""
+    while ours and theirs:
+        if _is_close(ours[0], theirs[0], close):
+            ours.popleft()
+            theirs.popleft()
         else:
-            only_theirs, j = only_theirs or _as_given(theirs[j], columns), j + 1
-    return None if only_ours is only_theirs is None else (only_ours, only_theirs)
+            side = int(_order(theirs[0]) < _order(ours[0]))
+            yield side, (ours, theirs)[side].popleft()
+    yield from ((side, row) for side, rows in enumerate((ours, theirs)) for row in rows)
 
 
 def row_text(names: Sequence[str], row: Row | None) -> str:

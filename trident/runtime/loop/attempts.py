@@ -108,7 +108,7 @@ class Attempts:
         if output.failure is not None:
             return _failed(attempt, output)
         if check is not None:
-            batch.checked = check.check(attempt, parts)
+            batch.checked = check.check(attempt, parts, output if batch.runner.here else None)
         return LoopMessage(attempt, output=output)
 
     def _fenced(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Mapping[str, Sequence[Txid]]:

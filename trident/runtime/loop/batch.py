@@ -158,7 +158,7 @@ class Batch:
     retried
         Whether an earlier attempt of the batch has failed, since this driver runs.
     checked
-        What came of processing it twice; None if it was not.
+        What processing it twice showed; None if it was not.
     """
 
     attempt: TransactionAttempt

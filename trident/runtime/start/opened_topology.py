@@ -180,7 +180,7 @@ def open_topology(
         publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
         opened = OpenedTopology(
             plan, config, log, states, spouts, runner, committer, closers, lasting, meaning, letters, idents, placements,
-            publishing, apart, carrier, _open_check(program, config, closers),
+            publishing, apart, carrier, _open_check(program, config, runner, closers),
         )  # fmt: skip
         opened.publish_recorded()
         return opened
@@ -235,10 +235,10 @@ def program_of(plan: Plan, config: Config, emitters: Mapping[str, Any]) -> Progr
     return Program(plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels)
 
 
-def _open_check(program: Program, config: Config, closers: Closers) -> ReplayCheck | None:
+def _open_check(program: Program, config: Config, runner: Runner, closers: Closers) -> ReplayCheck | None:
     if not config.verify_replays:
         return None
-    check = ReplayCheck(program, config.verify_replays)
+    check = ReplayCheck(program, config.verify_replays, runner.parallelism)
     closers.add("operations", check.close)
     return check
 
