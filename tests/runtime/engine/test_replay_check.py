@@ -6,7 +6,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, keep, run_all, start
+from tests.harness.topology_runs import FailTimes, RowsSpout, keep, run_all, start, touch
 from tests.runtime.random_topologies import Random
-from trident import TridentTopology, TridentTuple
+from trident import Fields, TridentTopology, TridentTuple
 from trident.errors import ConfigError, ReplayDiffersError
 from trident.observe import ReplayDiffered, TopologyListener
 from trident.operations import CombinerAggregator, Count, First, Sum, TumblingCountWindow, arrow_function
-from trident.spout.interfaces import SpoutType
+from trident.runtime.engine.fragment_runs import PutBack
+from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing import TopologyTestDriver
 
 ROWS = [("n", 5), ("s", 2), ("n", 7), ("e", 2)]
@@ -229,14 +230,14 @@ class Told(TopologyListener):
 def test_a_running_topology_tells_once_of_a_step_and_counts_the_batches(
     engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topology, told = sales(drawn), Told()
+    told = Told()
     spout = FixedBatchSpout("shop: string, amount: bigint", 2, *([row] for row in ROWS))
     topology = TridentTopology("sales")
     made = topology.new_stream("sales", spout).each("amount", drawn, "made: double")
     total = made.group_by("shop").persistent_aggregate(MemoryMapState.opaque(), "made", Sum(), "total")
     with (
         caplog.at_level(logging.WARNING),
-        topology.start(engine=engine, verify_replays=1.0, listeners=[told]) as running,
+        topology.start(engine=engine, verify_replays=1.0, max_spout_pending=1, listeners=[told]) as running,
     ):
         running.process_all_available()
         assert running.status["replays"] == {"checked": 2, "skipped": 0, "differed": 2}
@@ -249,21 +250,59 @@ def test_a_running_topology_tells_once_of_a_step_and_counts_the_batches(
     assert [error.component for error in running.errors] == ["sales/drawn"]
 
 
+class Touching:
+    """An opaque spout whose emitter counts in a folder how often it reads; the rows are other ones each time."""
+
+    spout_type, is_quick = SpoutType.OPAQUE, False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def get_output_fields(self) -> Fields:
+        return Fields("shop: string, amount: bigint")
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Touching:
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Touching:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        return {"n": 1} if previous is None else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> list[int]:
+        return [1, 2]
+
+    def emit(self, part: int) -> Iterator[pa.Table]:
+        yield pa.table({"shop": ["n", "s"], "amount": [touch(self.folder), part]})
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Nothing to keep."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def test_the_rows_of_an_opaque_spout_are_read_once_and_peeks_are_not_called_again(tmp_path: Path) -> None:
-    reads, seen = [], list[int]()
-    rows: Iterator[Any] = itertools.count()
-
-    def read() -> list[tuple[str, int]]:
-        reads.append(1)
-        return [("n", next(rows))]
-
-    topology = TridentTopology("sales")
-    spout = RowsSpout("shop: string, amount: bigint", {1: read}, SpoutType.OPAQUE)
-    stream = topology.new_stream("sales", spout).peek(lambda row: seen.append(row["amount"]))
-    stream.persistent_aggregate(MemoryMapState.opaque(), "amount", Sum(), "total")
+    (reads := tmp_path / "reads").mkdir()
+    (peeks := tmp_path / "peeks").mkdir()
+    seen, topology = str(peeks), TridentTopology("sales")
+    stream = topology.new_stream("sales", Touching(reads)).peek(lambda row: touch(seen))
+    stream.aggregate("amount", Sum(), "sum").persistent_aggregate(MemoryMapState.opaque(), "sum", Sum(), "total")
     running = run_all(topology, "in_process", verify_replays=1.0)
     assert running.status["replays"] == {"checked": 1, "skipped": 0, "differed": 0}
-    assert len(reads) == 1
+    assert (len(list(reads.iterdir())), len(list(peeks.iterdir()))) == (2, 4)
+
+
+def test_a_try_after_a_failed_one_is_not_checked(tmp_path: Path) -> None:
+    topology = TridentTopology("sales")
+    rows = topology.new_stream("sales", FixedBatchSpout("shop: string", 1, ["n"], ["s"]))
+    rows.each("shop", FailTimes(tmp_path, "n", 1, RuntimeError("once")), "same").persistent_aggregate(
+        MemoryMapState.opaque(), Count(), "total"
+    )
+    running = run_all(topology, "in_process", verify_replays=1.0, max_spout_pending=1, max_batch_attempts=3)
+    assert (running.txid, running.status["failures"]) == (2, 1)
+    assert running.status["replays"] == {"checked": 1, "skipped": 0, "differed": 0}
 
 
 def test_a_second_run_that_fails_ends_no_batch(caplog: pytest.LogCaptureFixture) -> None:
@@ -288,12 +327,13 @@ def test_a_share_of_the_batches_is_chosen_and_always_the_same() -> None:
         check = running._opened.replays
         assert check is not None
         parts: Any = [("sales", None, False)]
-        chosen = [txid for txid in range(1, 2001) if check.chooses(txid, None, parts)]
+        chosen = [txid for txid in range(1, 2001) if check.chooses(txid, parts, 0)]
         assert 400 < len(chosen) < 600
-        assert chosen == [txid for txid in range(1, 2001) if check.chooses(txid, 1000, parts)]
-        assert not check.chooses(chosen[0], 1 << 30, parts)
-        assert not check.chooses(chosen[0], None, [("sales", None, True)])
-        assert not check.chooses(chosen[0], None, [])
+        assert chosen == [txid for txid in range(1, 2001) if check.chooses(txid, parts, 1000)]
+        assert not check.chooses(chosen[0], parts, 1 << 30)
+        assert not check.chooses(chosen[0], [("sales", None, True)], 0)
+        assert not check.chooses(chosen[0], [("sales", PutBack(), False)], 0)
+        assert not check.chooses(chosen[0], [], 0)
 
 
 def test_a_share_is_from_0_to_1_and_0_by_default() -> None:

@@ -43,7 +43,9 @@ from trident.spout.interfaces import TransactionAttempt
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 << 20
-"""A batch that is known to be larger is not processed twice, because its rows are all in the memory of this process."""
+"""A larger batch is not processed twice, because its rows are all in the memory of this process."""
+
+_CLOSE_S = 1.0
 
 
 class Checked(NamedTuple):
@@ -83,11 +85,11 @@ class ReplayCheck:
         sinks = (sink for fragment in program.fragments.values() for sink in fragment.sinks)
         self._sinks = {(sink.target, sink.port): sink for sink in sinks if sink.target not in program.exchanges}
 
-    def chooses(self, txid: int, size: int | None, parts: Sequence[Part]) -> bool:
-        """Whether a batch of about `size` bytes (None: unknown) is to be processed twice."""
+    def chooses(self, txid: int, parts: Sequence[Part], size: int) -> bool:
+        """Whether a batch of about `size` bytes is to be processed twice."""
         if self._hash(txid) >= self._share * (1 << 32):
             return False
-        if not parts or (size or 0) > _MOST_BYTES or captures(parts):
+        if not parts or size > _MOST_BYTES or captures(parts):
             return False
         return not any(isinstance(part, PutBack) for _, part, _ in parts)
 
@@ -108,10 +110,13 @@ class ReplayCheck:
                 return Checked(False)
 
     def close(self) -> None:
-        """Clean up the operations."""
-        with self._lock:
-            if self._runner is not None:
-                self._runner.close()
+        """Clean up the operations, unless one of them does not return."""
+        if self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                if self._runner is not None:
+                    self._runner.close()
+            finally:
+                self._lock.release()
 
     def _warn(self, attempt: TransactionAttempt, failure: Failure) -> None:
         if not self._has_warned:

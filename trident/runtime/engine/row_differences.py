@@ -44,7 +44,7 @@ def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> 
             None if one.num_rows == other.num_rows else (() if one.num_rows else None, () if other.num_rows else None)
         )
     only: list[Row | None] = [None, None]
-    for side, row in _unpaired(*(deque(_rows(table, columns)) for table in (one, other)), close):
+    for side, row in _unpaired(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
         only[side] = only[side] or _as_given(row, columns)
         if None not in only:
             break
