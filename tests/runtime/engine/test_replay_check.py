@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,20 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import FailTimes, RowsSpout, keep, run_all, start, touch
+from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, touch
 from tests.runtime.random_topologies import Random
 from trident import Fields, TridentTopology, TridentTuple
 from trident.errors import ConfigError, ReplayDiffersError
 from trident.observe import ReplayDiffered, TopologyListener
-from trident.operations import CombinerAggregator, Count, First, Sum, TumblingCountWindow, arrow_function
+from trident.operations import (
+    CombinerAggregator,
+    Count,
+    First,
+    Sum,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+    arrow_function,
+)
 from trident.runtime.engine.fragment_runs import PutBack
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing import TopologyTestDriver
@@ -197,16 +206,31 @@ def test_rounding_gives_no_alarm() -> None:
         assert driver.check_replays() == 1
 
 
-def test_windows_and_joins_over_time_are_compared_too() -> None:
-    topology = TridentTopology("sales")
+def event_time_topology(function: Callable[..., Any]) -> TridentTopology:
+    """Return a topology with a window by event time, a join over time and a state of several partitions behind a function."""
+    topology, second = TridentTopology("sales"), timedelta(seconds=1)
     rows = topology.new_stream("sales", FixedBatchSpout("shop: string, amount: bigint", 1, *ROWS[:1]))
-    rows.window(TumblingCountWindow.of(3), MemoryMapState(), "amount", Count(), "n")
-    with TopologyTestDriver(topology) as driver:
-        driver.feed("sales", *ROWS)
+    made = rows.each("amount", function, "made: double").each("amount", lambda amount: amount * 500, "at: bigint")
+    window = TumblingDurationWindow.of(second).by_event_time("at")
+    made.window(window, MemoryMapState(), "made", Sum(), "sum")
+    made.window(TumblingCountWindow.of(3), MemoryMapState(), "made", Sum(), "of_three")
+    names = "shop, made, at, other, later"
+    one, two = made.project("shop", "made", "at"), made.project("shop", "made", "at")
+    within = (timedelta(0), second)
+    topology.join_within(one, "shop", two, "shop", names, times=("at", "at"), within=within, delay=second)
+    kept = RowsState()
+    made.partition_by("shop").parallelism_hint(3).partition_persist(
+        kept, ["shop", "made"], Keep(), "a: string, b: double"
+    ).parallelism_hint(2)
+    return topology
+
+
+def test_windows_joins_over_time_and_rows_in_partitions_are_compared_too() -> None:
+    with TopologyTestDriver(event_time_topology(lambda amount: amount / 3)) as driver:
+        driver.feed("sales", *ROWS, *ROWS)
         driver.run()
         assert driver.check_replays() == 1
-    rows.each("amount", clocked, "at: double").window(TumblingCountWindow.of(3), MemoryMapState(), "at", Sum(), "sum")
-    assert checked(topology).step == "sales/clocked"
+    assert checked(event_time_topology(drawn)).step == "sales/drawn"
 
 
 def test_twenty_random_topologies_give_no_alarm() -> None:
