@@ -19,7 +19,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, touch
 from tests.runtime.random_topologies import Random
 from trident import Fields, TridentTopology, TridentTuple
-from trident.errors import ConfigError, ReplayDiffersError
+from trident.errors import BatchFailedError, ConfigError, ReplayDiffersError
 from trident.observe import ReplayDiffered, TopologyListener
 from trident.operations import (
     CombinerAggregator,
@@ -316,6 +316,15 @@ def test_the_rows_of_an_opaque_spout_are_read_once_and_peeks_are_not_called_agai
     running = run_all(topology, "in_process", verify_replays=1.0)
     assert running.status["replays"] == {"checked": 1, "skipped": 0, "differed": 0}
     assert (len(list(reads.iterdir())), len(list(peeks.iterdir()))) == (2, 4)
+
+
+def test_a_batch_that_raises_is_not_compared() -> None:
+    with TopologyTestDriver(sales(lambda amount: 1 / (amount - 5))) as driver:
+        driver.feed("sales", ("n", 7))
+        driver.feed("sales", ("n", 5))
+        with pytest.raises(BatchFailedError):
+            driver.run()
+        assert driver.check_replays() == 1
 
 
 def test_a_try_after_a_failed_one_is_not_checked(tmp_path: Path) -> None:
