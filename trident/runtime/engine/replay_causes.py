@@ -23,7 +23,7 @@ from trident.runtime.engine.row_differences import Pair, first_difference, row_t
 from trident.runtime.engine.worker import ReadPart, WorkerProgram
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.rows import StepRun, columns_of
-from trident.runtime.windows.worker_input import PANE, bigint
+from trident.runtime.windows.worker_input import AT, PANE, ROWS, bigint
 from trident.runtime.windows.worker_input import merged as merged_panes
 
 _BY_ORDER = (
@@ -166,11 +166,11 @@ def reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:
         rows = [(*key, value) for key, value in zip(*merge_partials(sink.aggregation, list(tables)), strict=True)]
         fields = sink.aggregation.partial
         return pa.table(columns_of(sink.target, fields, rows), schema=schema_of(fields))
-    table = concatenated(tables)
-    if sink.window is not None and sink.window.combines and not sink.window.config.counts:
-        timed = PANE in table.column_names
-        key = sink.window.group.concat(bigint(PANE)) if timed else sink.window.group
-        return merged_panes(sink.window, table, key, run)
+    table = concatenated([each for each in tables if each.num_rows] or tables[:1])
+    names = set(table.column_names)
+    if sink.window is not None and sink.window.combines and (ROWS in names or AT not in names):  # else it keeps tuples
+        key = sink.window.group.concat(bigint(PANE)) if PANE in names else sink.window.group
+        return table if sink.window.config.counts else merged_panes(sink.window, table, key, run)
     return table
 
 

@@ -38,7 +38,8 @@ def same_rows(one: pa.Table, other: pa.Table, rounding: bool = False) -> bool:
 
 def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:
     """Return the first row that only `one` has, and the first that only `other` has; None if the tables agree."""
-    columns, close = _floats_last(one.schema), _closeness(one.schema.types, rounding)
+    schema = (one if one.num_rows else other).schema  # an empty table may have fewer columns
+    columns, close = _floats_last(schema), _closeness(schema.types, rounding)
     if not columns:
         return (
             None if one.num_rows == other.num_rows else (() if one.num_rows else None, () if other.num_rows else None)
@@ -95,6 +96,8 @@ def _closeness(types: Sequence[pa.DataType], rounding: bool) -> float:
 
 
 def _rows(table: pa.Table, columns: Sequence[int]) -> list[Row]:
+    if not table.num_rows:
+        return []
     return sorted(zip(*(python_of(table.column(at)) for at in columns), strict=True), key=_order)
 
 
