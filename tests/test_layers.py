@@ -82,6 +82,7 @@ DRIVERS = (
 RUNTIME = (
     "cloudpickle",
     "msgpack",
+    "trident.notebook",
     "trident.observe",
     "trident.arrow",
     "trident.coordination",
@@ -101,6 +102,8 @@ LAYERS = (
     Layer(("trident.roles", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.retention",), ("trident.errors",)),
+    # What notebooks show, as functions of values.
+    Layer(("trident.notebook",), ("trident.naming", "trident.roles")),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
     Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(
@@ -120,6 +123,7 @@ LAYERS = (
     Layer(("trident.storekit",), ("trident.state", "trident.servers", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The two doors from the surface to an engine: TridentTopology.start() and .foreach_batch() open them when they are called.
+    # The first opens the page besides, before the engine.
     # A window that is given no state is kept in memory.
     Layer(
         GRAPH,
@@ -129,6 +133,7 @@ LAYERS = (
             "trident.observe",
             "trident.runtime.running",
             "trident.runtime.query.foreach_batch",
+            "trident.ui.topology_page",
             "states.memory",
             "datasketches",
             "sqlglot",
@@ -216,6 +221,13 @@ LAYERS = (
             *GRAPH,
         ),
     ),
+    # A tool for jobs without a topology: it knows nothing of Trident. `injected` runs in the job's own Python.
+    Layer(("trident.crashtest.injected",), deferred=("pyspark",)),
+    Layer(
+        ("trident.crashtest",),
+        ("trident.servers", *VALUES),
+        deferred=("deltalake", "psycopg", "pyarrow"),
+    ),
     Layer(("trident.cluster_errors",), ("trident.errors",)),
     Layer(
         ("trident.cluster.state",),
@@ -253,6 +265,7 @@ LAYERS = (
             "starlette",
             "trident.cluster",
             "trident.cluster_errors",
+            "trident.crashtest",
             "trident.ui",
             "trident.drpc",
             "trident.extras",
@@ -312,12 +325,14 @@ LAYERS = (
             "trident.arrow",
             "trident.roles",
             "trident.coordination",
+            "trident.drpc",
             "trident.planner",
             "trident.observe",
             *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch"),
             *INTERFACES,
             *GRAPH,
         ),
+        deferred=("states.memory",),  # a driver with in_memory=True
     ),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(

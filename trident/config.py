@@ -130,6 +130,11 @@ class Config(Redacted):
         Needs `trident-spark[metrics]`. See [monitoring](monitoring.md).
     metrics_host
         The address to serve metrics at. Whoever reaches it may read them: names of streams and states, and counts.
+    ui_port
+        Serve [the page](ui.md) of the topology at this port while it runs; 0 takes a free one, None serves none. It can only be
+        read; `trident run MODULE:TOPOLOGY --ui` serves one with actions. Needs `trident-spark[ui]`.
+    ui_host
+        The address to serve the page at. Whoever reaches it may read it: figures, errors, the log, and values of states.
     """
 
     max_spout_pending: int | None = None
@@ -163,6 +168,8 @@ class Config(Redacted):
     progress_kept: int = 100
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    ui_port: int | None = None
+    ui_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -194,8 +201,9 @@ class Config(Redacted):
         Retention.of(self.history)
         if self.message_timeout_s <= 0:
             raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
-        if self.metrics_port is not None and not 0 <= self.metrics_port <= _LAST_PORT:
-            raise ConfigError(f"metrics_port={self.metrics_port}: must be a port from 0 to {_LAST_PORT}")
+        for name, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
+            if port is not None and not 0 <= port <= _LAST_PORT:
+                raise ConfigError(f"{name}={port}: must be a port from 0 to {_LAST_PORT}")
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
 

@@ -43,8 +43,8 @@ def open_state(
     Returns
     -------
     StateReader
-        A context manager with `multi_get(keys)`, `get()`, `get_tuples(prefix, limit)`, `at(txid)`, `to_dataframe(spark)` and
-        `txid`.
+        A context manager with `multi_get(keys)`, `get()`, `get_tuples(prefix, limit)`, `at(txid)`, `to_dataframe(spark)`,
+        `to_pandas()`, `to_arrow()` and `txid`.
 
     Raises
     ------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -19,9 +21,10 @@ from trident.stream import Stream, TridentState
 
 if TYPE_CHECKING:
     from trident.config import Config
+    from trident.explain import Explanation
     from trident.observe.events import TopologyListener
     from trident.runtime.query.foreach_batch import ForeachBatch
-    from trident.runtime.running import RunningTopology
+    from trident.runtime.running import Page, RunningTopology
 
 __all__ = ["TridentTopology"]
 
@@ -198,14 +201,17 @@ class TridentTopology(Declaration):
             The log cannot be taken.
         StateMismatchError
             Log and store do not belong together.
+        ConfigError
+            A setting is wrong, or a port is taken.
         EnvironmentProblem
-            No Java, or one that is too old.
+            No Java, or one that is too old; or an extra is missing.
         """
         from trident.config import Config
         from trident.runtime.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
-        return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners, active=active)
+        config = Config.of(conf, **settings)
+        return start(self.graph(), config, self._memory_log, listeners=listeners, active=active, open_page=_open_page)
 
     def foreach_batch(
         self,
@@ -239,8 +245,8 @@ class TridentTopology(Declaration):
             self.name, self.graph(), conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners
         )
 
-    def explain(self, placements: Mapping[str, str] | None = None) -> str:
-        """Return what runs where, as text: `print(topology.explain())`.
+    def explain(self, placements: Mapping[str, str] | None = None) -> Explanation:
+        """Return what runs where, as text: `print(topology.explain())`, or as the last line of a notebook's cell.
 
         The stages of a batch with what fused in them; of each step whether it is an Arrow kernel or runs row by row in
         Python, and which columns live on behind it; what is exchanged, by what, into how many partitions; the order in
@@ -276,5 +282,28 @@ class TridentTopology(Declaration):
 
         return to_mermaid(self.graph())
 
+    def to_svg(self) -> str:
+        """Return the graph as an SVG picture, stage by stage. A notebook shows it where a cell ends with the topology."""
+        from trident.explain import to_svg
+
+        return to_svg(self.graph())
+
+    def _repr_html_(self) -> str:
+        try:
+            return f'<div style="overflow-x:auto">{self.to_svg()}</div>'
+        except TopologyError as error:  # it is not complete yet
+            return f"<pre>{escape(f'{self!r}: {error}')}</pre>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        with suppress(TopologyError):
+            return {"text/plain": repr(self), "image/svg+xml": self.to_svg(), "text/html": self._repr_html_()}
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"
+
+
+def _open_page(host: str, port: int) -> Page:
+    from trident.ui.topology_page import TopologyPage
+
+    return TopologyPage(host, port)

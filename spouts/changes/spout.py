@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, table_of_rows
 from trident.config import Config
 from trident.errors import TopologyError
 from trident.fields import Fields, free_name
 from trident.graph import Graph
-from trident.runtime.reading.change_feed import ChangeFeed
-from trident.runtime.reading.state_frames import columns_of
-from trident.runtime.reading.targets import load_topology
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
 from trident.stream import TridentState
 from trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from trident.runtime.reading.change_feed import ChangeFeed
 
 __all__ = ["StateChangesSpout"]
 
@@ -54,6 +54,8 @@ class StateChangesSpout:
     ) -> None:
         if max_batches < 1 or (since is not None and since < 0):
             raise ValueError(f"max_batches={max_batches}, since={since}: give at least 1, and a batch or None")
+        from trident.runtime.reading.targets import load_topology
+
         self._graph: Graph = (load_topology(topology) if isinstance(topology, str) else topology).graph()
         self._state = state if isinstance(state, str) else state.state_name
         self._config = Config() if log_dir is None else Config(log_dir=str(log_dir))
@@ -65,6 +67,8 @@ class StateChangesSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> _ChangesCoordinator:
         """Open the driver's side: the log and the store of the other topology."""
+        from trident.runtime.reading.change_feed import ChangeFeed
+
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
         return _ChangesCoordinator(feed, self._fields, self._most)
 
@@ -77,6 +81,8 @@ class StateChangesSpout:
 
 
 def _fields(graph: Graph, state: str) -> Fields:
+    from trident.runtime.reading.state_frames import columns_of
+
     columns = columns_of(graph.state(state))
     *keys, value = columns.types
     if value is None or graph.state(state).free_keys:

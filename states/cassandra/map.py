@@ -1,4 +1,4 @@
-"""CassandraBackingMap: rows, fence and timestamps together, as one backing map of bytes."""
+"""CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of columns."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from states.cassandra.cassandra_fence import CassandraFence
 from states.cassandra.cluster_session import borrow, give_back
+from states.cassandra.column_statements import ColumnStatements
+from states.cassandra.cql_columns import CqlColumns
 from states.cassandra.options import CassandraOptions, table_name
-from states.cassandra.row_statements import RowStatements
-from states.cassandra.schema import open_table
-from states.cassandra.stamps import FLOOR_BUCKET, Registers, Stamps, timestamp
-from trident.errors import BackendError, CommitOrderError, StateError
+from states.cassandra.row_statements import RowStatements, StateRows
+from states.cassandra.schema import RECORDS, RECORDS_FORM, form_of_bytes, form_of_columns, open_table
+from states.cassandra.stamps import Registers, timestamp
+from trident.errors import CommitOrderError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import FieldsCodec, RecordFence, Register, SentinelRecord, refuse_read_only
+from trident.storekit import refuse_read_only
 
 
 class CassandraBackingMap(BackingMap):
@@ -53,12 +55,12 @@ class CassandraBackingMap(BackingMap):
 
     # ---- reads and writes ----------------------------------------------------------------------------------------------
 
-    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
         self._at_home()
-        return self._rows.get(encode_keys(keys)) if keys else []
+        return self._rows.get(keys) if keys else []
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys; return once a quorum has them on its commit logs.
 
         Raises
@@ -74,18 +76,18 @@ class CassandraBackingMap(BackingMap):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         if keys:
             at = self._next_timestamp("write")
-            self._rows.put(encode_keys(keys), values, at, self._fence.check)
+            self._rows.put(keys, values, at, self._fence.check)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys; absent ones are ignored. Fenced as `multi_put` is."""
         if keys:
             at = self._next_timestamp("delete")
-            self._rows.delete(encode_keys(keys), at, self._fence.check)
+            self._rows.delete(keys, at, self._fence.check)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions of the state, 1,000 a page."""
         self._at_home()
-        return map(decode_keys, self._rows.pages())
+        return self._rows.pages()
 
     # ---- commits --------------------------------------------------------------------------------------
 
@@ -136,17 +138,19 @@ class CassandraBackingMap(BackingMap):
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        options, conf = self._options, self._conf
-        self._connection = borrow(options)
+        self._connection = borrow(self._options)
         try:
-            table = open_table(self._connection, options, self._table, conf.read_only)
-            self._rows = RowStatements(self._connection, table, conf.prefix, options)
-            self._fence = CassandraFence(
-                Registers(self._connection, table, conf.prefix, options), self._partition, self._what
-            )
+            self._rows, self._fence = self._opened()
         except BaseException:
             give_back(self._connection)
             raise
+
+    def _opened(self) -> tuple[StateRows, CassandraFence]:
+        """Make sure of the tables; return the rows and the fence."""
+        options, connection, state = self._options, self._connection, self._conf.prefix
+        table = open_table(connection, options, self._table, form_of_bytes(options), self._conf.read_only)
+        registers = Registers(connection, table, state, options)
+        return RowStatements(connection, table, state, options), CassandraFence(registers, self._partition, self._what)
 
     def _at_home(self) -> None:
         if self._closed:
@@ -175,92 +179,30 @@ class CassandraBackingMap(BackingMap):
         return at
 
 
-# The sentinel of one partition as a fence: who may write, and with which timestamps (R8, R9).
+class ColumnsMap(CassandraBackingMap):
+    """The map of a partition over columns: what it puts and gives are values, not their bytes."""
 
-_TRIES = 8
-RECORD = FieldsCodec(("incarnation", "txid", "attempt", "floor", "token", "place", "sealed", "run"), encode, decode)
-"""The token distinguishes two runs of the same attempt."""
+    facts = MapFacts(shares_keys=True, gives_copies=True)
 
+    def __init__(self, options: CassandraOptions, conf: StateConf, partition: int, columns: CqlColumns) -> None:
+        self._columns = columns
+        super().__init__(options, conf, partition)
 
-class CassandraFence:
-    """The sentinel of one partition, which moves by condition only.
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        super().multi_put(keys, values)
+        if keys and self._options.ttl_s is None:  # a row that expires is no witness
+            self._fence.wrote(keys[0], values[0])
 
-    Parameters
-    ----------
-    registers, partition
-        The registers of the state, and the number of the partition.
-    what
-        The state and its place, for messages.
-    """
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        self._refuse_read_only("delete")
+        if self._fence.own is not None:
+            self._fence.let_go(self._columns.names(keys))
+        super().multi_delete(keys)
 
-    def __init__(self, registers: Registers, partition: int, what: str) -> None:
-        self._register, self._what = _SentinelRegister(registers, FLOOR_BUCKET - 1 - partition), what
-        self._record = RecordFence(self._register, RECORD, what)
-        self.stamps = Stamps(registers)
-        self.check = self._record.check
-        self.release = self._record.forget  # later writes are not fenced
-
-    @property
-    def own(self) -> Sentinel | None:
-        """The sentinel that this instance claimed last; None if it claimed none."""
-        return None if self._record.own is None else self._record.own.sentinel
-
-    def read(self) -> Sentinel | None:
-        """Return the sentinel in the store."""
-        record = self._record.read()
-        return None if record is None else record.sentinel
-
-    def claim(self, sentinel: Sentinel, force: bool = False) -> int:
-        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
-
-        Parameters
-        ----------
-        sentinel, force
-            Forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel, or it would go back.
-        StateLossDetected
-            It is gone, or was rolled back. Nothing was changed.
-        """
-        found, own = self._record.check_move(sentinel, force), self._record.own
-        if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
-            floor, token = own.notes  # the seal of its own commit
-        else:
-            floor, token = self._floor(found, sentinel, force), os.urandom(8)
-        self._record.lay(SentinelRecord(sentinel, (floor, token)))
-        return int(floor) + sentinel.version
-
-    def clear(self) -> None:
-        """Remove the sentinel."""
-        self._record.forget()
-        data = self._register.read()
-        for _ in range(_TRIES):
-            if data is None:
-                return
-            data = self._register.swap(data, None)
-        raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
-
-    def _floor(self, record: SentinelRecord[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
-        if force or (record is not None and record.sentinel == sentinel):
-            # The version does not rise with this move, so the floor must.
-            return self.stamps.raise_floor(sentinel.incarnation, sentinel.version)
-        return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if record is None else record.notes[0])
-
-
-class _SentinelRegister(Register):
-    """The record of one partition among the registers of its state."""
-
-    def __init__(self, registers: Registers, bucket: int) -> None:
-        self._registers, self._bucket = registers, bucket
-
-    def read(self) -> bytes | None:
-        return self._registers.read(self._bucket)
-
-    def look(self) -> bytes | None:
-        return self._registers.look(self._bucket)
-
-    def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
-        return self._registers.swap(self._bucket, found, new)
+    def _opened(self) -> tuple[StateRows, CassandraFence]:
+        options, connection, is_read = self._options, self._connection, self._conf.read_only
+        table = open_table(connection, options, self._table, form_of_columns(self._columns), is_read)
+        records = open_table(connection, options, RECORDS, RECORDS_FORM, is_read)
+        rows = ColumnStatements(connection, table, self._columns, options)
+        registers = Registers(connection, records, self._table, options)
+        return rows, CassandraFence(registers, self._partition, self._what, rows)

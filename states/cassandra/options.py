@@ -31,7 +31,10 @@ class CassandraOptions(Account, Expiring):
     keyspace
         Must exist, unless `replication` is given.
     table
-        None: the names of the topology and the state, as one word. Several states may share a table.
+        None: the names of the topology and the state, as one word. Several states may share a table of bytes.
+    layout
+        `"binary"`: key and value are bytes. `"columns"`: fields of plain types are columns of their own, which the owner can
+        read, in a table of its own.
     create_table
         Create the table if it is absent.
     replication
@@ -67,6 +70,7 @@ class CassandraOptions(Account, Expiring):
     port: int = whole(9042, 1, 65_535)
     keyspace: str = "trident"
     table: str | None = None
+    layout: str = "binary"
     create_table: bool = True
     replication: int | Mapping[str, int] | None = None
     buckets: int = whole(128, 1, 100_000)
@@ -86,6 +90,8 @@ class CassandraOptions(Account, Expiring):
         """Check the names and levels too."""
         super().__post_init__()
         self._check_names()
+        if self.layout not in ("binary", "columns"):
+            raise self.refused("layout", "give 'binary' or 'columns'")
         copies = self.replication.values() if isinstance(self.replication, Mapping) else (self.replication,)
         if not copies or any(count is not None and count < 1 for count in copies):
             raise self.refused("replication", "give at least one copy")

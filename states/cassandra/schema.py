@@ -1,28 +1,84 @@
-"""Creates or checks the table of a state, and checks that reads see every write."""
+"""Creates or checks the tables of a state, and checks that reads see every write."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from states.cassandra.cluster_session import CassandraConnection
+from states.cassandra.cql_columns import CqlColumns, quoted
 from states.cassandra.options import CassandraOptions
 from trident.errors import ConfigError, StateError
+from trident.storekit.plain_columns import OWN
 
-_COLUMNS = {
+RECORDS = f"{OWN}records"
+"""The table of the floors and sentinels of the states that have tables with columns."""
+
+_ROWS = {
     "state": ("partition_key", 0, "text"),
     "bucket": ("partition_key", 1, "int"),
     "key": ("clustering", 0, "blob"),
     "value": ("regular", -1, "blob"),
 }
-_COMMENT = re.compile(r"trident state table, layout (\d+), (\d+) buckets")
+_COMMENT = re.compile(r"trident (state|columns|records) table, layout (\d+)(?:, (\d+) buckets)?")
+_HELD = {"state": "layout='binary'", "columns": "layout='columns'", "records": "the records of states with columns"}
 _LAYOUT = 1
 _making = threading.Lock()
 
 
-def open_table(connection: CassandraConnection, options: CassandraOptions, table: str, read_only: bool) -> str:
+class TableForm(NamedTuple):
+    """What a table must be.
+
+    Attributes
+    ----------
+    columns
+        Of each column its kind, its position and its type, as `system_schema.columns` has them.
+    what, buckets
+        What it is for, and its number of buckets, which are in its comment.
+    """
+
+    columns: Mapping[str, tuple[str, int, str]]
+    what: str = "records"
+    buckets: int | None = None
+
+    @property
+    def comment(self) -> str:
+        """The comment by which a table is known."""
+        buckets = "" if self.buckets is None else f", {self.buckets} buckets"
+        return f"trident {self.what} table, layout {_LAYOUT}{buckets}"
+
+    def create(self, full: str) -> str:
+        """Return the statement that makes the table."""
+        columns = ", ".join(f"{quoted(name)} {type_}" for name, (_, _, type_) in self.columns.items())
+        kinds = {name: kind for name, (kind, _, _) in self.columns.items()}
+        partition = ", ".join(quoted(name) for name, kind in kinds.items() if kind == "partition_key")
+        rest = "".join(f", {quoted(name)}" for name, kind in kinds.items() if kind == "clustering")
+        return (
+            f"CREATE TABLE IF NOT EXISTS {full} ({columns}, PRIMARY KEY (({partition}){rest})) "
+            f"WITH comment = '{self.comment}'"
+        )
+
+
+RECORDS_FORM = TableForm(_ROWS)
+
+
+def form_of_bytes(options: CassandraOptions) -> TableForm:
+    """Return the form of a table of keys and values that are bytes, with the records among them."""
+    return TableForm(_ROWS, "state", options.buckets)
+
+
+def form_of_columns(columns: CqlColumns) -> TableForm:
+    """Return the form of a table of declared fields; each key is a Cassandra partition."""
+    keys = {column.name: ("partition_key", at, column.form.cql) for at, column in enumerate(columns.keys)}
+    rest = {column.name: ("regular", -1, column.form.cql) for column in columns.all[len(keys) :]}
+    return TableForm({**keys, **rest}, "columns")
+
+
+def open_table(
+    connection: CassandraConnection, options: CassandraOptions, table: str, form: TableForm, read_only: bool
+) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
     Raises
@@ -30,8 +86,7 @@ def open_table(connection: CassandraConnection, options: CassandraOptions, table
     ConfigError
         There is no such keyspace, or the consistency levels are too weak for its copies.
     StateError
-        There is no such table and creating it is not allowed, or it is not a table of a state, or has another number of
-        buckets.
+        There is no such table and creating it is not allowed, or it is not a table of this form.
     """
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
@@ -41,20 +96,12 @@ def open_table(connection: CassandraConnection, options: CassandraOptions, table
             if read_only or not options.create_table:
                 raise StateError(
                     f"there is no table {full} in Cassandra at {options.address}: nothing was ever written, or it was "
-                    f"dropped. {'Start the topology first' if read_only else f'Make it with: {_create(full, options)}'}"
+                    f"dropped. {'Start the topology first' if read_only else f'Make it with: {form.create(full)}'}"
                 )
-            connection.define(_create(full, options))
+            connection.define(form.create(full))
             found = _describe(connection, options.keyspace, table)
-        _check_table(full, found, options)
+        _check_table(full, found, form, options.address)
     return full
-
-
-def _create(full: str, options: CassandraOptions) -> str:
-    return (
-        f"CREATE TABLE IF NOT EXISTS {full} (state text, bucket int, key blob, value blob, "
-        f"PRIMARY KEY ((state, bucket), key)) "
-        f"WITH comment = 'trident state table, layout {_LAYOUT}, {options.buckets} buckets'"
-    )
 
 
 def _describe(connection: CassandraConnection, keyspace: str, table: str) -> tuple[dict[str, Any], str, int] | None:
@@ -69,29 +116,48 @@ def _describe(connection: CassandraConnection, keyspace: str, table: str) -> tup
     return found, described[0][0] or "", described[0][1] or 0
 
 
-def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, options: CassandraOptions) -> None:
+def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, form: TableForm, address: str) -> None:
     if found is None:
-        raise StateError(f"table {full} was made in Cassandra at {options.address}, and is not there; try again")
+        raise StateError(f"table {full} was made in Cassandra at {address}, and is not there; try again")
     columns, comment, ttl = found
     marked = _COMMENT.search(comment)
-    if columns != _COLUMNS or marked is None:
+    if marked is not None:
+        _check_mark(full, form, *marked.groups())
+    if marked is None or not _has_form(columns, form):
+        wanted = ", ".join(f"{name} {type_}" for name, (_, _, type_) in form.columns.items())
+        there = ", ".join(f"{name} {columns[name][2]}" for name in sorted(columns))
         raise StateError(
-            f"table {full} is not a table of a state: its columns are {', '.join(sorted(columns))} and its comment is "
-            f"{comment!r}. Nothing was written. Give the state a table of its own with table="
-        )
-    layout, buckets = int(marked[1]), int(marked[2])
-    if layout != _LAYOUT:
-        raise StateError(f"table {full} has layout {layout}; this version knows {_LAYOUT}. Nothing was written")
-    if buckets != options.buckets:
-        raise StateError(
-            f"table {full} was made with {buckets} buckets, and buckets={options.buckets} is asked for: keys would not be "
-            f"found. Nothing was written. Give buckets={buckets}, or another table"
+            f"table {full} is not a table of a state: its columns are {there} and its comment is {comment!r}, not {wanted} "
+            f"and {form.comment!r}. Nothing was written. Give the state a table of its own with table="
         )
     if ttl:
         raise StateError(
             f"table {full} has default_time_to_live = {ttl}, so its records of commits would expire. Nothing was "
             f"written. Run: ALTER TABLE {full} WITH default_time_to_live = 0; and give the state ttl_s={ttl}"
         )
+
+
+def _check_mark(full: str, form: TableForm, what: str, layout: str, buckets: str | None) -> None:
+    """Refuse a table by what its comment says of it."""
+    if what != form.what:
+        raise StateError(
+            f"table {full} has {_HELD[what]}, and {_HELD[form.what]} is asked for. Nothing was written. Give the layout that "
+            "it has, or another table; `trident state move` brings a state from one layout to the other"
+        )
+    if int(layout) != _LAYOUT:
+        raise StateError(f"table {full} has layout {layout}; this version knows {_LAYOUT}. Nothing was written")
+    if buckets is not None and int(buckets) != form.buckets:
+        raise StateError(
+            f"table {full} was made with {buckets} buckets, and buckets={form.buckets} is asked for: keys would not be "
+            f"found. Nothing was written. Give buckets={buckets}, or another table"
+        )
+
+
+def _has_form(columns: Mapping[str, Any], form: TableForm) -> bool:
+    """Whether a table has the columns of a form; an owner may add columns to one with columns."""
+    more = columns.keys() - form.columns.keys()
+    is_own = form.what == "columns" and not any(name.startswith(OWN) or columns[name][0] != "regular" for name in more)
+    return form.columns.items() <= columns.items() and (is_own or not more)
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------

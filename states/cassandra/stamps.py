@@ -86,10 +86,18 @@ class _Range(NamedTuple):
 
 
 class Stamps:
-    """Gives out the ranges of timestamps."""
+    """Gives out the ranges of timestamps.
 
-    def __init__(self, registers: Registers) -> None:
-        self._registers = registers
+    Parameters
+    ----------
+    registers
+        Of the state.
+    when_new
+        Called when there is no floor yet; raises if there should be one.
+    """
+
+    def __init__(self, registers: Registers, when_new: Callable[[], None]) -> None:
+        self._registers, self._when_new = registers, when_new
         self._known: _Range | None = None
 
     def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
@@ -129,6 +137,8 @@ class Stamps:
 
     def _move(self, follow: Callable[[_Range | None], _Range]) -> _Range:
         data = self._registers.read(FLOOR_BUCKET)
+        if data is None:
+            self._when_new()
         for _ in range(_TRIES):
             found = None if data is None else _range(data)
             new = follow(found)

@@ -5,9 +5,14 @@ What is stored
     states can share a table; `bucket` is the CRC-32 of the encoded key modulo `buckets`. Rows of buckets below zero are
     the records of the state itself: the floor of its timestamps (-1) and the sentinel of partition p (-2 - p).
 
+    With `layout="columns"`, if the fields are declared and have plain forms, a state has a table of its own: the fields are
+    columns, those of the framework begin with `trident_`, and the key's are the partition key. The records are in the table
+    `trident_records`, in the same form as above, under the name of the table as their `state`.
+
 How it is read and written
     Reads ask for up to 100 keys of one bucket at once; writes are unlogged batches of up to 100 rows of one bucket and
-    40 KiB, so each is one mutation of one replica set. All are prepared, and sent in windows of `max_concurrency`.
+    40 KiB, so each is one mutation of one replica set. In a table with columns a request has up to 30 keys to read and 10 to
+    write, each a mutation. All are prepared, and sent in windows of `max_concurrency`.
 
 Fencing
     The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before
@@ -21,16 +26,51 @@ The driver is imported when a state is opened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from states.cassandra.options import CassandraOptions
-from trident.state.interfaces import StateConf
-from trident.storekit import StoreState, driver_package
+from trident.state.interfaces import IBackingMap, StateConf, StoreFacts
+from trident.storekit import StoreMapFactory, StoreState, driver_package
 
 if TYPE_CHECKING:
+    from states.cassandra.cql_columns import CqlColumns
     from states.cassandra.map import CassandraBackingMap
 
 __all__ = ["CassandraOptions", "CassandraState"]
+
+
+@dataclass(frozen=True)
+class CassandraMapFactory(StoreMapFactory):
+    """Opens the map of one partition: over columns, if that is asked for and the fields of the state have plain forms."""
+
+    options: CassandraOptions
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
+        """Open partition `partition_index`."""
+        columns = self._columns(conf)
+        if isinstance(columns, str):
+            return super().__call__(conf, partition_index, num_partitions)
+        with _driver():
+            from states.cassandra.map import ColumnsMap
+        return ColumnsMap(self.options, conf, partition_index, columns)
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Those of a store of bytes, and how a state is stored."""
+        return replace(super().facts, layout=self._layout)
+
+    def _layout(self, conf: StateConf) -> str:
+        columns = self._columns(conf)
+        if isinstance(columns, str):
+            return f"binary columns key and value: {columns}"
+        return "columns " + ", ".join(f"{column.name} {column.form.cql}" for column in columns.all)
+
+    def _columns(self, conf: StateConf) -> CqlColumns | str:
+        from states.cassandra.cql_columns import columns_of
+
+        return columns_of(conf, self.kind, self.options)
 
 
 class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
@@ -46,10 +86,15 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
     """
 
     options = CassandraOptions
+    factory = CassandraMapFactory
 
     @staticmethod
     def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:
-        """Open the map of one partition: connect, and create the table if necessary."""
-        with driver_package("Cassandra", "cassandra-driver", "cassandra", module="cassandra"):
+        """Open the map of one partition in the binary layout: connect, and create the table if necessary."""
+        with _driver():
             from states.cassandra.map import CassandraBackingMap
         return CassandraBackingMap(options, conf, partition)
+
+
+def _driver() -> AbstractContextManager[None]:
+    return driver_package("Cassandra", "cassandra-driver", "cassandra", module="cassandra")

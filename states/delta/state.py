@@ -107,7 +107,9 @@ class _DeltaFactory(Redacted):
             else f"until they are deleted, {hours} hours after a compaction"
         )
         remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
-        return StoreFacts(on_one_machine=local_path(self.path) is not None, stages_commits=True, remains=remains)
+        return StoreFacts(
+            on_one_machine=local_path(self.path) is not None, stages_commits=True, remains=remains, is_map=True
+        )
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

@@ -14,12 +14,13 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.columns import AT, OWN, TXID, Columns, by_nulls, listed
+from states.postgres.columns import AT, Columns, by_nulls, listed
 from states.postgres.options import identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.interfaces import Key
+from trident.storekit.plain_columns import OWN, TXID
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS {changes} ({columns}, {at} timestamp with time zone NOT NULL DEFAULT now())",

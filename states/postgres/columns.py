@@ -12,9 +12,6 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,28 +20,13 @@ import pyarrow.compute as pc
 
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type
-from trident.errors import CorruptValueError
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
-from trident.state.values import OpaqueValue, TransactionalValue
-from trident.storekit.plain_shapes import PlainShape, shape_of
+from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns
+from trident.storekit.plain_shapes import shape_of
 
-OWN = "trident_"
-"""What the names of the framework's own columns and tables begin with."""
-TXID, ATTEMPT, BEFORE = f"{OWN}txid", f"{OWN}attempt", f"{OWN}before"
 AT = f"{OWN}at"
 """When a row was written: of a state that expires, and of changes."""
-NULL, BEFORE_NULL = f"{OWN}null", f"{BEFORE}_null"
-"""Whether a value of several columns is null, and the value before; where only its fields are, it is false."""
-_NUMBERS = {
-    StateType.OPAQUE: (TXID, ATTEMPT),
-    StateType.TRANSACTIONAL: (TXID,),
-    StateType.NON_TRANSACTIONAL: (),
-}
-_STORED: dict[StateType, type[tuple[Any, ...]]] = {
-    StateType.OPAQUE: OpaqueValue,
-    StateType.TRANSACTIONAL: TransactionalValue,
-}
 _SYSTEM = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 _NUL, _ESCAPE = "\0", "\ue000"  # text has no NUL; in its place a character that no one uses, and a 0
 
@@ -102,23 +84,17 @@ _FORMS: dict[str, _Form] = {
 _IN_JSON = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double"})
 
 
-class Column(NamedTuple):
-    """One column of the table.
+class Column(PlainColumn[_Form]):
+    """One column of the table."""
 
-    Attributes
-    ----------
-    name, form
-        Its name, and how its values are stored.
-    declared
-        The type that the topology declares.
-    is_key
-        Whether it is a field of the key.
-    """
+    __slots__ = ()
 
-    name: str
-    form: _Form
-    declared: str
-    is_key: bool = False
+    @classmethod
+    def of(cls, name: str, declared: str, is_key: bool = False) -> Column:
+        """Return the column of a field whose type has a plain form."""
+        form = _form_of(declared, is_key)
+        assert form is not None, (name, declared)
+        return cls(name, form, declared, is_key)
 
     @property
     def quoted(self) -> str:
@@ -157,79 +133,8 @@ class Column(NamedTuple):
         return values
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of one state.
-
-    Attributes
-    ----------
-    kind
-        What the state stores for each key.
-    keys, values
-        The fields of the key and that of the value, or those of a value that is a struct.
-    shape
-        The fields. Each field of a value that is a struct is a column, and so is each of the value before.
-    """
-
-    kind: StateType
-    keys: tuple[Column, ...]
-    values: tuple[Column, ...]
-    shape: PlainShape
-
-    @cached_property
-    def own(self) -> tuple[Column, ...]:
-        """The framework's columns, in the order of the fields of what is stored."""
-        numbers = tuple(Column(name, _BIGINT, "bigint") for name in _NUMBERS[self.kind])
-        return (*numbers, *self.befores) if self.kind is StateType.OPAQUE else numbers
-
-    @cached_property
-    def befores(self) -> tuple[Column, ...]:
-        """The columns of the value before, as those of the value."""
-        if not self.shape.is_struct:
-            return (self.values[0]._replace(name=BEFORE),)
-        fields = (column._replace(name=f"{BEFORE}_{column.name}") for column in self.values)
-        return (*fields, Column(BEFORE_NULL, _FORMS["boolean"], "boolean"))
-
-    @property
-    def ours(self) -> set[str]:
-        """The names of the columns that no owner of the table knows of."""
-        return {column.name for column in self.all if column.name.startswith(OWN)}
-
-    @cached_property
-    def _value(self) -> tuple[Column, ...]:
-        """The columns of a value."""
-        return (*self.values, *((Column(NULL, _FORMS["boolean"], "boolean"),) if self.shape.is_struct else ()))
-
-    @cached_property
-    def all(self) -> tuple[Column, ...]:
-        """All columns, in the order of the table."""
-        return (*self.keys, *self._value, *self.own)
-
-    @cached_property
-    def read(self) -> tuple[Column, ...]:
-        """The columns of a read or a write: the key, then the fields of what is stored, in their order."""
-        return (*self.keys, *self.own, *self._value)
-
-    def names(self, keys: Sequence[Key]) -> list[Key]:
-        """Return keys in their one form.
-
-        Raises
-        ------
-        CorruptValueError
-            A key has too many parts or too few.
-        """
-        wanted = len(self.keys)
-        if {wanted}.issuperset(map(len, keys)):
-            return [tuple(map(canonical, key)) for key in keys] if self._has_forms else list(map(tuple, keys))
-        key = next(key for key in keys if len(key) != wanted)
-        names = [column.name for column in self.keys]
-        raise CorruptValueError(f"key {key!r} has {len(key)} parts, the table has key columns {names}")
-
-    @cached_property
-    def _has_forms(self) -> bool:
-        return not {"string", "tinyint", "smallint", "int", "bigint", "boolean"}.issuperset(
-            c.declared for c in self.keys
-        )
+class Columns(PlainColumns[Column]):
+    """The columns of one state."""
 
     def asked(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
         """Return keys, all with the same nulls, as a table `asked`, the test whether a row `own` has one, and the arguments."""
@@ -245,54 +150,14 @@ class Columns:
         table = f"unnest({arrays}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
         return table, " AND ".join(tests), given
 
-    def stored(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
-        """Return what is stored, by key, of the rows of a read.
-
-        Raises
-        ------
-        CorruptValueError
-            Another program wrote a row: it does not say which batch did.
-        """
-        if not rows:
-            return {}
-        loaded = [column.loaded(part) for column, part in zip(self.read, zip(*rows, strict=True), strict=True)]
-        width = len(self.keys)
-        keys, fields = zip(*loaded[:width], strict=True), loaded[width:]
-        if self.shape.is_struct:
-            fields = self._structs(fields)
-        made = _STORED.get(self.kind)
-        if made is None:
-            return dict(zip(keys, fields[0], strict=True))
-        for column, part in zip(self.own[:2], fields, strict=False):
-            if None in part:
-                raise self._foreign(rows[part.index(None)][:width], column.name)
-        return dict(zip(keys, map(tuple.__new__, repeat(made), zip(*fields, strict=True)), strict=True))
-
     def given(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
         """Return keys and what is stored for them as an Arrow array for each column of `read`."""
-        fields: list[Sequence[Any]] = list(zip(*values, strict=True)) if self.kind in _STORED else [values]
-        if self.shape.is_struct:
-            numbers = len(_NUMBERS[self.kind])
-            columns = ([*self.shape.columns(one), [each is None for each in one]] for one in fields[numbers:])
-            fields = [*fields[:numbers], *chain.from_iterable(columns)]
-        parts = zip(self.read, [*zip(*keys, strict=True), *fields], strict=True)
+        parts = zip(self.read, self.parts(keys, values), strict=True)
         return [column.array(part) for column, part in parts]
 
-    def _structs(self, fields: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Return the columns of what is stored, structs in place of the columns of their fields."""
-        numbers, width = len(_NUMBERS[self.kind]), len(self.values)
-        value = self.shape.structs(fields[-width - 1 : -1], fields[-1])
-        if self.kind is not StateType.OPAQUE:
-            return [*fields[:numbers], value]
-        *befores, nulls = fields[numbers : -width - 1]
-        return [*fields[:numbers], self.shape.structs(befores, [one is not False for one in nulls]), value]
-
-    def _foreign(self, key: Sequence[Any], column: str) -> CorruptValueError:
+    def _advice(self) -> str:
         known = ", ".join(f"{one.name} = {value}" for one, value in zip(self.own, (0, -1), strict=False))
-        return CorruptValueError(
-            f"read key {tuple(key)!r}: its row has no {column}, so another program wrote it. Delete the row; or, to count "
-            f"on from its value, set {known}"
-        )
+        return f"Delete the row; or, to count on from its value, set {known}"
 
 
 def listed(columns: Iterable[Column], of: str = "") -> str:
@@ -319,8 +184,8 @@ def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Co
     shape = shape_of(conf, options.snapshot_key, _refusal)
     if isinstance(shape, str):
         return shape
-    keys = tuple(_column_of(*field, True) for field in shape.keys)
-    return Columns(kind, keys, tuple(_column_of(*field, False) for field in shape.values), shape)
+    keys = tuple(Column.of(*field, True) for field in shape.keys)
+    return Columns(kind, keys, tuple(Column.of(*field, False) for field in shape.values), shape)
 
 
 def _refusal(field: str, type_: str, is_key: bool) -> str | None:
@@ -328,12 +193,6 @@ def _refusal(field: str, type_: str, is_key: bool) -> str | None:
         return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
     most = MAX_NAME_BYTES if is_key else MAX_NAME_BYTES - len(f"{BEFORE}_")
     return None if _is_name(field, most) else f"no column can be called {field!r}"
-
-
-def _column_of(field: str, type_: str, is_key: bool) -> Column:
-    form = _form_of(type_, is_key)
-    assert form is not None, (field, type_)
-    return Column(field, form, type_, is_key)
 
 
 def packed(form: _Form, array: Any) -> Packed:

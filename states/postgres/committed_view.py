@@ -15,11 +15,12 @@ from typing import Any, LiteralString
 from psycopg import Error
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from states.postgres.columns import ATTEMPT, BEFORE_NULL, NULL, TXID, Columns
+from states.postgres.columns import Columns
 from states.postgres.options import identifier, table_name
 from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.servers.postgres_connection import PostgresConnection, text_of
 from trident.state.interfaces import StateConf, StateType
+from trident.storekit.plain_columns import ATTEMPT, BEFORE_NULL, NULL, TXID
 
 _LOG = logging.getLogger(__name__)
 _OURS = "Committed values, made by Trident for Spark; "

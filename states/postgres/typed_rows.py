@@ -16,7 +16,7 @@ import numpy as np
 from psycopg import errors
 
 from states.postgres.change_table import ChangeTable, changes_iterated
-from states.postgres.columns import AT, TXID, Column, Columns, by_nulls, listed, packed
+from states.postgres.columns import AT, Column, Columns, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
 from states.postgres.options import PostgresOptions
@@ -30,6 +30,7 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
+from trident.storekit.plain_columns import TXID
 
 LAYOUT = 1
 """The version of the layout, in each row of `trident_sentinels`."""

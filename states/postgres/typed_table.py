@@ -9,11 +9,12 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.change_table import ChangeTable
-from states.postgres.columns import AT, OWN, Column, Columns, listed
+from states.postgres.columns import AT, Column, Columns, listed
 from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection
+from trident.storekit.plain_columns import OWN
 
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
 _SENTINELS = """

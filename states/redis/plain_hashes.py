@@ -23,7 +23,7 @@ from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
-from trident.storekit.plain_shapes import PlainShape, shape_of
+from trident.storekit.plain_shapes import PlainShape, fits_json, shape_of
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
 _OWN = {
@@ -59,14 +59,13 @@ _FORMS: dict[str, tuple[ToText, OfText]] = {
     "timestamp_ntz": (dt.datetime.isoformat, dt.datetime.fromisoformat),
     "binary": (bytes.hex, bytes.fromhex),
 }
-_IN_JSON = re.compile(r"(array|struct|string|boolean|bigint|int|smallint|tinyint|double|\w+:|[<>,])+")
 
 
 def _form_of(type_: str, is_key: bool) -> tuple[ToText, OfText] | None:
     """Return how values of a type become text, and back; None if they have no plain form."""
     if type_.startswith("decimal("):
         return (lambda value: format(value, "f"), Decimal)
-    if "<" in type_ and not is_key and _IN_JSON.fullmatch(type_):
+    if not is_key and fits_json(type_):
         return (lambda value: json.dumps(value, ensure_ascii=False), json.loads)
     return _FORMS.get(type_)
 

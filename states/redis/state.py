@@ -12,7 +12,6 @@ from dataclasses import replace
 from states.redis.map import RedisBackingMap
 from states.redis.options import RedisOptions
 from states.redis.plain_hashes import PlainHashes, hashes_of
-from trident.state.encoding.serializers import serializer_for
 from trident.state.interfaces import StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState
 
@@ -24,8 +23,7 @@ class _RedisMapFactory(StoreMapFactory):
         hashes = hashes_of(conf, self.kind, self.options)
         if isinstance(hashes, PlainHashes):
             return RedisBackingMap(self.options, conf, partition_index, plain=hashes)
-        serializer = serializer_for(self.options.serializer, self.kind)
-        return RedisBackingMap(self.options, conf, partition_index, serializer)
+        return RedisBackingMap(self.options, conf, partition_index, self.serializer)
 
     @property
     def facts(self) -> StoreFacts:

@@ -58,6 +58,14 @@ def _cassandra(port: int, work: Path, cache: int) -> StateSpec:
     return CassandraState.opaque(["127.0.0.1"], port=port, keyspace="bench", replication=1, cache=cache)
 
 
+def _cassandra_columns(port: int, work: Path, cache: int) -> StateSpec:
+    from states.cassandra import CassandraState
+
+    return CassandraState.opaque(
+        ["127.0.0.1"], port=port, keyspace="bench", replication=1, cache=cache, layout="columns"
+    )
+
+
 def _postgres(port: int, work: Path, cache: int) -> StateSpec:
     from states.postgres import PostgresState
 
@@ -85,6 +93,7 @@ MEASURED = {
     "redis": MeasuredStore(_redis, start_redis, raw_redis),
     "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
     "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),
+    "cassandra-columns": MeasuredStore(_cassandra_columns, start_cassandra, raw_cassandra),
     "postgres": MeasuredStore(_postgres, start_postgres, raw_postgres),
     "postgres-bytes": MeasuredStore(_postgres_bytes, start_postgres, raw_postgres),
     "delta": MeasuredStore(_delta),

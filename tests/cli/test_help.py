@@ -15,8 +15,8 @@ from trident import __version__
 from trident.cli.app import app
 
 COMMANDS = (
-    "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "up", "nimbus", "supervisor", "submit",
-    "upgrade", "doctor", "list", "show", "activate", "deactivate", "kill", "rebalance", "errors", "logs",
+    "run", "ui", "get", "drpc", "log", "dead-letters", "state", "explain", "demo", "crashtest", "up", "nimbus", "supervisor",
+    "submit", "upgrade", "doctor", "list", "show", "activate", "deactivate", "kill", "rebalance", "errors", "logs",
 )  # fmt: skip
 
 

@@ -73,6 +73,9 @@ PAIRS = {
     "Delta, Redis": Pair(place(DELTA), place(REDIS), 1, 2),
     "Cassandra, PostgreSQL": Pair(place(CASSANDRA), place(POSTGRES)),
     "Redis, Cassandra": Pair(place(REDIS), place(CASSANDRA)),
+    "Cassandra, bytes to columns": Pair(
+        place(CASSANDRA), place(CASSANDRA, ', layout="columns", table="{name}_columns"')
+    ),
 }
 
 
@@ -175,7 +178,12 @@ def is_moved_exactly(world: World, failed_at: int, points: Iterable[int]) -> int
 
 
 @pytest.mark.parametrize(
-    "pair", ["Redis, PostgreSQL", pytest.param("PostgreSQL, bytes to columns", marks=pytest.mark.long)]
+    "pair",
+    [
+        "Redis, PostgreSQL",
+        pytest.param("PostgreSQL, bytes to columns", marks=pytest.mark.long),
+        pytest.param("Cassandra, bytes to columns", marks=pytest.mark.long),
+    ],
 )
 def test_a_move_that_is_killed_again_and_again_is_exact(world: Make, pair: str) -> None:
     is_moved_exactly(world(pair), 15, [9, 17])

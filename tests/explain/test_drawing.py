@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.explain.topologies import everything, rows, stock, word_count
+from tests.explain.topologies import everything, rows, stock, with_requests, word_count
 from trident import TopologyError, TridentTopology
 from trident.graph import Graph, PersistNode, QueryNode
 
-TOPOLOGIES = [word_count, stock, everything]
+TOPOLOGIES = [word_count, stock, everything, with_requests]
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|->|[{}\[\];,=]|\w+)', re.DOTALL)
 
 

@@ -39,6 +39,15 @@ def word_count() -> TridentTopology:
     return topology
 
 
+def with_requests() -> TridentTopology:
+    """A DRPC function that asks a state which no stream updates."""
+    topology = word_count()
+    known = topology.new_static_state(MemoryMapState(), "known")
+    words = topology.new_drpc_stream("words").each("args", Split(), "word")
+    words.state_query(known, "word", MapGet(), "count: bigint").aggregate("count", Sum(), "sum")
+    return topology
+
+
 def stock() -> TridentTopology:
     """A join, a merge, an aggregate, and a query whose answers are needed after the states."""
     topology = TridentTopology("stock")

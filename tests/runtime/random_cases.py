@@ -88,7 +88,8 @@ PARTITIONINGS = (
 _CHANGES = ("filter", "where", "map", "flat_map", "sum", "merge")
 _UPDATES = ("sum", "count", "rowwise sum", "reduce", "max", "map", "map, removing")
 TAPS = (
-    "new values", "query", "query this batch", "static", "window", "count window", "join", "outer join", "join within",
+    "new values", "query", "query this batch", "static", "window", "sessions", "count window", "join", "outer join",
+    "join within",
 )  # fmt: skip
 _LONG = 16
 """So many batches later a removed key is deleted."""
@@ -237,7 +238,9 @@ def cases(draw: st.DrawFn, stores: tuple[str, ...] = ("memory",), skeleton: tupl
     # A stream has no key without a type, to ask with or to pass on.
     taps = [] if untyped else draw(st.lists(st.sampled_from(TAPS), max_size=2, unique=True))
     if spout == "non-transactional":
-        taps = [tap for tap in taps if tap not in ("window", "count window", "join within")]  # which need a replay
+        taps = [
+            tap for tap in taps if tap not in ("window", "sessions", "count window", "join within")
+        ]  # which need a replay
     if skeleton and store == "memory":
         taps = [tap for tap in taps if tap != "static"]  # which is read in Spark's workers
     rows = st.lists(st.tuples(*(_pool(draw, type_) for type_ in key), _VALUES), max_size=6).map(tuple)

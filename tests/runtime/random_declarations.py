@@ -19,6 +19,7 @@ from trident.operations import (
     MapGet,
     Max,
     ReducerAggregator,
+    SessionWindow,
     SlidingCountWindow,
     SnapshotGet,
     Sum,
@@ -395,12 +396,27 @@ def _windowed(tap: _Tap) -> Stream:
     return fired.parallelism_hint(tap.life.hint)
 
 
+def _sessions(tap: _Tap) -> Stream:
+    """The rows of a key in a batch are a session: they have one time, and the next batch a later one."""
+    window = SessionWindow.of(timedelta(milliseconds=AT - 1), "at")
+    fired, late = tap.stream.group_by(*tap.case.names).window_with_late_rows(
+        window, tap.state(), "v", Sum(), "x", state_name=tap.name, parallelism=tap.life.hint
+    )
+    late.peek(_never)
+    return fired
+
+
+def _never(row: object) -> None:
+    raise AssertionError(f"{row} is late")
+
+
 _TAPS: dict[str, Callable[[_Tap], Stream]] = {
     "new values": lambda tap: tap.main.new_values_stream(),
     "query": lambda tap: _queried(tap.stream, tap.case, tap.main, "x", "batch_before"),
     "query this batch": lambda tap: _queried(tap.stream, tap.case, tap.main, "x", "this_batch"),
     "static": _queried_static,
     "window": _windowed,
+    "sessions": _sessions,
     "count window": _windowed_by_count,
     "join": _joined,
     "outer join": _joined_outer,

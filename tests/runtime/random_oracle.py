@@ -274,6 +274,7 @@ _TAPS: dict[str, Callable[..., list[Content]]] = {
     "query this batch": _query_this,
     "static": _static,
     "window": _window,
+    "sessions": _window,
     "count window": _count_window,
     "join": _join,
     "outer join": _outer_join,

@@ -49,14 +49,25 @@ def _take_over(home: Home, takeovers: int, seed: int) -> Counter[str]:
 
 # The contracts are among these stores' own tests; the suite adds random schedules, which the full size has.
 _OWN_CONTRACT_TESTS = tuple(
-    (name, 0) for name in ("delta", "redis", "redis-hash", "redis-volatile", "memcached", "cassandra", "postgres")
+    (name, 0)
+    for name in (
+        "delta",
+        "redis",
+        "redis-hash",
+        "redis-volatile",
+        "memcached",
+        "cassandra",
+        "cassandra-columns",
+        "postgres",
+    )
 )
+_COLUMNS = ("cassandra-columns", 0)  # commits as "cassandra" does; the full size has it
 CAMPAIGNS = {
     "contract": Campaign(keep_contract, 1, 30, _OWN_CONTRACT_TESTS),
-    "kills": Campaign(kill, 3, 10, (("delta", 2), ("cassandra", 0))),
-    "takeovers": Campaign(_take_over, 5, 25, (("cassandra", 2),)),
-    "reads": Campaign(read_during_commits, 1000, 100_000, (("delta", 200), ("cassandra", 300))),
-    "removals": Campaign(remove, 15, 300, (("delta", 5), ("cassandra", 4))),
+    "kills": Campaign(kill, 3, 10, (("delta", 2), ("cassandra", 0), _COLUMNS)),
+    "takeovers": Campaign(_take_over, 5, 25, (("cassandra", 2), ("cassandra-columns", 1))),
+    "reads": Campaign(read_during_commits, 1000, 100_000, (("delta", 200), ("cassandra", 300), _COLUMNS)),
+    "removals": Campaign(remove, 15, 300, (("delta", 5), ("cassandra", 4), _COLUMNS)),
 }
 
 

@@ -192,6 +192,12 @@ def _cassandra(port: int, work: Path, name: str) -> StateSpec:
     )
 
 
+def _cassandra_columns(port: int, work: Path, name: str) -> StateSpec:
+    from states.cassandra import CassandraState
+
+    return CassandraState.opaque(["127.0.0.1"], port=port, keyspace="campaigns", replication=1, layout="columns")
+
+
 def _postgres(port: int, work: Path, name: str) -> StateSpec:
     from states.postgres import PostgresState
 
@@ -229,6 +235,7 @@ STORES = {
             by_address=True,
         ),
         Store("cassandra", _cassandra, replace(_SERVER, fences="written"), start_cassandra),
+        Store("cassandra-columns", _cassandra_columns, replace(_SERVER, fences="written"), start_cassandra),
         Store("postgres", _postgres, _ATOMIC, start_postgres),
     )
 }  # fmt: skip

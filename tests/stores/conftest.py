@@ -9,7 +9,9 @@ import pytest
 from tests.harness.servers import Server
 from tests.stores.catalog import STORES, Home
 
-SHARED = {"cassandra": "cassandra_server"}  # slow to start, and other tests use it as well
+SHARED = dict.fromkeys(
+    ("cassandra", "cassandra-columns"), "cassandra_server"
+)  # slow to start, and other tests use it as well
 
 
 @pytest.fixture(scope="session")

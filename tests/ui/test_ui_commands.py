@@ -94,11 +94,24 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     noted: Any = None
     with UIServer(noted, port=0) as server:
         words = [*run_words(tmp_path), "--ui-port", str(server.port)]
+        (tmp_path / "words.py").unlink()  # the port is refused before the module is looked for
         with command(tmp_path, *words) as process:
             _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert f"cannot be served at 127.0.0.1:{server.port}" in err
     assert "Traceback" not in err
+
+
+def test_the_page_of_the_setting_can_only_be_read(tmp_path: Path) -> None:
+    words = [word for word in run_words(tmp_path, "--conf", "ui_port=0") if word != "--ui"]
+    words[words.index("--ui-port") : words.index("--ui-port") + 2] = []
+    with command(tmp_path, *words) as process:
+        url = said(process, r"words: page at (http://127\.0\.0\.1:\d+)$")
+        assert httpx.get(f"{url}/api/v1/topology/words").json()["name"] == "words"
+        assert httpx.post(f"{url}/api/v1/topology/words/kill/0").status_code == 403
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, "need the token" in out) == (130, False)
 
 
 @pytest.mark.long

@@ -25,6 +25,7 @@ from trident.cli.arguments import (
     log_named,
 )
 from trident.cli.console import reporting, say
+from trident.cli.crashtest_command import add_crashtest_command
 from trident.cli.daemon_commands import add_daemon_commands, add_ui_command
 from trident.cli.run_command import add_run_command
 from trident.extras import pyspark_version
@@ -324,6 +325,7 @@ def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
     raise typer.Exit(code)
 
 
+add_crashtest_command(app)
 add_daemon_commands(app)
 add_ui_command(app)
 cluster_commands.add_to(app)

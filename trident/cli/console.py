@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import typer
 from rich import box
@@ -202,3 +202,18 @@ def ending_signals(first: str, second: str, as_json: bool) -> Iterator[Signals]:
         if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
             for signum, handler in before.items():
                 signal.signal(signum, handler)
+
+
+@contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind as Ctrl-C does, so that the job is killed on the way out."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + signum)
+
+    before = {signum: signal.signal(signum, end) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -10,20 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
+from trident.cli.console import unwinding_on_signals
 from trident.cli.demo_folder import DemoFolder
 from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import TridentError
+from trident.servers.local_processes import kill_session
 
 _LOOK_S = 0.005
-_GONE_S = 30.0
 _LONGEST_SOCKET_FOLDER = 60  # Spark refuses more characters: the path of a socket is of a limited length
 
 
@@ -108,14 +106,7 @@ class DemoJob:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         # Spark's Python workers have a process group of their own, but the same session.
-        deadline = time.monotonic() + _GONE_S
-        while members := _members(self.pid):
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                raise TridentError(f"processes {members} of the job outlive a SIGKILL")
-            time.sleep(_LOOK_S)
+        kill_session(self.pid)
         # Not Popen.wait(): a signal that ended Popen.poll() at the wrong moment has left its lock locked for ever.
         with contextlib.suppress(ChildProcessError):  # it was waited for before
             os.waitpid(self.pid, 0)
@@ -144,7 +135,7 @@ def run_with_kills(
     made: list[Kill] = []
     chance = random.Random()
     with (
-        _ending_on_signals(),
+        unwinding_on_signals(),
         tempfile.TemporaryDirectory(prefix="trident-demo-", ignore_cleanup_errors=True) as scratch,
     ):
         while True:
@@ -210,31 +201,3 @@ def _moment(job: DemoJob, look: _Look, txid: int, in_commit: bool, chance: rando
 def _newest(delta_log: Path) -> str:
     names = (entry.name for entry in os.scandir(delta_log))
     return max((name for name in names if name.endswith(".json")), default="")
-
-
-def _members(session: int) -> list[int]:
-    """Return the living processes of a session; nothing if the system does not list its processes as files."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (OSError, ValueError):
-            continue  # it has just ended
-        if int(of) == session and state not in "ZX":
-            found.append(int(entry.name))
-    return found
-
-
-@contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind as Ctrl-C does, so that the job is killed on the way out."""
-
-    def end(signum: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + signum)
-
-    before = {signum: signal.signal(signum, end) for signum in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

@@ -91,7 +91,7 @@ EXTRAS = {
     "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
     "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),
     "connect": Extra(_CONNECT, more="topologies on Spark Connect"),
-    "ui": Extra(_PAGE, more="the page of a topology, trident run --ui"),
+    "ui": Extra(_PAGE, more="the page of a topology: ui_port, trident run --ui"),
     "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
 }
 ALWAYS = Extra(
@@ -105,6 +105,7 @@ ALWAYS = Extra(
         "FixedBatchSpout",
         "FeederBatchSpout",
         "RateSpout",
+        "StateChangesSpout",
     ),
 )
 

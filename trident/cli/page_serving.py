@@ -7,15 +7,14 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trident.cli.console import ending_signals, problems, say
 from trident.cluster_errors import NoLeader
 from trident.http.strangers import is_loopback
-from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
-from trident.ui.one_topology import OneTopology
-from trident.ui.recent_log import RecentLog
+from trident.ui.cluster_pages import Action, Page, TopologyPages
+from trident.ui.running_pages import StormPages, TridentPages
+from trident.ui.topology_page import TopologyPage
 from trident.ui.ui_server import UIServer
 
 if TYPE_CHECKING:
@@ -25,47 +24,36 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 
 
-@dataclass(frozen=True)
-class PageServing:
-    """Where a page is served, and the token that its actions need; None: one is made."""
+class RunPage(TopologyPage):
+    """The page of `trident run`: it says where it is, and which token its actions need, if that was made here."""
 
-    host: str
-    port: int
-    token: str | None
+    def __init__(self, host: str, port: int, token: str | None) -> None:
+        self._made = secrets.token_hex(16) if token is None else None
+        super().__init__(host, port, token or self._made)
 
     def of_trident(self, running: RunningTopology) -> AbstractContextManager[None]:
         """Serve the page of a running topology while the context lasts."""
-        from trident.ui.running_pages import TridentPages
-
         return self._of(running.name, TridentPages(running))
 
     def of_storm(self, running: RunningStormTopology) -> AbstractContextManager[None]:
         """Serve the page of a running topology of spouts and bolts while the context lasts."""
-        from trident.ui.running_pages import StormPages
-
         return self._of(running.name, StormPages(running))
 
     @contextmanager
     def _of(self, name: str, pages: TopologyPages) -> Iterator[None]:
-        token = self.token or secrets.token_hex(16)
-        with _listening_log() as log, self.served(name, OneTopology(name, pages, log.page), token):
-            if self.token is None:
-                say(f"{name}: actions on the page need the token {token}")
+        with _logged_for_page():
+            self.serve(name, pages)
+            _say_where(name, self.host, self.url)
+            if self._made is not None:
+                say(f"{name}: actions on the page need the token {self._made}")
             yield
 
-    @contextmanager
-    def served(self, name: str, pages: ClusterPages, token: str) -> Iterator[None]:
-        """Serve pages, and say where."""
-        with UIServer(pages, self.host, self.port, token) as server:
-            say(f"{name}: page at {server.url}")
-            if not is_loopback(self.host):
-                say(
-                    f"warning: anyone who reaches {server.url} may read the page, values of states included; only actions need "
-                    "the token",
-                    "yellow",
-                    problems(),
-                )
-            yield
+
+def _say_where(name: str, host: str, url: str) -> None:
+    say(f"{name}: page at {url}")
+    if not is_loopback(host):
+        text = f"anyone who reaches {url} may read the page, values of states included; only actions need the token"
+        say(f"warning: {text}", "yellow", problems())
 
 
 def serve_cluster(address: str | None, token: str | None, host: str, port: int, as_json: bool) -> int:
@@ -82,8 +70,9 @@ def serve_cluster(address: str | None, token: str | None, host: str, port: int, 
         pages = ClusterOverview(cluster, secret, _through_leader(cluster, secret))
         with (
             ending_signals("stopping", "ended at once", as_json) as signals,
-            PageServing(host, port, secret).served(f"cluster {address}", pages, secret),
+            UIServer(pages, host, port, secret) as server,
         ):
+            _say_where(f"cluster {address}", host, server.url)
             waiting = threading.Event()
             while signals.received is None:
                 waiting.wait(_LOOK_S)
@@ -107,8 +96,8 @@ def _through_leader(cluster: Any, token: str) -> Callable[[str, Action, Mapping[
 
 
 @contextmanager
-def _listening_log() -> Iterator[RecentLog]:
-    """Keep the log from INFO on, for the page; what goes to standard error stays as it is."""
+def _logged_for_page() -> Iterator[None]:
+    """Log from INFO on, for the page; what goes to standard error stays as it is."""
     root, ours = logging.getLogger(), logging.getLogger("trident")
     before = [(handler, handler.level) for handler in root.handlers]
     quiet, level = ours.getEffectiveLevel() > logging.INFO, ours.level
@@ -118,8 +107,7 @@ def _listening_log() -> Iterator[RecentLog]:
             handler.addFilter(_Only(max(at, root.level), () if events.level == logging.NOTSET else (events.name,)))
         ours.setLevel(logging.INFO)
     try:
-        with RecentLog("trident") as log:
-            yield log
+        yield
     finally:
         ours.setLevel(level)
         for handler, _ in before:

@@ -178,6 +178,8 @@ def drive(
             return RunOutcome(signals.received, 0, 0, 0.0, 0, None)
         if running.metrics_url is not None:
             say(f"{topology.name}: metrics at {running.metrics_url}")
+        if running.ui_url is not None:
+            say(f"{topology.name}: page at {running.ui_url}")
         with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
             ended = waiter.submit(running.process_all_available if once else running.await_termination)
             try:

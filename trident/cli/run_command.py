@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,10 +25,9 @@ from trident.cli.arguments import (
     UiToken,
 )
 from trident.cli.console import reporting
-from trident.extras import needs_package
 
 if TYPE_CHECKING:
-    from trident.cli.page_serving import PageServing
+    from trident.cli.page_serving import RunPage
     from trident.cli.run import Beside
 
 _OF_BATCHES = ("engine", "once", "fail_on_dead_letters", "takeover", "state_recovery", "log_dir", "drpc_port")
@@ -123,9 +123,9 @@ def run_command(
         "state_recovery": None if state_recovery is None else state_recovery.value,
         "log_dir": log_dir,
     }
-    with reporting(debug, as_json):
+    with reporting(debug, as_json), ExitStack() as opened:
         settings([], given)  # what is wrong here is reported before the module is imported
-        page = _page_of(ui_host, ui_port, ui_token) if ui else None
+        page = opened.enter_context(closing(_page_of(ui_host, ui_port, ui_token))) if ui else None
         topology = load_runnable(target)
         if isinstance(topology, StormTopology):
             _refuse_for_bolts(context)
@@ -137,13 +137,13 @@ def run_command(
     raise typer.Exit(code)
 
 
-def _page_of(host: str, port: int, token: str | None) -> PageServing:
-    with needs_package("the page", "ui"):
-        from trident.cli.page_serving import PageServing
-    return PageServing(host, port, token)
+def _page_of(host: str, port: int, token: str | None) -> RunPage:
+    from trident.cli.page_serving import RunPage
+
+    return RunPage(host, port, token)
 
 
-def _beside(page: PageServing | None, drpc_port: int | None, drpc_host: str, drpc_token: str | None) -> Beside:
+def _beside(page: RunPage | None, drpc_port: int | None, drpc_host: str, drpc_token: str | None) -> Beside:
     """Return what is open while a topology runs: its page, and the answers to DRPC requests."""
     from trident.cli.run import all_beside
 

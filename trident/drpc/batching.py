@@ -35,7 +35,7 @@ class RequestExecutor:
     """Answers requests of one function, in one thread at a time; prepares its operations and opens its states."""
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
-        self._steps = RequestSteps(plan)
+        self._function, self._steps = plan.function, RequestSteps(plan)
         self._gate = None if log is None else log.gate
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
@@ -55,6 +55,14 @@ class RequestExecutor:
 
         return read_in_rounds(read, _was_overtaken, self._gate)
 
+    def answer(self, args: str) -> Answer:
+        """Answer one request, in the thread that asks; `DRPCExecutionException` if it fails."""
+        check_args(self._function, args)
+        try:
+            return self.answers([args])[0]
+        except (Exception, SystemExit) as error:
+            raise _failed(self._function, error) from error
+
     def close(self) -> None:
         """End the operations and close the states; an error of one does not keep the others open."""
         for end in [*(op.cleanup for op in self._operations if has(op, "cleanup")), self._states.close]:
@@ -66,6 +74,22 @@ class RequestExecutor:
 
 def _operations_of(plan: RequestPlan) -> list[Any]:
     return list({id(operation): operation for node in plan.nodes for operation in node.operations}.values())
+
+
+def check_args(function: str, args: object) -> None:
+    """Raise `DRPCExecutionException` if the arguments of a request are not one text."""
+    if not isinstance(args, str):
+        raise DRPCExecutionException(function, f"the arguments are one text, got {args!r}", reason="invalid")
+    try:
+        args.encode()
+    except UnicodeEncodeError as error:  # a lone surrogate, which JSON can express
+        cause = f"the arguments are not a text that UTF-8 can encode ({error})"
+        raise DRPCExecutionException(function, cause, reason="invalid") from None
+
+
+def unknown_function(function: str, topology: str, known: Sequence[str]) -> DRPCExecutionException:
+    """Return the error for a function that a topology does not have."""
+    return DRPCExecutionException(function, f"topology {topology!r} has the functions {list(known)}", reason="unknown")
 
 
 def _was_overtaken(error: Exception) -> bool:

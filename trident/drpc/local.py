@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import cloudpickle
 
 from trident.config import Config
-from trident.drpc.batching import Answer, RequestExecutor, RequestQueue
+from trident.drpc.batching import Answer, RequestExecutor, RequestQueue, check_args, unknown_function
 from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, QueriedTopology
 from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
 from trident.graph import Graph
@@ -121,8 +121,7 @@ class LocalDRPC:
 
     def _queue(self, name: str) -> RequestQueue:
         if name not in self._queues:
-            cause = f"topology {self.name!r} has the functions {self.functions}"
-            raise DRPCExecutionException(name, cause, reason="unknown")
+            raise unknown_function(name, self.name, self.functions)
         return self._queues[name]
 
 
@@ -149,13 +148,7 @@ class DRPCFunction:
 
     def submit(self, args: str) -> Future[Answer]:
         """Ask; returns a future."""
-        if not isinstance(args, str):
-            raise DRPCExecutionException(self.name, f"the arguments are one text, got {args!r}", reason="invalid")
-        try:
-            args.encode()
-        except UnicodeEncodeError as error:  # a lone surrogate, which JSON can express
-            cause = f"the arguments are not a text that UTF-8 can encode ({error})"
-            raise DRPCExecutionException(self.name, cause, reason="invalid") from None
+        check_args(self.name, args)
         return self._queue.submit(args)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
+    DrpcNode,
     EachNode,
     FilterNode,
     JoinNode,
@@ -61,8 +62,8 @@ def routing_text(routing: Routing) -> str:
 def what(node: Node) -> str:
     """Return what a step does, in one line."""
     match node:
-        case SpoutNode():
-            return f"spout {operation_name(node.spout)}"
+        case SpoutNode() | DrpcNode():
+            return _source(node)
         case EachNode():
             return f"each {_call(node.function, node.inputs)} -> {node.outputs}"
         case FilterNode():
@@ -84,6 +85,12 @@ def what(node: Node) -> str:
         case PersistNode():
             return _persisted(node)
     return _exchange(node)
+
+
+def _source(node: SpoutNode | DrpcNode) -> str:
+    if isinstance(node, DrpcNode):
+        return f"requests of {node.function}"
+    return f"spout {operation_name(node.spout)}"
 
 
 def _aggregate(node: AggregateNode) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trident.explain.descriptions import describe
+from trident.explain.explanation import Explanation
 from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
 from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.naming import counted
@@ -15,7 +16,7 @@ from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.placing import misplaced
 
 
-def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> str:
+def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> Explanation:
     """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.
 
     Parameters
@@ -34,7 +35,7 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> str:
         lines += ["", "states"]
         for state in describe(graph):
             lines += [*_state(state), *_placement(plan, state["state"], placed, in_executors)]
-    return "\n".join(lines) + "\n"
+    return Explanation("\n".join(lines) + "\n")
 
 
 def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:

@@ -13,15 +13,19 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import member_of
 from trident.fluent.base import StreamBase, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.graph import WindowNode
+from trident.graph import FilterNode, ProjectNode, SelectNode, WindowNode
 from trident.naming import TridentNames
+from trident.operations.expressions import Expression, col
 from trident.operations.names import step_label
 from trident.operations.windows import (
+    LATE,
+    SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
     TumblingCountWindow,
     TumblingDurationWindow,
     WindowConfig,
+    late_field,
 )
 from trident.state.interfaces import REPLAY_WINDOW_S, StateSpec, StateType, is_factory
 
@@ -50,10 +54,12 @@ class Windowing(TridentNames, Generic[S]):
         Parameters
         ----------
         config
-            `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow` or `SlidingDurationWindow`, by their `of`.
+            `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow`, `SlidingDurationWindow` or
+            `SessionWindow`, by their `of`. Sessions are those of each key of a grouped stream.
         bounds
             Names of two fields that stand before the aggregator's: where the window begins and where it ends (the
-            end is not in it). Timestamps; of a count window positions, from 0.
+            end is not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and
+            of its last tuple.
         state_name
             The stream's label (`name`), or the first field of `out` and `-window`, unless given.
 
@@ -63,12 +69,47 @@ class Windowing(TridentNames, Generic[S]):
             A state that is not opaque, a field that is not there or is no time, a name that is there already.
         """
         stream, group = self._windowed()
-        if not isinstance(config, WindowConfig):
-            raise TopologyError(
-                f"stream {stream.get_name()!r}: window takes (config, [state,] [fields,] aggregator, output fields); "
-                f"{config!r} is no config, TumblingCountWindow.of(100) is one"
-            )
-        return _declare(stream, group, config, args, bounds, state_name)
+        return _declare(stream, group, config, args, bounds, state_name, Fields())
+
+    def window_with_late_rows(
+        self,
+        config: WindowConfig,
+        *args: Any,
+        bounds: FieldsLike | None = None,
+        state_name: str | None = None,
+        parallelism: int | None = None,
+    ) -> tuple[S, S]:
+        """Do as `window`, by event time; return its stream, and the stream of the tuples that come too late for it.
+
+        A late tuple has all fields of the stream, and comes out in the batch in which it came. For this all tuples go to the
+        window, also where partial results would do.
+
+        Parameters
+        ----------
+        config, bounds, state_name
+            As of `window`.
+        parallelism
+            What `parallelism_hint` says behind `window`: the number of partitions of the state.
+
+        Raises
+        ------
+        TopologyError
+            As `window`; or a window by count or by the time of the batch, for which no tuple is late.
+
+        Examples
+        --------
+        `sessions, late = clicks.group_by("user").window_with_late_rows(SessionWindow.of(gap, "at"), Count(), "clicks")`
+        """
+        stream, group = self._windowed()
+        fired = _declare(stream, group, config, args, bounds, state_name, stream.fields)
+        if parallelism is not None:
+            stream._topology._hint(fired._node.id, parallelism)
+        results = [name for name in fired.fields.names if not name.startswith(LATE)]
+        windows = _where(fired, "windows", col(LATE).is_null())._then(
+            "project", ProjectNode, fired.fields.select(results)
+        )
+        rows = tuple(col(late_field(name)) for name in stream.fields.names)
+        return windows, _where(fired, "late", col(LATE))._then("select", SelectNode, stream.fields, expressions=rows)
 
     def tumbling_window(
         self,
@@ -115,13 +156,15 @@ def _declare(
     args: Sequence[Any],
     bounds: FieldsLike | None,
     state_name: str | None,
+    late: Fields,
 ) -> S:
     refuse_state(stream, "a window")
+    _check_config(stream, group, config, late)
     spec, rest = _state(args)
     member = member_of(stream, rest, "window")
     key, limits = group or Fields(), _bounds(stream, config, bounds)
     fields = key.concat(limits, stream.get_name()).concat(member.outputs, stream.get_name())
-    reserved = [name for name in (*fields.names, *member.inputs.names) if name.startswith("$")]
+    reserved = [name for name in (*fields.names, *member.inputs.names, *late.names) if name.startswith("$")]
     if reserved:
         raise TopologyError(
             f"stream {stream.get_name()!r}: a window cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
@@ -130,11 +173,36 @@ def _declare(
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
     stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
     label = step_label("window", member.aggregator, name)
+    if len(late):
+        own = Fields.of([LATE, *map(late_field, late.names)], ["boolean", *late.types])
+        fields = fields.concat(own)
     node = stream._child(
         label, WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
-        grouped=group is not None, member=member, bounds=limits,
+        grouped=group is not None, member=member, bounds=limits, late=late,
     )  # fmt: skip
     return type(stream)(stream._topology, node)
+
+
+def _check_config(stream: StreamBase, group: Fields | None, config: WindowConfig, late: Fields) -> None:
+    if not isinstance(config, WindowConfig):
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: window takes (config, [state,] [fields,] aggregator, output fields); "
+            f"{config!r} is no config, TumblingCountWindow.of(100) is one"
+        )
+    if isinstance(config, SessionWindow) and not group:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: a window of {config} needs a key, whose sessions they are: group the stream "
+            "before, group_by('user').window(…)"
+        )
+    if len(late) and config.event_time is None:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: no tuple is late for a window of {config}: call window, or give a config by event "
+            "time, such as TumblingDurationWindow.of(…).by_event_time('at')"
+        )
+
+
+def _where(stream: S, label: str, condition: Expression) -> S:
+    return stream._then(label, FilterNode, stream.fields, inputs=stream.fields.select([LATE]), filter=condition)
 
 
 def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:

@@ -97,6 +97,9 @@ class WindowNode(PersistNode):
         What is aggregated in each window, and how.
     bounds
         The fields behind the grouping fields that say which window a tuple belongs to; none or two.
+    late
+        The fields of the stream, if it also gives the tuples that come too late: in `$late.` and the field's name, `$late` is
+        true in their rows and null in those of windows. Else it has none.
     """
 
     window: WindowConfig | None = None
@@ -104,6 +107,7 @@ class WindowNode(PersistNode):
     grouped: bool = False
     member: Member = Member(Fields(), None, Fields())
     bounds: Fields = Fields()
+    late: Fields = Fields()
 
     @property
     def config(self) -> WindowConfig:

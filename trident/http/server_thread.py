@@ -31,6 +31,8 @@ class ServerThread:
         Seconds within which a request is answered, from its first byte on.
     connections
         How many connections may be open; half of the file descriptors that are free at most.
+    listener
+        What `listening` returned for this host, if it listens already; closed with the server.
 
     Attributes
     ----------
@@ -56,7 +58,15 @@ class ServerThread:
     extra: ClassVar[str]
     grace_s: ClassVar[int]
 
-    def __init__(self, app: Callable[[], Any], host: str, port: int, request_s: float, connections: int) -> None:
+    def __init__(
+        self,
+        app: Callable[[], Any],
+        host: str,
+        port: int,
+        request_s: float,
+        connections: int,
+        listener: socket.socket | None = None,
+    ) -> None:
         with needs_package(self.what, self.extra):
             import uvicorn
 
@@ -75,7 +85,7 @@ class ServerThread:
                 timeout_graceful_shutdown=self.grace_s,
             )
         self.server = BoundedServer(config, request_s, affordable(connections))
-        self._socket = _listening(self.cannot, host, port)
+        self._socket = listener or listening(self.cannot, host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._run, name=f"trident-{self.extra}-{self.port}", daemon=True)
@@ -84,7 +94,7 @@ class ServerThread:
     @property
     def url(self) -> str:
         """The address for clients."""
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        return url_of(self.host, self.port)
 
     def close(self) -> None:
         """Take no more requests, wait a little for those in flight, and end."""
@@ -109,7 +119,13 @@ class ServerThread:
             self._socket.close()
 
 
-def _listening(cannot: str, host: str, port: int) -> socket.socket:
+def url_of(host: str, port: int) -> str:
+    """Return the address of a server for clients."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def listening(cannot: str, host: str, port: int) -> socket.socket:
+    """Return a socket that listens; `ConfigError`, which begins with `cannot`, if the address cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

@@ -51,6 +51,7 @@ from trident.operations.sql import sql
 from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (
+    SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
     TumblingCountWindow,
@@ -101,6 +102,7 @@ __all__ = [
     "Negate",
     "Operation",
     "ReducerAggregator",
+    "SessionWindow",
     "SlidingCountWindow",
     "SlidingDurationWindow",
     "SnapshotGet",

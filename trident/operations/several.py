@@ -469,7 +469,12 @@ def value_of(several: Several, name: str) -> Fields:
     return Fields.of([name], [f"struct<{','.join(typed)}>"])
 
 
+def result_fields(several: Several) -> Fields:
+    """Return the fields of the results, without what is remembered."""
+    firsts = [part.outputs for part in several.parts]
+    return Fields.of([one.names[0] for one in firsts], [one.types[0] for one in firsts])
+
+
 def results_of(several: Several, value: str) -> dict[str, Expression]:
     """Return the results, without what is remembered, each as a column of its own."""
-    names = [part.outputs.names[0] for part in several.parts]
-    return {name: col(value).field(name) for name in names}
+    return {name: col(value).field(name) for name in result_fields(several).names}

@@ -1,7 +1,7 @@
 """The configurations of windows: a number of tuples or a period, tumbling or sliding, by the time of the batch or of the event.
 
-All windows of a kind are one grid. A tuple has an *ordinate*: its position for a count, a time in milliseconds for a
-duration. The windows end at every multiple of `slide` and hold the `length` ordinates before their end.
+All windows of a kind, but for sessions, are one grid. A tuple has an *ordinate*: its position for a count, a time in
+milliseconds for a duration. The windows end at every multiple of `slide` and hold the `length` ordinates before their end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from typing import ClassVar, Self
 from trident.errors import TopologyError
 
 _MS = timedelta(milliseconds=1)
+
+LATE = "$late"
+"""The field of a window that also gives late tuples, true in their rows."""
+
+
+def late_field(name: str) -> str:
+    """Return under which name such a window gives a field of late tuples."""
+    return f"{LATE}.{name}"
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class EventTime:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """The configuration of a window. Each of the four kinds makes it by `of`.
+    """The configuration of a window. Each of the five kinds makes it by `of`.
 
     Attributes
     ----------
@@ -160,6 +168,37 @@ class SlidingDurationWindow(_DurationWindow):
     def of(cls, length: timedelta, slide: timedelta) -> SlidingDurationWindow:
         """Return the window of a duration that fires after every `slide`."""
         return cls(_ms("length", length, 1), _ms("slide", slide, 1))
+
+
+@dataclass(frozen=True)
+class SessionWindow(WindowConfig):
+    """The tuples of one key that come one after the other, each no more than a gap behind the one before.
+
+    Its length and its slide are the gap.
+    """
+
+    event: EventTime = EventTime("")
+    counts = False
+
+    @classmethod
+    def of(cls, gap: timedelta, field: str, delay: timedelta = timedelta(0)) -> SessionWindow:
+        """Return the sessions by the times in a field, a timestamp or a bigint of milliseconds since 1970.
+
+        The *watermark* is the latest time seen so far, of all keys, less `delay`; it never goes back. A session is complete
+        when the watermark is beyond its last tuple and the gap. Tuples may be out of order by as much as `delay`.
+        """
+        if not isinstance(field, str) or not field:
+            raise TopologyError(f"SessionWindow.of takes the name of one field with the time, got {field!r}")
+        length = _ms("gap", gap, 1)
+        return cls(length, length, EventTime(field, _ms("delay", delay, 0)))
+
+    @property
+    def event_time(self) -> EventTime:
+        return self.event
+
+    def __str__(self) -> str:
+        delay = self._amount(self.event.delay_ms)
+        return f"sessions with gap {self._amount(self.length)} by event time {self.event.field}, delay {delay}"
 
 
 def _ms(what: str, duration: timedelta, least: int) -> int:

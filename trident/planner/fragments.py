@@ -108,7 +108,8 @@ def _sink(node: Node, port: int, source: Node, exchanges: Mapping[str, Exchange]
         return Sink(node.id, source.id, node.sides[port].fields, port=port, join=node)
     if isinstance(node, WindowNode):
         event_time = node.config.event_time
-        read = (*node.group.names, *node.inputs.names, *([] if event_time is None else [event_time.field]))
+        time = [] if event_time is None else [event_time.field]
+        read = (*node.group.names, *node.inputs.names, *time, *node.late.names)
         return Sink(node.id, source.id, source.fields.select(list(dict.fromkeys(read))), window=node)
     aggregation = node.aggregation
     if aggregation is None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
+from trident.notebook.live_display import show
+from trident.notebook.running_glance import RunningGlance
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement
 from trident.observe.component_statistics import TopologyStatistics
@@ -41,9 +44,24 @@ from trident.runtime.watch import Watch
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
+    from trident.explain import Explanation
     from trident.stream import TridentState
 
 __all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
+
+
+class Page(Protocol):
+    """The page of a topology: it has its port before anything else is opened."""
+
+    @property
+    def url(self) -> str:
+        """Where it is served."""
+
+    def show(self, running: RunningTopology) -> None:
+        """Answer with this topology from now on."""
+
+    def close(self) -> None:
+        """Free the port; harmless if done before."""
 
 
 class RunningTopology:
@@ -60,11 +78,13 @@ class RunningTopology:
         observer: Observer | None,
         monitoring: Monitoring | None = None,
         active: bool = True,
+        page: Page | None = None,
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self._opened, self._clock = opened, Clock()
         self._began = self._clock.monotonic()
         self._monitoring = monitoring = monitoring or Monitoring(graph.name)
+        self._page = page
         placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
         size = self.config.progress_kept
@@ -81,6 +101,8 @@ class RunningTopology:
         monitoring.watch(self.pages.status)
         at_ms = self._clock.wall_ms()
         monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
+        if page is not None:
+            page.show(self)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
     # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
@@ -161,9 +183,9 @@ class RunningTopology:
         """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
         return self._opened.placements
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """Return what runs where, as `TridentTopology.explain`, with where states and record are committed, and why there."""
-        from trident.explain import explain
+        from trident.explain import Explanation, explain
 
         placed = self._opened.placements
         why = [f"  {name}: {where}, {reason}" for name, (where, reason) in placed.items()]
@@ -172,7 +194,7 @@ class RunningTopology:
             alone = f"a transaction of its own, because {apart}" if apart else "in one transaction with the states"
             why.append(f"  the record of a batch: {alone}")
         text = explain(self.graph, {name: each.where for name, each in placed.items()})
-        return "\n".join([text, "commits", *why, ""]) if why else text
+        return Explanation("\n".join([text, "commits", *why, ""])) if why else text
 
     @property
     def status(self) -> dict[str, Any]:
@@ -243,6 +265,32 @@ class RunningTopology:
         """The last `progress_kept` committed batches, oldest first."""
         return [event.as_dict() for event in self._progress.events()]
 
+    def show_progress(
+        self, timeout: float | None = None, *, until_caught_up: bool = False, every_s: float = 0.5
+    ) -> None:
+        """Show what the topology does until it ends: in one place in a notebook, as lines elsewhere.
+
+        Ctrl-C (in a notebook: interrupt the kernel) ends the showing, and not the topology. Raises what ended the topology.
+
+        Parameters
+        ----------
+        timeout
+            Show it so many seconds at most.
+        until_caught_up
+            Stop showing when everything that the spouts had at this call is committed; see `process_all_available`.
+        every_s
+            Seconds from one look to the next.
+        """
+        done = self._loop.drain() if until_caught_up else self._ended
+        until = math.inf if timeout is None else monotonic() + timeout
+
+        def is_over() -> bool:
+            done.wait(max(0.0, min(every_s, until - monotonic())))
+            return done.is_set() or self._ended.is_set() or monotonic() >= until
+
+        show(self._glance, is_over)
+        self._raise_error()
+
     def add_listener(self, listener: TopologyListener) -> None:
         """Tell a listener of what happens from now on; see `TopologyListener`."""
         self._monitoring.add(listener)
@@ -262,6 +310,11 @@ class RunningTopology:
     def metrics_url(self) -> str | None:
         """Where metrics are served, None without `metrics_port`."""
         return self._monitoring.metrics_url
+
+    @property
+    def ui_url(self) -> str | None:
+        """Where the page is served, None without `ui_port`."""
+        return None if self._page is None else self._page.url
 
     @property
     def txid(self) -> int:
@@ -326,6 +379,13 @@ class RunningTopology:
     def __repr__(self) -> str:
         return f"RunningTopology({self.name!r}, {self.status['message']}, txid {self.txid})"
 
+    def _repr_html_(self) -> str:
+        return self._glance()._repr_html_()
+
+    def _glance(self) -> RunningGlance:
+        places = {name: placed.where for name, placed in self.placements.items()}
+        return RunningGlance(self.name, self.status, self.last_progress, self.seconds, places)
+
     def _state(self) -> str:
         if self.is_active:
             return "inactive" if self.is_deactivated else "running"
@@ -374,6 +434,8 @@ class RunningTopology:
         error, at_ms = self._error, self._clock.wall_ms()
         cause = (None, None) if error is None else (str(error), type(error).__name__)
         self.pages.end()
+        if self._page is not None:
+            self._page.close()
         self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
 
     def _raise_error(self) -> None:
@@ -388,23 +450,33 @@ def start(
     observer: Observer | None = None,
     listeners: Sequence[TopologyListener] = (),
     active: bool = True,
+    open_page: Callable[[str, int], Page] | None = None,
 ) -> RunningTopology:
-    """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
+    """Check, recover and run; see `TridentTopology.start`.
+
+    Parameters
+    ----------
+    memory_log
+        Continues a log of this process.
+    open_page
+        Opens the page at a host and a port, if `ui_port` asks for one.
+    """
     plan = make_plan(graph)
-    # First, because a port that is taken is to be known before Spark starts and stores are opened.
-    monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
-    try:
+    with ExitStack() as undo:
+        # Ports first, because one that is taken is to be known before Spark starts and stores are opened.
+        monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
+        undo.callback(monitoring.close)
+        page = None
+        if open_page is not None and config.ui_port is not None:
+            page = open_page(config.ui_host, config.ui_port)
+            undo.callback(page.close)
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
         opened = opened_when_back(graph.name, config, lambda: open_topology(graph, plan, config, log_of), Clock())
+        undo.callback(opened.close)
         log_idle_loads(plan, config, executors_of(opened.placements))
-        try:
-            return RunningTopology(graph, opened, observer, monitoring, active)
-        except BaseException:
-            opened.close()
-            raise
-    except BaseException:
-        monitoring.close()
-        raise
+        running = RunningTopology(graph, opened, observer, monitoring, active, page)
+        undo.pop_all()
+    return running
 
 
 def new_memory_log(topology: str) -> MemoryLog:

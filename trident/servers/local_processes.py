@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import signal
+import time
 from pathlib import Path
+
+from trident.errors import TridentError
+
+_LOOK_S = 0.005
+_GONE_S = 30.0
 
 
 @functools.cache
@@ -23,3 +32,32 @@ def stat_of(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL every process of a session, in whatever group it is, and wait until they are gone.
+
+    Raises
+    ------
+    TridentError
+        Some are still there after half a minute.
+    """
+    deadline = time.monotonic() + _GONE_S
+    while members := _members(session):
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TridentError(f"processes {members} of the job outlive a SIGKILL")
+        time.sleep(_LOOK_S)
+
+
+def _members(session: int) -> list[int]:
+    """Return the living processes of a session; nothing if the system does not list its processes as files."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        stat = stat_of(pid)
+        if stat is not None and int(stat[3]) == session and stat[0] not in "ZX":
+            found.append(pid)
+    return found

@@ -339,6 +339,11 @@ class StoreFacts:
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes
         Each commit writes what it changes beside the values; see `BackingMap.changed`.
+    is_map
+        They are maps with the value rule of their kind and no other methods, so that in a test a map in memory can take their
+        place; see `TopologyTestDriver`.
+    serializer
+        The `Serializer` that values are written with; None: it is not known.
     remains
         Where the store still has the bytes of a row that was deleted, and until when; for people.
     """
@@ -352,6 +357,8 @@ class StoreFacts:
     layout: Callable[[StateConf], str] | None = None
     database: Database | None = None
     keeps_changes: bool = False
+    is_map: bool = False
+    serializer: Any = None
     remains: str = ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from trident.errors import ConfigError
@@ -46,7 +46,7 @@ class MapStateFactory:
     @property
     def facts(self) -> StoreFacts:
         """What the factory of the backing maps says."""
-        return facts_of(StoreFacts, self.backing_map_factory)
+        return replace(facts_of(StoreFacts, self.backing_map_factory), is_map=True)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
         """Open one partition. It has no cache if it is read-only, or if other partitions write the same keys."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ Field = tuple[str, str]
 
 Refusal = Callable[[str, str, bool], str | None]
 """Says why a field, by its name and type, and whether it is of the key, has no plain form; None: it has one."""
+
+
+_IN_JSON = re.compile(r"(array|struct|string|boolean|bigint|int|smallint|tinyint|double|\w+:|[<>,])+")
 
 
 class PlainShape(NamedTuple):
@@ -53,6 +57,11 @@ def shape_of(conf: StateConf, snapshot_key: Any, refusal: Refusal) -> PlainShape
     typed = tuple((name, normal_type(type_) if type_ else "") for name, type_ in keys)
     reasons = [*(refusal(*key, True) for key in typed), *(refusal(*one, False) for one in values)]
     return next(filter(None, reasons), PlainShape(typed, values, is_struct=bool(parts)))
+
+
+def fits_json(type_: str) -> bool:
+    """Whether a type is one of arrays and structs whose values JSON keeps as they are."""
+    return "<" in type_ and _IN_JSON.fullmatch(type_) is not None
 
 
 def _parts(type_: str, keys: Sequence[str], refusal: Refusal) -> tuple[Field, ...]:

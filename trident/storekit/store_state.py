@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from trident.extras import needs_package
-from trident.state.encoding.serializers import keeps_attempts, serializer_for
+from trident.state.encoding.serializers import Serializer, keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import map_state
 from trident.state.wrappers.forwarding import SerializedMap
@@ -69,7 +69,12 @@ class StoreMapFactory:
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         """Open partition `partition_index`."""
         backing = self.open_map(self.options, conf, partition_index)
-        return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
+        return SerializedMap(backing, self.serializer)
+
+    @property
+    def serializer(self) -> Serializer:
+        """What values are written with."""
+        return serializer_for(self.options.serializer, self.kind)
 
     @property
     def facts(self) -> StoreFacts:
@@ -77,7 +82,8 @@ class StoreMapFactory:
         ttl_s = self.options.ttl_s if isinstance(self.options, Expiring) else None
         return StoreFacts(
             expires_after_s=ttl_s,
-            keeps_attempts=keeps_attempts(serializer_for(self.options.serializer, self.kind)),
+            keeps_attempts=keeps_attempts(self.serializer),
+            serializer=self.serializer,
             keeps_changes=isinstance(self.options, Changing) and self.options.changes is not None,
             remains=self.options.remains,
         )

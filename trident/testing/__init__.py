@@ -1,4 +1,4 @@
-"""The tools that users test with: a driver for topologies, contracts and a suite for back-ends, and a store that fails.
+"""The tools that users test with: a driver for topologies, runs with faults, contracts and a suite for back-ends.
 
 ::
 
@@ -7,8 +7,9 @@
 
     backend_suite(open_map).raise_if_violated()
 
-Begin with `topology/driver.py` (`TopologyTestDriver`) to test a topology, with `backend/suite.py` (`backend_suite`) to test a
-store; `backend/faulty_map.py` is the store that fails.
+Begin with `topology/driver.py` (`TopologyTestDriver`) to test a topology batch by batch, with `simulation/simulating.py`
+(`simulate`) to run it with drawn faults, with `backend/suite.py` (`backend_suite`) to test a store; `backend/faulty_map.py` is
+a store that fails.
 """
 
 from trident.testing.backend.backing_map_contract import BackingMapContract
@@ -21,6 +22,8 @@ from trident.testing.backend.snapshottable_contract import SnapshottableContract
 from trident.testing.backend.suite import Report, backend_suite
 from trident.testing.checks.expecting import Violation
 from trident.testing.checks.findings import Finding, Status
+from trident.testing.simulation.simulating import simulate
+from trident.testing.simulation.simulation_report import SimulationFailed, SimulationReport
 from trident.testing.spout.source_under_test import SpoutPromise, SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table
@@ -42,6 +45,8 @@ __all__ = [
     "MapStateContract",
     "Promise",
     "Report",
+    "SimulationFailed",
+    "SimulationReport",
     "SnapshottableContract",
     "SpoutContract",
     "SpoutPromise",
@@ -51,6 +56,7 @@ __all__ = [
     "TopologyTestDriver",
     "Violation",
     "backend_suite",
+    "simulate",
     "spout_suite",
     "spout_table",
 ]

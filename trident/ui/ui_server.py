@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ class UIServer(ServerThread):
         Where to listen; port 0 takes a free one (see `port`).
     token, token_for_all, extra_routes
         As of `trident.ui.rest.app`.
+    listener
+        As of `ServerThread`.
 
     Raises
     ------
@@ -48,6 +51,7 @@ class UIServer(ServerThread):
         *,
         token_for_all: bool = False,
         extra_routes: Sequence[Any] = (),
+        listener: socket.socket | None = None,
     ) -> None:
         if token == "" or (token_for_all and token is None):
             raise ConfigError("the token of a server must not be empty; leave it out to serve what can only be read")
@@ -58,4 +62,4 @@ class UIServer(ServerThread):
             loopback = is_loopback(host)
             return app(pages, token, token_for_all=token_for_all, loopback=loopback, extra_routes=extra_routes)
 
-        super().__init__(application, host, port, _REQUEST_S, _MAX_CONNECTIONS)
+        super().__init__(application, host, port, _REQUEST_S, _MAX_CONNECTIONS, listener)

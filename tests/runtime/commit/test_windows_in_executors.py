@@ -14,7 +14,7 @@ from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, WITHIN
 from tests.runtime.windows.moving_life import SLIDING
-from tests.runtime.windows.window_life import BY_TIME, ROWS
+from tests.runtime.windows.window_life import BY_TIME, ROWS, SESSIONS
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum, TumblingCountWindow
 
@@ -28,6 +28,15 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
     again = rows.group_by("key").window(SLIDING, state, "n", Sum(), "sum", bounds="start, end", state_name="sliding")
     whole = rows.tumbling_window(7, state, "n", Sum(), "sum", bounds="start, end", state_name="whole")
     counted = rows.group_by("key").window(TumblingCountWindow.of(4), state, "n", Sum(), "sum", state_name="counted")
+    sessions, late = rows.group_by("key").window_with_late_rows(
+        SESSIONS,
+        state,
+        Count(),
+        "m",
+        bounds="first, last",
+        state_name="sessions",
+        parallelism=partitions,
+    )
     left, right = (
         topology.new_stream(side, FixedBatchSpout(FIELDS, 20, *given))
         for side, given in (("left", LEFT), ("right", RIGHT))
@@ -37,6 +46,10 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
         state_name="joined",
     ).parallelism_hint(partitions)  # fmt: skip
     return topology, [
+        sessions.group_by("key", "first", "last").persistent_aggregate(
+            state, "m", Sum(), "total", state_name="of_sessions"
+        ),
+        late.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_late"),
         by_time.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_timed"),
         again.parallelism_hint(partitions)
         .group_by("key", "end")

@@ -25,6 +25,7 @@ from trident.operations import (
     CombinerAggregator,
     Count,
     First,
+    SessionWindow,
     Sum,
     TumblingCountWindow,
     TumblingDurationWindow,
@@ -213,6 +214,9 @@ def event_time_topology(function: Callable[..., Any]) -> TridentTopology:
     made = rows.each("amount", function, "made: double").each("amount", lambda amount: amount * 500, "at: bigint")
     window = TumblingDurationWindow.of(second).by_event_time("at")
     made.window(window, MemoryMapState(), "made", Sum(), "sum")
+    made.group_by("shop").window(SessionWindow.of(second, "at"), MemoryMapState(), "made", Sum(), "of_session")
+    late_too = TumblingDurationWindow.of(second).by_event_time("at")
+    made.group_by("shop").window_with_late_rows(late_too, MemoryMapState(), "made", Sum(), "with_late")
     made.window(TumblingCountWindow.of(3), MemoryMapState(), "made", Sum(), "of_three")
     names = "shop, made, at, other, later"
     one, two = made.project("shop", "made", "at"), made.project("shop", "made", "at")

@@ -14,6 +14,7 @@ from states.redis import RedisState
 from trident import Stream, TopologyError, TridentTopology
 from trident.operations import (
     Count,
+    SessionWindow,
     SlidingDurationWindow,
     TumblingCountWindow,
     TumblingDurationWindow,
@@ -57,6 +58,7 @@ def joined(**options: Any) -> Callable[[StateSpec], object]:
         (windowed(WEEK), 8 * DAY),
         (windowed(WEEK.by_event_time("at", S, 2 * S)), 8 * DAY + 3),
         (windowed(TumblingDurationWindow.of(60 * S).by_event_time("at", 5 * S, 7 * S)), 72),
+        (windowed(SessionWindow.of(60 * S, "at", 5 * S)), 65),
         (joined(within=60 * S), 60),
         (joined(within=(S, 60 * S), delay=(50 * S, 5 * S)), 65),
         (joined(within=(-60 * S, S), delay=(5 * S, 50 * S)), 65),

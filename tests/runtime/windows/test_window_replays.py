@@ -20,8 +20,8 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from tests.runtime.windows import clock_life
-from tests.runtime.windows.window_life import BY_TIME, ROWS, topology_in
-from tests.runtime.windows.window_model import WindowModel
+from tests.runtime.windows.window_life import BY_TIME, ROWS, SESSIONS, topology_in
+from tests.runtime.windows.window_model import model_of
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
 from trident.coordination.records import DefineRecord
@@ -189,17 +189,22 @@ def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_p
     state = LogReader(tmp_path / "log").refresh()
     assert state.txid == 9
     graph = topology_in(tmp_path).graph()
-    sums, counts = (open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("total", "n_sum"))
+    sums, counts, sessions, late = (
+        open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("total", "n_sum", "m_sum", "late")
+    )
     numbers, ends = [n for _, n, _ in ROWS], range(15, 91, 15)
     wanted = [sum(numbers[max(0, end - 20) : end]) for end in ends]
     assert sums.multi_get([(max(0, end - 20), end) for end in ends]) == wanted
-    model = WindowModel(BY_TIME, grouped=True)
-    fired = Counter[str]()
-    for at in range(0, len(ROWS), 10):
-        for key, _, _, found in model.take(ROWS[at : at + 10], 0):
-            fired[key] += len(found)
-    assert model.late > 0
-    assert counts.multi_get(["a", "b", "c"]) == [fired[key] for key in "abc"]
+    models = [model_of(config, grouped=True) for config in (BY_TIME, SESSIONS)]
+    for view, model in zip((counts, sessions), models, strict=True):
+        fired = Counter[str]()
+        for at in range(0, len(ROWS), 10):
+            for key, _, _, found in model.take(ROWS[at : at + 10], 0):
+                fired[key] += len(found)
+        assert model.late > 0
+        assert view.multi_get(["a", "b", "c"]) == [fired[key] for key in "abc"]
+    late_keys = Counter(key for key, *_ in models[1].late_rows)
+    assert late.multi_get(["a", "b", "c"]) == [late_keys[key] or None for key in "abc"]
 
 
 # ---- a clock that was ahead --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from trident.operations import (
     CombinerAggregator,
     Count,
     ReducerAggregator,
+    SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
     Sum,
@@ -381,6 +382,9 @@ def lines() -> Stream:
     return TridentTopology("t").new_stream("s", spout)
 
 
+SESSIONS = SessionWindow.of(S, "at")
+
+
 def _of_a_wrong_type(value: Any) -> Any:
     return value
 
@@ -400,6 +404,17 @@ def _of_a_wrong_type(value: Any) -> Any:
         (lambda: TumblingDurationWindow.of(timedelta(microseconds=999)), "give whole milliseconds, at least 1"),
         (lambda: SlidingDurationWindow.of(S, timedelta(0)), r"slide datetime.timedelta\(0\) of a window"),
         (lambda: TumblingDurationWindow.of(S).by_event_time("at", delay=-S), "delay .* at least 0"),
+        (
+            lambda: SessionWindow.of(timedelta(0), "at"),
+            r"gap datetime.timedelta\(0\) of a window: give whole milliseconds",
+        ),
+        (
+            lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
+            "gap of a window by time is a timedelta, .* got '30m'",
+        ),
+        (lambda: SessionWindow.of(S, _of_a_wrong_type(None)), "takes the name of one field with the time, got None"),
+        (lambda: SessionWindow.of(S, ""), "takes the name of one field with the time, got ''"),
+        (lambda: SessionWindow.of(S, "at", delay=-S), "delay .* at least 0"),
         (
             lambda: TumblingDurationWindow.of(S).by_event_time(_of_a_wrong_type(["at"])),
             r"takes the name of one field, got \['at'\]",
@@ -423,6 +438,15 @@ def test_equal_length_and_slide_are_allowed() -> None:
         (lambda s: s.tumbling_window(2, "w", Sum(), "n"), "Sum needs a number, but field 'w' is string"),
         (lambda s: s.tumbling_window(2, Count()), "window of Count does not say what its output is called"),
         (lambda s: s.tumbling_window(2, Count, "n"), "expected an object with combine"),
+        (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
+        (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),
+        (lambda s: s.group_by("w").window(SessionWindow.of(S, "x"), Count(), "c"), "no field 'x' of stream 's'; it has"),
+        (
+            lambda s: s.group_by("w").window(SESSIONS, MemoryMapState.transactional(), Count(), "c"),
+            "only an opaque state lets a replay take back",
+        ),
+        (lambda s: s.window_with_late_rows(TumblingCountWindow.of(2), Count(), "c"), "late for a window of tumbling count"),
+        (lambda s: s.window_with_late_rows(TumblingDurationWindow.of(S), Count(), "c"), "tumbling time of 0:00:01: call win"),
         (lambda s: s.window(4, Count(), "n"), "4 is no config, TumblingCountWindow.of"),
         (lambda s: s.tumbling_window("4", Count(), "n"), "give a whole number of tuples"),
         (lambda s: s.sliding_window(4, S, Count(), "n"), "two numbers of tuples, or two timedeltas"),

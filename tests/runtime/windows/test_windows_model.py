@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout
-from tests.runtime.windows.window_model import Fired, Row, WindowModel
+from tests.runtime.windows.window_model import Fired, Row, model_of
 from trident import TridentTopology, TridentTuple
 from trident.operations import (
     ReducerAggregator,
+    SessionWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
     Sum,
@@ -38,8 +39,12 @@ CONFIGS: dict[str, WindowConfig] = {
     "tumbling time": TumblingDurationWindow.of(4 * MS),
     "sliding time": SlidingDurationWindow.of(6 * MS, 4 * MS),
     "tumbling event time": TumblingDurationWindow.of(4 * MS).by_event_time("at", 2 * MS),
+    "sessions": SessionWindow.of(4 * MS, "at", 5 * MS),
     "sliding event time": SlidingDurationWindow.of(6 * MS, 4 * MS).by_event_time("at", 1 * MS, 5 * MS),
 }
+OVER = [pytest.param(name, True, id=f"{name}-keys") for name in CONFIGS] + [
+    pytest.param(name, False, id=f"{name}-stream") for name in CONFIGS if name != "sessions"
+]
 POINTS = ("define", "process", "begin_commit:w", "put:w", "commit:w", "begin_commit:total", "put:total", "record")
 
 rows = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.none() | st.integers(0, 40)), max_size=6)
@@ -76,8 +81,7 @@ def ordinate(value: Any) -> int:
 @pytest.mark.sample(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
-@pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "grouped"), OVER)
 @given(life=batches, partitions=PARTITIONS)
 @settings(max_examples=8)
 def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> None:
@@ -86,8 +90,7 @@ def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: boo
 
 @pytest.mark.soak
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
-@pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "grouped"), OVER)
 @given(life=batches, partitions=PARTITIONS)
 @settings(max_examples=300)
 def test_a_window_gives_what_the_model_gives_in_many_lives(
@@ -101,7 +104,7 @@ def lived(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> N
 
     Whatever the number of partitions, the same fires in the same batch; a window of the stream has one of them.
     """
-    config, model = CONFIGS[name], WindowModel(CONFIGS[name], grouped)
+    config, model = CONFIGS[name], model_of(CONFIGS[name], grouped)
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("key: string, n: int, at: bigint", {}, SpoutType.OPAQUE))
     over: Any = stream.group_by("key") if grouped else stream

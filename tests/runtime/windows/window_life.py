@@ -14,15 +14,18 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from tests.harness.lives import live
 from trident import TridentTopology
-from trident.operations import Count, Sum, TumblingDurationWindow
+from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow
 
-__all__ = ["BY_TIME", "ROWS", "topology_in"]
+__all__ = ["BY_TIME", "ROWS", "SESSIONS", "topology_in"]
 
 ROWS = [("abc"[number % 3], number, number + number * 7 % 13 * 2) for number in range(90)]
 """Key, number, event time: out of order, so that batches fill each other's windows."""
 
 BY_TIME = TumblingDurationWindow.of(timedelta(milliseconds=10)).by_event_time("at", delay=timedelta(milliseconds=4))
 """Some of the tuples are too late."""
+
+SESSIONS = SessionWindow.of(timedelta(milliseconds=6), "at", delay=timedelta(milliseconds=4))
+"""Here, too."""
 
 
 def topology_in(folder: Path) -> TridentTopology:
@@ -35,8 +38,12 @@ def topology_in(folder: Path) -> TridentTopology:
     stream = topology.new_stream("s", FixedBatchSpout("key: string, n: bigint, at: bigint", 10, *ROWS))
     sums = stream.sliding_window(20, 15, state("sums"), "n", Sum(), "sum", bounds="start, end", state_name="sums")
     sums.group_by("start", "end").persistent_aggregate(state("by_window"), "sum", Sum(), "total")
-    counts = stream.group_by("key").window(BY_TIME, state("counts"), Count(), "n", state_name="counts")
+    keys = stream.group_by("key")
+    counts = keys.window(BY_TIME, state("counts"), Count(), "n", state_name="counts")
     counts.group_by("key").persistent_aggregate(state("by_key"), "n", Sum(), "n_sum")
+    sessions, late = keys.window_with_late_rows(SESSIONS, state("sessions"), Count(), "m", state_name="sessions")
+    sessions.group_by("key").persistent_aggregate(state("of_sessions"), "m", Sum(), "m_sum")
+    late.group_by("key").persistent_aggregate(state("of_late"), Count(), "late")
     return topology
 
 

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trident.operations import WindowConfig
+from trident.operations import SessionWindow, WindowConfig
 
 Row = tuple[str, int, int | None]
 """Key, number, event time in milliseconds."""
 
 Fired = tuple[Any, ...]
 """Key (None of the whole stream), start, end, and the numbers, in ordinates."""
+
+
+def model_of(config: WindowConfig, grouped: bool) -> WindowModel | SessionModel:
+    """Return the model of a window."""
+    return SessionModel(config) if isinstance(config, SessionWindow) else WindowModel(config, grouped)
 
 
 @dataclass
@@ -23,8 +28,13 @@ class WindowModel:
     grouped: bool
     kept: list[tuple[str | None, int, int]] = field(default_factory=list)  # key, ordinate, number
     frontier: int | None = None
-    late: int = 0
+    late_rows: list[Row] = field(default_factory=list)
     nowhere: int = 0
+
+    @property
+    def late(self) -> int:
+        """How many rows were late."""
+        return len(self.late_rows)
 
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
         """Return what fires in a batch."""
@@ -77,7 +87,7 @@ class WindowModel:
                 watermark -= self.config.event_time.delay_ms
                 before = self.frontier
                 self.frontier = watermark if before is None else max(before, watermark)
-                self.late += sum(self._is_late(at, before) for at in ats if at is not None)
+                self.late_rows += [row for row in rows if row[2] is not None and self._is_late(row[2], before)]
             self.nowhere += ats.count(None)
         return [
             (key if self.grouped else None, at, number)
@@ -101,3 +111,51 @@ class WindowModel:
                 first = max(0, count - self.config.length)
                 fired.append((name, first, count, [kept[2] for kept in mine[first:]] + [number]))
         return fired
+
+
+@dataclass
+class SessionModel:
+    """The sessions of each key; fed each committed batch once."""
+
+    config: SessionWindow
+    kept: list[Row] = field(default_factory=list)
+    watermark: int | None = None
+    late_rows: list[Row] = field(default_factory=list)
+    nowhere: int = 0
+
+    @property
+    def late(self) -> int:
+        """How many rows were late."""
+        return len(self.late_rows)
+
+    def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
+        """Return what fires in a batch."""
+        before = self.watermark
+        self.nowhere += sum(at is None for *_, at in rows)
+        self.kept += [row for row in rows if row[2] is not None]
+        latest = max((at for *_, at in rows if at is not None), default=None)
+        if latest is not None:
+            latest -= self.config.event_time.delay_ms
+            self.watermark = latest if before is None else max(before, latest)
+        fired, open_ones = [], []
+        for session in sessions_in(self.kept, self.config.length):
+            end = (session[-1][2] or 0) + self.config.length
+            if before is not None and end < before:
+                self.late_rows += session
+            elif self.watermark is not None and end < self.watermark:
+                fired.append((session[0][0], session[0][2], session[-1][2], [number for _, number, _ in session]))
+            else:
+                open_ones += session
+        self.kept = open_ones
+        return sorted(fired, key=lambda one: one[2])
+
+
+def sessions_in(rows: Sequence[Row], gap: int) -> list[list[Row]]:
+    """Return the sessions of rows that all have a time, key by key."""
+    found: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: (row[0], row[2])):
+        if found and found[-1][-1][0] == row[0] and (row[2] or 0) - (found[-1][-1][2] or 0) <= gap:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found

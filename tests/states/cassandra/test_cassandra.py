@@ -163,13 +163,14 @@ def test_sizes_around_the_windows(home: Home, size: int) -> None:
 def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[int]] = []
     backing = home.map(home.conf(), buckets=128)
-    whole = backing._rows._batch
+    rows: Any = backing._rows
+    whole = rows._batch
 
     def noted(bucket: int, keys: list[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
         sent.append([len(key) + len(rows[key]) for key in keys])
         return whole(bucket, keys, rows, timestamp)
 
-    monkeypatch.setattr(backing._rows, "_batch", noted)
+    monkeypatch.setattr(rows, "_batch", noted)
     sizes = [1 << 20, 60_000, *[9_000] * 800, *[10] * 20_000]
     keys = [(n,) for n in range(len(sizes))]
     claim(backing, 1)
@@ -301,7 +302,7 @@ def test_another_number_of_buckets_is_refused(home: Home) -> None:
 
 def test_a_foreign_table_is_refused(home: Home, cql: CassandraConnection) -> None:
     cql.define("CREATE TABLE IF NOT EXISTS tests.foreign_one (id int PRIMARY KEY, note text)")
-    with pytest.raises(StateError, match=r"is not a table of a state: its columns are id, note"):
+    with pytest.raises(StateError, match=r"is not a table of a state: its columns are id int, note text"):
         home.map(home.conf(), table="foreign_one")
 
 
@@ -344,6 +345,17 @@ def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: Cass
     with pytest.raises(StateMismatchError, match="the store has no commit at all"):
         state.begin_commit(log.txid(2))
     assert values(state, "cow") == [None]
+
+
+def test_a_table_of_the_first_version_is_opened_as_it_is(home: Home, cql: CassandraConnection) -> None:
+    cql.define(
+        "CREATE TABLE tests.early (state text, bucket int, key blob, value blob, PRIMARY KEY ((state, bucket), key)) "
+        "WITH comment = 'trident state table, layout 1, 128 buckets'"
+    )
+    conf, log = home.conf(), Log()
+    for number in (1, 2):
+        commit(home.state(conf, table="early", layout="binary"), log, number, {"cow": 1})
+    assert values(home.state(conf, table="early"), "cow") == [2]
 
 
 # ---- connections -----------------------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ def test_a_server_that_hangs_is_a_timeout_that_may_pass_and_the_replay_is_exact(
         with pytest.raises(BackendError, match=r"cannot read .*OperationTimedOut.*may be replayed") as reading:
             update(state, words)
         with pytest.raises(BackendError, match=r"cannot write 1 keys .*OperationTimedOut") as writing:
-            raw._rows.put([b"key"], [b"value"], timestamp(raw._stamp, 9), lambda: None)
+            raw._rows.put([("key",)], [b"value"], timestamp(raw._stamp, 9), lambda: None)
     finally:
         home.server.resume()
     assert reading.value.retryable

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.map import RECORD, CassandraBackingMap
+from states.cassandra.cassandra_fence import RECORD
+from states.cassandra.map import CassandraBackingMap
 from tests.harness.servers import start_cassandra
 from tests.harness.store_commits import update
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit

@@ -309,7 +309,13 @@ def _config(conf: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]
             f"{refused[0]} is not set here: a query of Spark's gives the batches, one at a time, its session runs them, and "
             "the process that calls the function commits them"
         )
-    return Config.of(conf, **{**settings, **_FIXED})
+    config = Config.of(conf, **{**settings, **_FIXED})
+    if config.ui_port is not None:
+        raise ConfigError(
+            f"ui_port={config.ui_port}: a function for foreachBatch has no page. Its figures are in recent_progress, with "
+            "listeners and at metrics_port; leave ui_port out"
+        )
+    return config
 
 
 def _check_graph(graph: Graph) -> None:

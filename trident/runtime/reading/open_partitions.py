@@ -12,7 +12,7 @@ from trident.graph import Graph, StateNode
 from trident.planner import Plan, make_plan
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.conversion import Conversion
-from trident.runtime.reading.state_frames import columns_of
+from trident.runtime.reading.state_frames import columns_of, results_in
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.interfaces import State, state_of
@@ -76,5 +76,5 @@ def view_of(
     """Return all partitions of a state of a plan as one view; parameters as of `StateView` and `StoreCheck`."""
     check = None if log is None else StoreCheck(name, readers, log)
     node = plan.states[name]
-    columns, free = columns_of(node), node.free_keys
-    return StateView(readers, snapshot, name, now, gate=gate, check=check, columns=columns, free_keys=free)
+    columns, free, results = columns_of(node), node.free_keys, results_in(plan, name)
+    return StateView(readers, snapshot, name, now, gate, check, columns, free, results)

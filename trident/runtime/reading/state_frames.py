@@ -1,19 +1,28 @@
-"""The rows of a state as typed columns, and as a DataFrame of Spark."""
+"""The rows of a state as typed columns: as a table, as a DataFrame of pandas or of Spark, and as a notebook shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from trident.arrow import arrow_type, python_of
-from trident.errors import StateError
+from trident.errors import StateError, describe
+from trident.extras import needs_package
 from trident.fields import Fields, free_name
-from trident.graph import StateNode
+from trident.graph import PersistNode, StateNode
+from trident.naming import counted
+from trident.notebook.html_pieces import preformatted, table
+from trident.operations.several import Several, result_fields
+from trident.planner import Plan
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
+
+SHOWN_ROWS = 20
 
 
 def columns_of(state: StateNode) -> Fields:
@@ -44,6 +53,25 @@ def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
     fields = widths.pop() - 1
     names = ["key"] if fields == 1 else [f"key_{at}" for at in range(1, fields + 1)]
     return Fields.of([*names, "value"], [None] * (fields + 1))
+
+
+def results_in(plan: Plan, state: str) -> Fields:
+    """Return the results of a state that holds several aggregates, without what they remember; no field for another state."""
+    for node in plan.commits:
+        if isinstance(node, PersistNode) and node.state == state and node.aggregation is not None:
+            several = node.aggregation.aggregator
+            return result_fields(several) if isinstance(several, Several) else Fields()
+    return Fields()
+
+
+def with_results(columns: Fields, rows: Iterable[Sequence[Any]], results: Fields) -> tuple[Fields, list[Sequence[Any]]]:
+    """Return columns and rows with a column for each result in place of the value, if there are several results."""
+    if not len(results):
+        return columns, list(rows)
+    keys = columns.names[:-1]
+    names = [free_name(name, keys) for name in results.names]
+    wide = Fields.of([*keys, *names], [*columns.types[:-1], *results.types])
+    return wide, [(*row[:-1], *(row[-1][name] for name in results.names)) for row in rows]
 
 
 def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
@@ -77,3 +105,33 @@ def frame_of(spark: SparkSession, state: str, columns: Fields, rows: Sequence[Se
 
     values = zip(*map(python_of, table.columns), strict=True)
     return spark.createDataFrame(list(values), from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+
+
+def pandas_of(table: pa.Table) -> pd.DataFrame:
+    """Return a table as a DataFrame of pandas; whole numbers stay whole where some are missing, maps become dicts.
+
+    Raises
+    ------
+    EnvironmentProblem
+        There is no pandas.
+    """
+    with needs_package("to_pandas()", "spark", "pandas"):
+        import pandas  # noqa: F401  only to see whether it is there: pyarrow imports it by itself
+    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True, maps_as_pydicts="strict")
+    return frame
+
+
+def html_of_state(
+    what: str, columns: Fields, results: Fields, rows: Callable[[], Iterable[Sequence[Any]]], txid: Callable[[], Any]
+) -> str:
+    """Return the first rows of a state for a notebook, or why they cannot be read."""
+    try:
+        read = list(islice(rows(), SHOWN_ROWS + 1))
+        after = txid()
+    except Exception as error:  # noqa: BLE001  of a store, perhaps a user's or a closed one: an object can always be shown
+        return preformatted(f"{what}: {describe(error)}")
+    first, several = read[:SHOWN_ROWS], results if all(len(row) == len(columns) for row in read) else Fields()
+    columns, shown = with_results(columns, first, several)
+    head = columns.names if all(len(row) == len(columns) for row in shown) else ()
+    count = f"the first {SHOWN_ROWS} rows" if len(read) > len(first) else counted(len(first), "row")
+    return table(head, shown, ", ".join([what, count, *([] if after is None else [f"after batch {after}"])]))

@@ -10,12 +10,15 @@ from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLogReader
-from trident.errors import ForeignLogError, LogError, UnsupportedOperation
+from trident.errors import ForeignLogError, LogError, TridentError, UnsupportedOperation
 from trident.graph import Graph, StateNode
+from trident.notebook.html_pieces import preformatted
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.views import StateView
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -61,6 +64,20 @@ class StateReader:
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
         """Return the key fields and the value of all keys as a DataFrame; see `StateView.to_dataframe`."""
         return self._current().to_dataframe(spark)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the key fields and the value of all keys as an Arrow table; see `StateView.to_arrow`."""
+        return self._current().to_arrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the key fields and the value of all keys as a DataFrame of pandas; see `StateView.to_arrow`."""
+        return self._current().to_pandas()
+
+    def _repr_html_(self) -> str:
+        try:
+            return self._current()._repr_html_()
+        except TridentError as error:
+            return preformatted(f"{self!r}: {error}")
 
     def close(self) -> None:
         """Close the connections to the store and to the log."""

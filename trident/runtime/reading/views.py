@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,15 @@ from trident.errors import (
 )
 from trident.fields import Fields
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
-from trident.runtime.reading.state_frames import columns_of_rows, frame_of
+from trident.runtime.reading.state_frames import (
+    SHOWN_ROWS,
+    columns_of_rows,
+    frame_of,
+    html_of_state,
+    pandas_of,
+    table_of_state,
+    with_results,
+)
 from trident.runtime.reading.state_partitions import (
     Row,
     RowListing,
@@ -35,6 +44,8 @@ from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LISTING_ROUNDS = 5  # a listing takes longer than a read
@@ -63,6 +74,8 @@ class StateView:
         Names and types of the rows: the key's fields, then the value.
     free_keys
         Whether a user's updater chooses the keys.
+    results
+        Of several aggregates in one value, the fields of their results: `to_pandas` shows these, and not what is remembered.
 
     Attributes
     ----------
@@ -80,9 +93,10 @@ class StateView:
         check: StoreCheck | None = None,
         columns: Fields = Fields(),
         free_keys: bool = False,
+        results: Fields = Fields(),
     ) -> None:
         self.txid: int | None = None
-        self._columns = columns
+        self._columns, self._results = columns, results
         self._key = Fields.of(columns.names[:-1], columns.types[:-1])
         self._check = check
         self._gate = gate
@@ -224,7 +238,48 @@ class StateView:
         with self._lock:
             self.compare()
             partitions = [state_of(self._time_travelling(state).at(then)) for state in self._partitions]
-        return StateView(partitions, lambda: then, self._name, columns=self._columns, free_keys=self._free_keys)
+        return StateView(
+            partitions,
+            lambda: then,
+            self._name,
+            columns=self._columns,
+            free_keys=self._free_keys,
+            results=self._results,
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """Return the key fields and the value of all keys as an Arrow table, all as of one committed batch.
+
+        Columns are named as of `to_dataframe`. Several aggregates in one value are a column each, without what they remember
+        beside their result.
+
+        Raises
+        ------
+        StateError
+            Commits overtook the reading again and again, or values do not fit their column.
+        UnsupportedOperation
+            The store cannot list its keys (Memcached).
+        """
+        rows = self.rows_at_once()
+        columns = columns_of_rows(self._name, rows) if self._free_keys else self._columns
+        return table_of_state(self._name, *with_results(columns, rows, self._results))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the key fields and the value of all keys as a DataFrame of pandas; see `to_arrow`.
+
+        Raises
+        ------
+        EnvironmentProblem
+            There is no pandas.
+        """
+        return pandas_of(self.to_arrow())
+
+    def __repr__(self) -> str:
+        return f"StateView({self._name!r}{'' if self.txid is None else f', after batch {self.txid}'})"
+
+    def _repr_html_(self) -> str:
+        rows = partial(self.get_tuples, limit=SHOWN_ROWS + 1)
+        return html_of_state(f"state {self._name}", self._columns, self._results, rows, lambda: self.txid)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
         """Return the key fields and the value of all keys as a DataFrame, all as of one committed batch.

@@ -27,9 +27,9 @@ from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.worker_input import (
     NOTHING,
     PANE,
-    content_fields,
     merged,
     partials,
+    value_fields,
     with_column,
     with_nothing,
 )
@@ -42,7 +42,7 @@ _VERSION = 1
 
 def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -> pa.Table:
     """Add a batch, which has tuples, to the state; return the rows of the windows that are complete."""
-    values = _values(node)
+    values = value_fields(node)
     if values is NOTHING:
         table = with_nothing(table)
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
@@ -83,13 +83,6 @@ class _Held:
         return rows
 
 
-def _values(node: WindowNode) -> Fields:
-    """The columns that are stored beside the key."""
-    fields = content_fields(node)
-    names = [name for name in fields.names if name not in node.group.names]
-    return fields.select(names) if names else NOTHING
-
-
 def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig) -> tuple[Ints, list[list[list[Any]]]]:
     """Return the count of each key (int64, one per key), and its columns."""
     empty = [_VERSION, config.length, config.slide, 0, *([] for _ in values)]
@@ -112,7 +105,7 @@ def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig
 
 def _held(node: WindowNode, table: pa.Table, before: Ints, stored: list[list[list[Any]]], run: StepRun) -> _Held:
     """Put the stored rows and the batch's together."""
-    values, width = _values(node), Grid.of(node.config).width if node.combines else 1
+    values, width = value_fields(node), Grid.of(node.config).width if node.combines else 1
     ids = table.column(_KEY).to_numpy()
     new = with_column(table, PANE, (before[ids] + _ranks(ids)) // width)
     key = Fields.of([_KEY, PANE], ["bigint", "bigint"])
@@ -154,7 +147,7 @@ def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> N
     length, slide = node.config.length, node.config.slide
     firsts = held.at(slice(None), (held.after // slide + 1) * slide - length).tolist()
     stops = held.starts[1:].tolist()
-    columns = [held.rows.column(name).to_pylist() for name in _values(node).names]
+    columns = [held.rows.column(name).to_pylist() for name in value_fields(node).names]
     stored = [[column[first:stop] for first, stop in zip(firsts, stops, strict=True)] for column in columns]
     records = [[_VERSION, length, slide, *record] for record in zip(held.after.tolist(), *stored, strict=True)]
     state.multi_put(names, encode_many(records))

@@ -11,9 +11,10 @@ import pyarrow as pa
 from trident.arrow import arrow_type, schema_of
 from trident.graph import WindowNode
 from trident.operations.names import merging_member
+from trident.operations.windows import LATE, late_field
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import END, FIRST_MS, aggregating, bigint, with_column
+from trident.runtime.windows.worker_input import END, FIRST_MS, START, aggregating, bigint, with_column
 
 _MANY = 1 << 20
 
@@ -38,6 +39,13 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
         tables.append(_in_order(aggregate(node.id, whole, with_column(held.take(pa.array(at)), END, ends), run)))
     schema = schema_of(node.fields)
     return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
+
+
+def session_results(node: WindowNode, held: pa.Table, run: StepRun) -> pa.Table:
+    """Return the rows that sessions give, of `held` tuples or partial results with `START` and `END` of the session of each."""
+    member = merging_member(node.member) if node.combines else node.member
+    key = node.group.concat(bigint(START)).concat(bigint(END))
+    return _bounded(node, _in_order(aggregate(node.id, aggregating(node, key, member, partial=False), held, run)))
 
 
 def _in_order(table: pa.Table) -> pa.Table:
@@ -65,12 +73,31 @@ def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
     for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
         type_ = arrow_type(node.bounds.type_of(name) or "")
         table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))
-    return table.select(list(node.fields.names)).cast(schema_of(node.fields))
+    return _widened(node, table)
+
+
+def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:
+    """Return the rows that a window gives for tuples that came too late, if it is to give them."""
+    if not len(node.late):
+        return schema_of(node.fields).empty_table()
+    columns = {LATE: pa.array(np.ones(tuples.num_rows, bool))}
+    return _widened(node, pa.table({**columns, **{late_field(name): tuples.column(name) for name in node.late.names}}))
+
+
+def _widened(node: WindowNode, table: pa.Table) -> pa.Table:
+    """Return a table with all that the node gives; null where the table lacks it."""
+    schema = schema_of(node.fields)
+    there = set(table.column_names)
+    columns = [
+        table.column(name) if name in there else pa.nulls(table.num_rows, type_)
+        for name, type_ in zip(schema.names, schema.types, strict=True)
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     ends = table.column(END).to_numpy()
-    starts = ends - node.config.length
+    starts = table.column(START).to_numpy() if START in table.column_names else ends - node.config.length
     if node.config.counts:
         return np.maximum(starts, 0), ends
     return np.maximum(starts, FIRST_MS) * 1000, ends * 1000  # a timestamp is in microseconds

@@ -2,7 +2,7 @@
 
 All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
 fires when the frontier reaches its end. Windows over the count of each key are in `count_windows`, because there each
-key has its own frontier.
+key has its own frontier; sessions, which have no grid, in `session_update`.
 
 Updates one partition of a window or of a join over time, between `begin_commit` and `commit`.
 """
@@ -20,14 +20,16 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again
+from trident.operations.windows import SessionWindow
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.directory import TupleRun as Chunks
-from trident.runtime.windows.fired_rows import Complete, results
+from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
+from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import (
     PANE,
@@ -60,12 +62,14 @@ def update_window(
     filled = [table for table in tables if table.num_rows]
     if node.config.counts and node.grouped:
         return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
+    if isinstance(node.config, SessionWindow):
+        return update_sessions(node, state, filled, moment, run, place)
     update = _Update(node, state, moment, run, place)
     ended = (
         update.begin_again() if node.config.by_batch_time and moment.now is not None and moment.now.begins_again else []
     )
     update.take(filled)
-    return pa.concat_tables([*ended, update.fire()])
+    return pa.concat_tables([*ended, update.fire(), *update.late])
 
 
 def _nothing(node: WindowNode) -> pa.Table:
@@ -82,6 +86,7 @@ class _Update:
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
         self._began_again = False
+        self.late: list[pa.Table] = []
 
     def begin_again(self) -> list[pa.Table]:
         """Fire all windows that hold rows, and forget how far they have fired; return the rows of what fired."""
@@ -118,7 +123,7 @@ class _Update:
             table = self._in_time(table)
         else:
             table = self._counted(table)
-        if self._node.combines and config.counts:
+        if self._node.combines and (config.counts or len(self._node.late)):
             table = partials(self._node, table, key, self._run)
         elif self._node.combines and several:
             table = merged(self._node, table, key, self._run)
@@ -142,6 +147,7 @@ class _Update:
         late = np.isin(panes, over)
         tuples = table.column(ROWS).to_numpy()[late].sum() if ROWS in table.column_names else late.sum()
         count_again({f"{self._node.state}/late": int(tuples)})
+        self.late = [late_rows(self._node, table.filter(pa.array(late)))]
         return table.filter(pa.array(~late))
 
     def _move_to(self, ordinate: int) -> None:

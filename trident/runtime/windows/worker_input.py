@@ -1,6 +1,7 @@
 """What a worker sends to a window: tuples, or partial results if the time of a tuple says to which window it belongs.
 
-The columns are the grouping fields, the aggregated fields or partial results, and with event time `PANE` or `AT`.
+The columns are the grouping fields, the aggregated fields or partial results, and with event time `PANE` or `AT`. A session
+is told by `START` and `AT`, the times of its first and last tuple.
 
 What a worker sends to a join over time: the rows of one side that have a time, with that time in front.
 """
@@ -18,14 +19,17 @@ from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinSide, JoinWithinNode, Member, WindowNode
 from trident.operations.metrics import count_again
 from trident.operations.names import merging_member
+from trident.operations.windows import SessionWindow
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.key_columns import Ints
+from trident.runtime.steps.key_columns import Ints, group_ids
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.session_spans import Spans, sessions_of
 
-AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
-"""Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples."""
+AT, END, PANE, ROWS, START, SESSION = "$at", "$end", "$pane", "$rows", "$start", "$session"
+"""Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples, start and number of
+a session."""
 
 NOTHING = Fields.of(["$"], ["boolean"])
 """The column that stands in for an aggregator without inputs, because a table needs a column to have rows."""
@@ -36,6 +40,13 @@ FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a
 def content_fields(node: WindowNode) -> Fields:
     """Return the fields of what a window keeps: grouping fields, and partial results or what the aggregator sees."""
     return node.group.concat(node.member.outputs) if node.combines else _raw_fields(node)
+
+
+def value_fields(node: WindowNode) -> Fields:
+    """Return those of `content_fields` that a record of a key holds; there is at least one."""
+    fields = content_fields(node)
+    names = [name for name in fields.names if name not in node.group.names]
+    return fields.select(names) if names else NOTHING
 
 
 def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) -> AggregateNode:
@@ -53,9 +64,29 @@ def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     event_time = node.config.event_time
     if event_time is not None:
         table = _timed(node, table, event_time.field)
-    if not node.combines or node.config.counts:
+    if not node.combines or node.config.counts or len(node.late):
         return _tuples(node, table, [AT] if event_time is not None else [])
-    return partials(node, table, node.group, run) if event_time is None else _by_pane(node, table, run)
+    if event_time is None:
+        return partials(node, table, node.group, run)
+    return _by_session(node, table, run) if isinstance(node.config, SessionWindow) else _by_pane(node, table, run)
+
+
+def _by_session(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
+    """Return partial results per session, as far as these tuples tell: its first and last time, its number of tuples."""
+    if not table.num_rows:
+        return partials(node, table, node.group, run)
+    ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
+    at = table.column(AT).to_numpy()
+    numbers, found = sessions_of(Spans(ids, at, at), node.config.length)
+    part = partials(node, with_column(table, SESSION, numbers), bigint(SESSION), run)
+    of_part = part.column(SESSION).to_numpy()
+    keys = table.select(list(node.group.names)).take(pa.array(firsts[found.keys[of_part]]))
+    columns = [*keys.columns, *(part.column(name) for name in node.member.outputs.names)]
+    part = pa.table(columns, names=list(content_fields(node).names))
+    sizes = np.bincount(numbers)
+    for name, ofs in ((START, found.starts), (AT, found.lasts), (ROWS, sizes)):
+        part = with_column(part, name, ofs[of_part])
+    return part
 
 
 def _by_pane(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
@@ -110,7 +141,7 @@ def with_nothing(table: pa.Table) -> pa.Table:
 def _tuples(node: WindowNode, table: pa.Table, more: list[str]) -> pa.Table:
     fields = _raw_fields(node)
     table = with_nothing(table) if fields is NOTHING else table
-    return table.select([*fields.names, *more])
+    return table.select([*dict.fromkeys((*fields.names, *node.late.names)), *more])
 
 
 def _raw_fields(node: WindowNode) -> Fields:

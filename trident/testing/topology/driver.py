@@ -11,6 +11,7 @@ from trident.config import Config
 from trident.coordination.log_address import open_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
+from trident.drpc.batching import Answer
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
@@ -22,6 +23,7 @@ from trident.runtime.loop.batch import LOOP
 from trident.runtime.loop.execution import OneByOne
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
+from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
 from trident.runtime.start.opened_topology import open_topology
@@ -29,7 +31,9 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.topology.driver_capture import Captures, Row
+from trident.testing.topology.driver_memory import with_states_in_memory
 from trident.testing.topology.driver_points import FailurePoints, WatchedLog, WatchedRunner
+from trident.testing.topology.driver_requests import DriverRequests
 from trident.testing.topology.driver_result import BatchResult, HandClock
 from trident.testing.topology.driver_spout import FedSpout
 from trident.topology import TridentTopology
@@ -42,20 +46,29 @@ _DEFAULTS: dict[str, Any] = {
     "retry_backoff_max_ms": 1,
 }
 
+_BEFORE_ALL = 0  # a txid that every reader takes for committed
+
 
 class TopologyTestDriver:
     """Runs a topology step by step: the fed rows are a batch, and a step is one attempt at it.
 
     Coordinator, plan, steps, commits and value rules are the same as in a running topology. The spouts are replaced by fed ones
-    that make the same promise. States in memory begin empty; other stores must be given empty. The log is in memory
-    unless `log_dir` is given.
+    that make the same promise. States in memory begin empty; other stores must be given empty, unless `in_memory` is set. The
+    log is in memory unless `log_dir` is given.
 
     Parameters
     ----------
     topology
         The topology, as you would start it.
+    in_memory
+        Run each state in memory, whatever store it is declared with, and connect to nothing.
     settings
         Settings of `Config`. Backoff does not wait: the step after a failed one comes at once.
+
+    Raises
+    ------
+    ConfigError
+        A setting is wrong, or with `in_memory` a state is not known as a map of a kind.
 
     Examples
     --------
@@ -74,11 +87,17 @@ class TopologyTestDriver:
     [2, 1]
     """
 
-    def __init__(self, topology: TridentTopology, **settings: Any) -> None:
+    def __init__(self, topology: TridentTopology, *, in_memory: bool = False, **settings: Any) -> None:
         if settings.get("engine", "in_process") != "in_process":
             raise ConfigError(f"engine={settings['engine']!r}: a TopologyTestDriver runs in this process; leave it out")
+        if in_memory and settings.get("log_dir") is not None:
+            raise ConfigError(
+                f"in_memory=True with log_dir={settings['log_dir']!r}: states in memory end with the driver, and its log "
+                "must end with them; leave log_dir out"
+            )
         self._config = Config.of({**_DEFAULTS, **settings})
-        declared = topology.graph()
+        declared = with_states_in_memory(topology.graph()) if in_memory else topology.graph()
+        self._in_memory = in_memory
         self._name, self._declared = declared.name, declared
         self._persists = {node.state: node.id for node in declared.nodes if isinstance(node, PersistNode)}
         self._points = FailurePoints(declared.name, self._persists)
@@ -103,6 +122,20 @@ class TopologyTestDriver:
     def replay(self, stream: str | Stream, *rows: Any) -> None:
         """After a failed step: give the replay these rows instead, if the spout is not transactional."""
         self._spout_of(stream).replace(rows)
+
+    def fill(self, state: TridentState | str, rows: Mapping[Any, Any]) -> None:
+        """Give a static state that runs in memory its values: by key (a tuple, or its only field), these and no others."""
+        self._check_open()
+        name = state if isinstance(state, str) else state.state_name
+        node = self._declared.state(name)
+        if not (node.static and self._in_memory):
+            why = "the driver has not in_memory=True" if node.static else "streams write it; feed them instead"
+            raise TridentError(f"fill({name!r}): {why}. Only a static state that runs in memory is filled")
+        writer = open_state(self._name, node, self._config.as_mapping(), 0, 1)
+        writer.reset()
+        writer.begin_commit(_BEFORE_ALL)
+        writer.multi_put([key if isinstance(key, tuple) else (key,) for key in rows], list(rows.values()))
+        writer.commit(_BEFORE_ALL)
 
     def fail_at(self, point: str, times: int = 1) -> None:
         """Let the next `times` attempts that reach a point fail there.
@@ -188,6 +221,17 @@ class TopologyTestDriver:
         name = state if isinstance(state, str) else state.state_name
         return self._opened.view(name)
 
+    def drpc(self, function: str, args: str) -> Answer:
+        """Return the answer of a DRPC function of the topology, as after the last committed batch.
+
+        Raises
+        ------
+        DRPCExecutionException
+            There is no such function, the arguments are not one text, or a step failed.
+        """
+        self._check_open()
+        return self._requests.answer(function, args)
+
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""
         node = stream if isinstance(stream, str) else stream.node_id
@@ -234,6 +278,8 @@ class TopologyTestDriver:
         self._log = WatchedLog(opened.log, self._points)
         runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._opened = replace(opened, log=self._log, runner=runner)
+        self._requests = DriverRequests(self._declared, self._opened)
+        self._opened.closers.add("drpc", self._requests.close)
         self._loop = BatchLoop(self._opened, OneByOne(LOOP), self._progress, self.clock, self._observe)
 
     def _open_log(self, first: bool, states: Mapping[str, Sequence[Any]]) -> TransactionLog:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import CommitRecord, Record
@@ -99,10 +100,17 @@ class WatchedRunner:
         self._runner.close()
 
 
+class Reached(Protocol):
+    """What is told of each point that a driver comes by, and may raise there."""
+
+    def reach(self, point: str) -> None:
+        """Come by a point."""
+
+
 class WatchedLog:
     """Passes everything to a log; raises before a commit record if a test asks for that, as if the driver died there."""
 
-    def __init__(self, log: TransactionLog, points: FailurePoints) -> None:
+    def __init__(self, log: TransactionLog, points: Reached) -> None:
         self._log, self._points = log, points
         self.state, self.epoch = log.state, log.epoch
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type, table_of
 from trident.errors import ReplayMismatchError, TridentError
 from trident.fields import Fields
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.testing.topology.driver_points import FailurePoints
+from trident.testing.topology.typed_rows import typed_rows
 
 
 class FedSpout:
@@ -86,40 +86,7 @@ class FedSpout:
         return isinstance(definition, dict) and definition.get("fed") == self._id
 
     def _table(self, call: str, given: Sequence[Any]) -> pa.Table:
-        rows = [self._row(call, number, row) for number, row in enumerate(given)]
-        try:
-            return table_of(self._fields, rows)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise self._misfit(call, rows, error) from error
-
-    def _row(self, call: str, number: int, row: Any) -> Sequence[Any]:
-        if isinstance(row, (list, tuple)):
-            values: Sequence[Any] = row
-        elif len(self._fields) == 1:
-            values = (row,)
-        else:
-            raise TridentError(
-                f"{call}({self.stream!r}): row {number} is {row!r}; give a tuple of {len(self._fields)} values "
-                f"({self._fields})"
-            )
-        if len(values) != len(self._fields):
-            raise TridentError(
-                f"{call}({self.stream!r}): row {number} has {len(values)} values {row!r}, the stream has "
-                f"{len(self._fields)} ({self._fields})"
-            )
-        return values
-
-    def _misfit(self, call: str, rows: Sequence[Sequence[Any]], error: Exception) -> TridentError:
-        for number, row in enumerate(rows):
-            for name, type_, value in zip(self._fields.names, self._fields.types, row, strict=True):
-                try:
-                    pa.array([value], type=arrow_type(type_ or ""))
-                except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
-                    return TridentError(
-                        f"{call}({self.stream!r}): row {number}: {value!r} is no {type_}, the type of field {name!r} "
-                        f"({cause})"
-                    )
-        return TridentError(f"{call}({self.stream!r}): the rows do not fit the fields ({self._fields}): {error}")
+        return typed_rows(f"{call}({self.stream!r})", self._fields, given)
 
 
 class _Emitter:

@@ -1,0 +1,219 @@
+"""The columns of a state whose fields are declared: which there are, and keys and values as the bytes of CQL and back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from states.cassandra.options import CassandraOptions
+from trident.arrow import array_of, arrow_type
+from trident.errors import BackendError, CorruptValueError
+from trident.state.encoding.equal_keys import canonical
+from trident.state.interfaces import Key, StateConf, StateType
+from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns
+from trident.storekit.plain_shapes import fits_json, shape_of
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FIRST_DAY = dt.date(1970, 1, 1).toordinal()
+_MS = dt.timedelta(milliseconds=1)
+_LENGTH = struct.Struct(">i").pack
+_ESCAPE = "\ue000"  # a character that no one uses, for the text that no partition key can be
+
+
+class CqlForm(NamedTuple):
+    """How values of a type are stored.
+
+    Attributes
+    ----------
+    cql
+        The type of the column.
+    arrow
+        The type of Arrow that checks values.
+    to_bytes, of_driver
+        A value as the bytes of its cell; what the driver read as a value, None: it is one.
+    """
+
+    cql: str
+    arrow: pa.DataType
+    to_bytes: Callable[[Any], bytes]
+    of_driver: Callable[[Any], Any] | None = None
+
+
+def _of_decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    whole = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return _LENGTH(-exponent) + whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True)
+
+
+def _of_date(value: dt.date) -> bytes:
+    return struct.pack(">I", value.toordinal() - _FIRST_DAY + (1 << 31))
+
+
+def _of_moment(value: dt.datetime) -> bytes:
+    return struct.pack(">q", (value - _EPOCH) // _MS)
+
+
+def _moment(value: dt.datetime) -> dt.datetime:
+    return _EPOCH + round((value.replace(tzinfo=dt.UTC) - _EPOCH) / _MS) * _MS  # the driver reads it through a float
+
+
+def _day(value: Any) -> dt.date:
+    return dt.date.fromordinal(value.days_from_epoch + _FIRST_DAY)
+
+
+def _of_key(text: str) -> bytes:
+    return (_ESCAPE + text if not text or text[0] == _ESCAPE else text).encode()
+
+
+def _key(text: str) -> str:
+    return text.removeprefix(_ESCAPE)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+_DOUBLE = CqlForm("double", pa.float64(), struct.Struct(">d").pack)
+_FORMS = {
+    "string": CqlForm("text", pa.large_string(), str.encode),
+    "binary": CqlForm("blob", pa.large_binary(), bytes),
+    "boolean": CqlForm("boolean", pa.bool_(), struct.Struct(">?").pack),
+    "tinyint": CqlForm("tinyint", pa.int8(), struct.Struct(">b").pack),
+    "smallint": CqlForm("smallint", pa.int16(), struct.Struct(">h").pack),
+    "int": CqlForm("int", pa.int32(), struct.Struct(">i").pack),
+    "bigint": CqlForm("bigint", pa.int64(), struct.Struct(">q").pack),
+    "float": CqlForm("float", pa.float32(), struct.Struct(">f").pack),
+    "double": _DOUBLE,
+    "date": CqlForm("date", pa.date32(), _of_date, _day),
+    "timestamp": CqlForm("timestamp", pa.timestamp("us", "UTC"), _of_moment, _moment),
+}
+
+
+_ONLY_KEY = CqlForm("text", pa.large_string(), _of_key, _key)
+
+
+class CqlColumn(PlainColumn[CqlForm]):
+    """One column of the table."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, name: str, declared: str, is_key: bool = False) -> CqlColumn:
+        """Return the column of a field whose type has a plain form."""
+        form = _form_of(declared, is_key)
+        assert form is not None, (name, declared)
+        return cls(name, form, declared, is_key)
+
+    @property
+    def quoted(self) -> str:
+        """The name as CQL."""
+        return quoted(self.name)
+
+    def cells(self, values: Sequence[Any]) -> list[bytes | None]:
+        """Return values as the bytes of their cells; an error names the column and the value that does not fit."""
+        plain = array_of(self.name, self.form.arrow, values).to_pylist()
+        if self.declared == "timestamp":
+            self._refuse_microseconds(plain)
+        to_bytes = self.form.to_bytes
+        return [None if value is None else to_bytes(value) for value in plain]
+
+    def loaded(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values that the driver has read in their one form."""
+        if self.form.of_driver is not None:
+            values = [None if value is None else self.form.of_driver(value) for value in values]
+        return list(map(canonical, values)) if self.is_key else values
+
+    def _refuse_microseconds(self, values: Iterable[dt.datetime | None]) -> None:
+        bad = next((value for value in values if value is not None and value.microsecond % 1000), None)
+        if bad is not None:
+            raise CorruptValueError(
+                f"cannot write {bad} into column {self.name!r}: a timestamp of Cassandra has milliseconds. Cut off "
+                "what is below them, or give layout='binary'"
+            )
+
+
+class CqlColumns(PlainColumns[CqlColumn]):
+    """The columns of one state."""
+
+    def cells(self, keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[bytes | None, ...]]:
+        """Return keys and what is stored for them as rows of cells, in the order of `read`."""
+        parts = zip(self.read, self.parts(keys, values), strict=True)
+        return list(zip(*(column.cells(part) for column, part in parts), strict=True))
+
+    def key_cells(self, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+        """Return the cells of keys without nulls."""
+        parts = zip(self.keys, zip(*keys, strict=True), strict=True)
+        return list(zip(*(column.cells(part) for column, part in parts), strict=True))
+
+    def refuse_keys(self, keys: Sequence[Key]) -> None:
+        """Refuse keys that no row can have: Cassandra takes no null in a primary key, and no key of no bytes."""
+        bad = next(filter(self.has_no_row, keys), None)
+        if bad is not None:
+            raise BackendError(
+                f"write key {bad!r}: Cassandra takes no null in a primary key, nor an empty blob as the whole key. Leave "
+                "such rows out, or give layout='binary'",
+                retryable=False,
+            )
+
+    def has_no_row(self, key: Key) -> bool:
+        """Whether no row can have a key."""
+        return None in key or key == (b"",)
+
+    def _advice(self) -> str:
+        return (
+            "Its timestamp hides later writes of this key, so delete the row, and move the state to another table "
+            "(trident state move)"
+        )
+
+
+def quoted(name: str) -> str:
+    """Return a name as CQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(columns: Iterable[CqlColumn]) -> str:
+    """Return the names of columns as CQL."""
+    return ", ".join(column.quoted for column in columns)
+
+
+def cells_of_list(cells: Sequence[bytes]) -> bytes:
+    """Return the cell of a list that is asked for with IN."""
+    return _LENGTH(len(cells)) + b"".join(_LENGTH(len(cell)) + cell for cell in cells)
+
+
+def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns | str:
+    """Return the columns of a state; if it has none, why."""
+    if options.layout == "binary":
+        return "layout='binary'"
+    if options.serializer != "codec":
+        return "it has a serializer"
+    shape = shape_of(conf, options.snapshot_key, _refusal)
+    if isinstance(shape, str):
+        return shape
+    keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
+    if [key.declared for key in keys] == ["string"]:
+        keys = (keys[0]._replace(form=_ONLY_KEY),)
+    return CqlColumns(kind, keys, tuple(CqlColumn.of(*field, False) for field in shape.values), shape)
+
+
+def _refusal(field: str, type_: str, is_key: bool) -> str | None:
+    if _form_of(type_, is_key) is None:
+        return f"{field!r}, of type {type_ or 'unknown'}, has no plain form {'as a key' if is_key else 'there'}"
+    return f"no column can be called {field!r}" if field.lower().startswith(OWN) or not field else None
+
+
+def _form_of(declared: str, is_key: bool) -> CqlForm | None:
+    if declared == "float" and not is_key:
+        return _DOUBLE  # what was aggregated in Python has more digits, which a cache would keep and a column lose
+    if declared.startswith("decimal("):
+        return CqlForm("decimal", arrow_type(declared), _of_decimal)
+    if not is_key and fits_json(declared):
+        return CqlForm("text", arrow_type(declared), _json, json.loads)
+    return _FORMS.get(declared)

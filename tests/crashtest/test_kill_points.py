@@ -1,0 +1,65 @@
+"""Which points of which batches are chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from trident.crashtest import USUAL, KillMoment
+from trident.crashtest.kill_points import FunctionCall, KillPoint, choose
+
+CALLS = [
+    FunctionCall(0, batch, 2.0, ("job.py:4", "job.py:5", *["job.py:6", "job.py:7"] * 50, "job.py:8"))
+    for batch in range(5)
+]
+
+
+def test_the_moments_come_in_turn_and_after_is_the_first() -> None:
+    assert [point.moment for point in choose(CALLS, 8, USUAL, 1)] == [*USUAL, *USUAL[:2]]
+    assert USUAL[0] is KillMoment.after
+    assert KillMoment.older not in USUAL
+
+
+def test_no_point_comes_twice_while_there_are_others() -> None:
+    points = choose(CALLS, 5, [KillMoment.after], 1)
+    assert {point.batch for point in points} == {0, 1, 2, 3, 4}
+    assert len(choose(CALLS, 7, [KillMoment.after], 1)) == 7
+
+
+def test_a_seed_chooses_the_same_points_again() -> None:
+    assert choose(CALLS, 12, tuple(KillMoment), 5) == choose(CALLS, 12, tuple(KillMoment), 5)
+    assert choose(CALLS, 12, tuple(KillMoment), 5) != choose(CALLS, 12, tuple(KillMoment), 6)
+
+
+def test_a_line_of_a_loop_is_no_likelier_than_another_and_the_first_is_none() -> None:
+    lines = [point.line for point in choose(CALLS, 40, [KillMoment.line], 2)]
+    assert 0 not in lines
+    assert sum(line in (1, 102) for line in lines) > 8, "two of four lines run once, a hundred others are a loop's"
+
+
+def test_a_function_without_lines_is_killed_at_a_time() -> None:
+    (point,) = choose([FunctionCall(0, 3, 2.0)], 1, [KillMoment.line], 1)
+    assert (point.moment, point.batch, point.of_s) == (KillMoment.time, 3, 2.0)
+    assert 0.1 <= (point.after_s or 0) <= 1.9
+
+
+def test_an_older_checkpoint_needs_a_batch_before() -> None:
+    assert choose(CALLS[:1], 3, [KillMoment.older], 1) == []
+    points = choose(
+        [FunctionCall(0, 0, 1.0), FunctionCall(1, 3, 1.0), FunctionCall(1, 4, 1.0)], 3, [KillMoment.older], 1
+    )
+    assert {(point.query, point.batch) for point in points} == {(1, 4)}
+    assert points[0].asked("copy") == {
+        "moment": KillMoment.older,
+        "query": 1,
+        "batch": 4,
+        "line": None,
+        "after_s": None,
+        "of_s": None,
+        "copy_to": "copy",
+        "copy_batch": 3,
+    }
+
+
+@pytest.mark.parametrize("moment", USUAL)
+def test_only_an_older_checkpoint_needs_a_copy(moment: KillMoment) -> None:
+    assert KillPoint(moment, 0, 2).asked("copy")["copy_batch"] is None

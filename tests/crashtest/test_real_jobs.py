@@ -1,0 +1,111 @@
+"""Jobs on Spark: the README's counts twice, and with `exactly_once` it does not; other jobs that people write."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TrialOutcome, table_named
+
+ROOT = Path(__file__).parent.parent.parent
+EACH = pytest.param(tuple(KillMoment), id="each moment", marks=pytest.mark.long)
+AFTER = pytest.param((KillMoment.after,), id="after", marks=pytest.mark.long)
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+QUERY = """
+
+    spark = SparkSession.builder.getOrCreate()
+    words = spark.readStream.option("maxFilesPerTrigger", 1).text("books").selectExpr("explode(split(value, ' ')) AS word")
+    writer = words.writeStream.foreachBatch(add).option("checkpointLocation", "checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+"""
+GUARDED = """
+    import sqlite3
+    from pyspark.sql import SparkSession
+
+    def add(batch, batch_id):
+        counts = batch.groupBy("word").count().collect()
+        with sqlite3.connect("counts.db") as db:
+            db.execute("CREATE TABLE IF NOT EXISTS counts (word TEXT PRIMARY KEY, n INTEGER)")
+            db.execute("CREATE TABLE IF NOT EXISTS done (batch INTEGER PRIMARY KEY)")
+            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
+                for pair in counts:
+                    db.execute("INSERT INTO counts VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET n = n + excluded.n", pair)
+                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
+"""
+APPENDED = """
+    from pyspark.sql import SparkSession
+
+    def add(batch, batch_id):
+        batch.write.mode("append").parquet("words")
+"""
+KEPT = "from pyspark.sql import SparkSession\nfrom counted import add\n"
+
+
+def page(name: str, start: str) -> str:
+    """Return the program of a page that begins with a text."""
+    blocks = re.findall(r"^```py\n(.*?)^```$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (found,) = [block for block in blocks if block.startswith(start)]
+    return str(found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    small = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=1"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--master local[2] {small} pyspark-shell")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    (tmp_path / "books").mkdir()
+    for number in range(2):
+        (tmp_path / "books" / f"{number}.txt").write_text("the cow jumped over the moon\n", encoding="utf-8")
+    return tmp_path
+
+
+def crashed(folder: Path, job: str, table: str, moments: tuple[KillMoment, ...], key: str = "word") -> CrashReport:
+    (folder / "job.py").write_text(job, encoding="utf-8")
+    named = table_named(table)
+    comparison = Comparison([key] if key else [])
+    command = [sys.executable, "job.py"]
+    return CrashTest(command, folder, named, comparison, "", named.database or "", len(moments), moments, seed=1).run()
+
+
+def outcomes(report: CrashReport) -> dict[KillMoment, TrialOutcome]:
+    return {trial.point.moment: trial.outcome for trial in report.trials}
+
+
+def test_the_job_of_the_readme_counts_twice(folder: Path) -> None:
+    job = page("README.md", "import sqlite3")
+    report = crashed(folder, job, "sqlite:///counts.db?table=counts", (KillMoment.after,))
+    (trial,) = report.trials
+    assert trial.where == "add() had returned, Spark had not written commits/0"
+    assert [(each.key, each.expected, each.found) for each in trial.differences][-1] == ("the", "n=4", "n=8")
+
+
+@pytest.mark.parametrize("moments", [AFTER, EACH])
+def test_the_same_job_with_exactly_once_does_not(moments: tuple[KillMoment, ...], folder: Path) -> None:
+    (folder / "counted.py").write_text(page("docs/crashtest.md", "# counted.py"), encoding="utf-8")
+    found = outcomes(crashed(folder, KEPT + textwrap.dedent(QUERY), "counted:rows", moments, ""))
+    assert found.pop(KillMoment.older, TrialOutcome.refused) is TrialOutcome.refused
+    assert set(found.values()) == {TrialOutcome.exact}
+
+
+@pytest.mark.long
+def test_a_batch_and_its_number_in_one_transaction_are_exact(folder: Path) -> None:
+    job = textwrap.dedent(GUARDED + QUERY)
+    report = crashed(folder, job, "sqlite:///counts.db?table=counts", tuple(KillMoment))
+    assert set(outcomes(report).values()) - {TrialOutcome.missed} == {TrialOutcome.exact}
+    assert report.kills >= len(KillMoment) - 1, "a time may come after the end of a short function"
+
+
+@pytest.mark.long
+def test_batches_that_are_appended_are_there_twice(folder: Path) -> None:
+    moments = (KillMoment.after, KillMoment.before, KillMoment.uncommitted)
+    found = outcomes(crashed(folder, textwrap.dedent(APPENDED + QUERY), "words", moments, ""))
+    assert found == {
+        KillMoment.after: TrialOutcome.wrong,
+        KillMoment.before: TrialOutcome.exact,
+        KillMoment.uncommitted: TrialOutcome.wrong,
+    }

@@ -1,0 +1,153 @@
+"""Tables of each kind are read as rows; what is not in the copy of the folder is refused."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from tests.harness.servers import Server
+from trident.crashtest import table_named
+from trident.errors import ConfigError, TridentError
+
+ROWS = [{"word": "cow", "n": 1}, {"word": "moon", "n": 2}]
+
+
+def write_parquet(folder: Path) -> None:
+    for number, row in enumerate(ROWS):
+        pq.write_table(pa.Table.from_pylist([row]), folder / f"part-{number}.parquet")
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "part-2.parquet").write_text("half of a file")
+    (folder / "_SUCCESS").touch()
+    (folder / ".part-0.parquet.crc").touch()
+
+
+def write_json_lines(folder: Path) -> None:
+    (folder / "part-0.json").write_text("\n".join(map(json.dumps, ROWS)))
+    (folder / "part-1.json").touch()
+
+
+def write_json_line(folder: Path) -> None:
+    for number, row in enumerate(ROWS):
+        (folder / f"part-{number}.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def write_delta(folder: Path) -> None:
+    write_deltalake(folder, pa.Table.from_pylist([{"word": "old", "n": 9}]))
+    write_deltalake(folder, pa.Table.from_pylist(ROWS), mode="overwrite")
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_json_lines, write_json_line, write_delta])
+def test_a_folder_has_the_rows_of_its_files(write: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    write(tmp_path / "words")
+    assert sorted(table_named("words").read(tmp_path), key=lambda row: row["n"]) == ROWS
+
+
+def test_the_folders_of_partitions_are_columns(tmp_path: Path) -> None:
+    (tmp_path / "words" / "day=mon").mkdir(parents=True)
+    (tmp_path / "words" / "day=mon" / "part.json").write_text('{"word": "cow"}')
+    assert table_named("words").read(tmp_path) == [{"day": "mon", "word": "cow"}]
+
+
+def test_csv_has_a_header_only_if_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("word,n\ncow,1\n")
+    assert table_named("one.csv?header=true").read(tmp_path) == [{"word": "cow", "n": "1"}]
+    assert table_named("one.csv").read(tmp_path) == [{"_c0": "word", "_c1": "n"}, {"_c0": "cow", "_c1": "1"}]
+
+
+def test_a_list_has_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text(json.dumps(ROWS, indent=1))
+    (tmp_path / "pairs.json").write_text(json.dumps([["cow", 1], 7]))
+    assert table_named("all.json").read(tmp_path) == ROWS
+    assert table_named("pairs.json").read(tmp_path) == [{"_c0": "cow", "_c1": 1}, {"_c0": 7}]
+
+
+def test_an_object_has_a_row_for_each_key(tmp_path: Path) -> None:
+    (tmp_path / "totals.json").write_text(json.dumps({"cow": 1, "moon": {"n": 2}}))
+    assert table_named("totals.json").read(tmp_path) == [
+        {"key": "cow", "value": 1},
+        {"key": "moon", "value": {"n": 2}},
+    ]
+
+
+def test_a_table_of_sqlite_and_a_query(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db, db:
+        db.execute("CREATE TABLE counts (word TEXT, n INTEGER)")
+        db.executemany("INSERT INTO counts VALUES (:word, :n)", ROWS)
+    assert table_named("sqlite:///a.db?table=counts").read(tmp_path) == ROWS
+    assert table_named("sqlite:///a.db?query=SELECT sum(n) AS s FROM counts").read(tmp_path) == [{"s": 3}]
+    with pytest.raises(TridentError, match=r"SELEC in a.db cannot be read: OperationalError"):
+        table_named("sqlite:///a.db?query=SELEC").read(tmp_path)
+
+
+def test_a_function_is_called_in_the_copy(tmp_path: Path) -> None:
+    code = "import pathlib\ndef rows():\n    print('noise')\n    return [(pathlib.Path('n').read_text(), None)]\n"
+    (tmp_path / "shop.py").write_text(code)
+    (tmp_path / "n").write_text("7")
+    assert table_named("shop:rows").read(tmp_path) == [{"_c0": "7", "_c1": None}]
+    with pytest.raises(
+        TridentError, match=r"shop:cols\(\) gave no rows of the table: AttributeError: .* no attribute 'cols'"
+    ):
+        table_named("shop:cols").read(tmp_path)
+
+
+def test_a_table_of_postgres_and_a_query(postgres_server: Server, tmp_path: Path) -> None:
+    url = f"postgresql://trident@{postgres_server.address}/postgres"
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute("DROP TABLE IF EXISTS crashtest_counts")
+        server.execute("CREATE TABLE crashtest_counts (word text, n int)")
+        server.cursor().executemany("INSERT INTO crashtest_counts VALUES (%(word)s, %(n)s)", ROWS)
+    table = table_named(f"{url}?table=public.crashtest_counts")
+    assert table.read(tmp_path) == ROWS
+    assert table.database == "postgres"
+    assert table_named(f"{url}?query=SELECT sum(n) FROM crashtest_counts").read(tmp_path) == [{"sum": 3}]
+    assert table_named(f"{url}?table=crashtest_nothing").read(tmp_path) == []
+    with pytest.raises(TridentError, match="cannot be read: column"):
+        table_named(f"{url}?query=SELECT nothing FROM crashtest_counts").read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["words", "totals.json", "sqlite:///a.db?table=counts"])
+def test_a_table_that_is_not_there_yet_has_no_rows(name: str, tmp_path: Path) -> None:
+    assert table_named(name).read(tmp_path) == []
+    sqlite3.connect(tmp_path / "a.db").close()
+    assert table_named(name).read(tmp_path) == []
+
+
+@pytest.mark.parametrize(("name", "text"), [("part.orc", "O"), ("part.json", "{"), ("part.parquet", "P")])
+def test_a_file_that_cannot_be_read_is_told_by_name(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / name).write_text(text)
+    with pytest.raises(TridentError, match="table words "):
+        table_named("words").read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/data/words", "../words", "a/../../words", "file:///words", "sqlite:////data/a.db?table=t", "s3://b/words", "sqlite:///../a?table=t"],
+)  # fmt: skip
+def test_what_is_not_below_the_folder_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a path below the folder that is copied"):
+        table_named(name)
+
+
+@pytest.mark.parametrize("name", ["sqlite:///a.db", "postgresql://me:secret@db/shop"])
+def test_a_database_needs_a_table(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"add \?table=NAME or \?query=SELECT") as raised:
+        table_named(name)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_server_is_shown_without_its_password() -> None:
+    table: Any = table_named("postgresql://me:secret@db/shop_copy?table=totals&sslmode=require")
+    assert (table.name, table.database) == ("totals in postgresql://***@db/shop_copy", "shop_copy")
+    assert table.place == "postgresql://me:secret@db/shop_copy?sslmode=require"

@@ -1,0 +1,145 @@
+"""States as pandas, as Arrow, and as a notebook shows them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import trident
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryMapState
+from states.postgres import PostgresState
+from states.redis import RedisState
+from tests.harness.servers import Server
+from tests.harness.sqlite_map import sqlite_state
+from tests.harness.topology_runs import Keep, RowsState, run_all, start
+from trident import TridentTopology
+from trident.errors import EnvironmentProblem
+from trident.operations import Avg, Count, Max, Sum
+from trident.runtime.running import RunningTopology
+
+SALES = (("oslo", 10, "a"), ("bergen", 5, None), ("oslo", 20, "b"))
+
+
+def sold(state: Any, aggregates: Any = None, out: str = "sales") -> TridentTopology:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("town: string, euros: bigint, by: string", 2, *map(list, SALES)))
+    several = {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros"), "best": Max("by")}
+    stream.group_by("town").persistent_aggregate(state, aggregates or several, out)
+    return topology
+
+
+def ran(topology: TridentTopology, **conf: Any) -> RunningTopology:
+    return run_all(topology, "in_process", **conf)
+
+
+def test_several_aggregates_are_a_column_each_without_what_they_remember() -> None:
+    table = ran(sold(MemoryMapState())).state("sales").to_arrow()
+    types = {"revenue": pa.int64(), "orders": pa.int64(), "mean": pa.float64(), "best": pa.string()}
+    assert table.schema == pa.schema({"town": pa.string(), **types})
+    assert sorted(zip(*table.to_pydict().values(), strict=True)) == [
+        ("bergen", 5, 1, 5.0, None),
+        ("oslo", 30, 2, 15.0, "b"),
+    ]
+
+
+def test_a_notebook_shows_the_results_only() -> None:
+    html = ran(sold(MemoryMapState())).state("sales")._repr_html_()
+    assert "revenue" in html
+    assert "mean_sum" not in html
+    assert "state sales, 2 rows, after batch 2" in html
+
+
+def test_a_result_named_as_a_field_of_the_key_gets_another_name() -> None:
+    topology = sold(MemoryMapState(), {"town": Count(), "n": Count()})
+    assert ran(topology).state("sales").to_arrow().column_names == ["town", "town_", "n"]
+
+
+def test_a_single_value_of_several_aggregates() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 2, [1], [2]))
+    stream.persistent_aggregate(MemoryMapState(), {"total": Sum("n"), "mean": Avg("n")}, "all")
+    view = ran(topology).state("all")
+    assert view.to_arrow().to_pylist() == [{"total": 3, "mean": 1.5}]
+    assert "state all, 1 row" in view._repr_html_()
+
+
+def test_whole_numbers_stay_whole_in_pandas_where_some_are_missing() -> None:
+    topology = TridentTopology("t")
+    big = 2**60 + 1
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, ["a", big], ["b", None]))
+    stream.group_by("k").persistent_aggregate(MemoryMapState(), {"most": Max("n"), "rows": Count()}, "most_of")
+    frame = ran(topology).state("most_of").to_pandas().sort_values("k")
+    assert frame["most"].tolist() == [big, None]
+    assert frame["rows"].dtype == "int64"
+
+
+def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = ran(sold(MemoryMapState())).state("sales")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(EnvironmentProblem, match=r"to_pandas\(\) needs the package pandas .*trident-spark\[spark\]"):
+        view.to_pandas()
+    assert view.to_arrow().num_rows == 2
+
+
+@pytest.mark.slow
+def test_a_reader_in_another_process_has_the_same(tmp_path: Path) -> None:
+    topology = sold(DeltaState.opaque(str(tmp_path / "sales")))
+    ran(topology, log_dir=str(tmp_path / "log"))
+    with trident.open_state(topology, "sales", log_dir=str(tmp_path / "log")) as reader:
+        assert reader.to_arrow().num_rows == len(reader.to_pandas()) == 2
+        assert "mean_count" not in reader.to_arrow().column_names
+        assert "state sales, 2 rows, after batch 2" in reader._repr_html_()
+        assert reader.at(1).to_arrow().column_names[1:] == ["revenue", "orders", "mean", "best"]
+
+
+def test_servers_show_the_same(redis_server: Server, postgres_server: Server, tmp_path: Path) -> None:
+    name = f"shown_{os.getpid()}"
+    for number, state in enumerate(
+        [
+            RedisState.opaque(f"redis://{redis_server.address}/0", prefix=name),
+            PostgresState.opaque(f"postgresql://trident@{postgres_server.address}/postgres", table=name),
+        ]
+    ):
+        topology, log_dir = sold(state), str(tmp_path / str(number))
+        ran(topology, log_dir=log_dir)
+        with trident.open_state(topology, "sales", log_dir=log_dir) as reader:
+            assert "state sales, 2 rows, after batch 2" in reader._repr_html_()
+            assert reader.to_pandas().sort_values("town").to_numpy().tolist() == [
+                ["bergen", 5, 1, 5.0, None],
+                ["oslo", 30, 2, 15.0, "b"],
+            ]
+
+
+def test_a_notebook_shows_twenty_rows() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 30, *([n] for n in range(30))))
+    stream.group_by("n").persistent_aggregate(MemoryMapState(), Count(), "count")
+    view = ran(topology).state("count")
+    html = view._repr_html_()
+    assert "state count, the first 20 rows, after batch 1" in html
+    assert html.count("<tr>") == 1 + 20
+    assert repr(view) == "StateView('count', after batch 1)"
+
+
+def test_a_state_whose_store_is_closed_says_so(tmp_path: Path) -> None:
+    topology = sold(sqlite_state(str(tmp_path / "s.sqlite")))
+    with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        view = running.state("sales")
+        assert "2 rows" in view._repr_html_()
+    assert "closed database" in view._repr_html_()
+
+
+def test_a_state_that_cannot_be_listed_says_so() -> None:
+    topology, rows = TridentTopology("t"), RowsState()
+    topology.new_stream("s", FixedBatchSpout("n: bigint", 2, [1])).partition_persist(rows, "n", Keep(), "n: bigint")
+    html = ran(topology).state("s-persist")._repr_html_()
+    assert html.startswith("<pre")
+    assert "the store of state &#x27;s-persist&#x27; cannot list its keys" in html

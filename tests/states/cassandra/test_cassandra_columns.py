@@ -1,0 +1,569 @@
+"""A state in Cassandra whose fields are columns: what others see of it, and what is found of foreign hands."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.cassandra import CassandraOptions, CassandraState
+from states.cassandra.cluster_session import CassandraConnection
+from states.cassandra.cql_columns import columns_of
+from states.cassandra.stamps import timestamp
+from tests.harness.servers import Server
+from tests.harness.store_commits import update, values
+from tests.states.cassandra.cassandra_states import EPOCH, KINDS, Home, Log, commit, names
+from tests.stores.catalog import STORES
+from trident import TridentTopology, open_state
+from trident.errors import (
+    BackendError,
+    ConfigError,
+    CorruptValueError,
+    FencedError,
+    StateError,
+    StateLossDetected,
+    StateMismatchError,
+    StatePlaceError,
+)
+from trident.operations import Count, Split
+from trident.state import Key, Sentinel, Snapshot, StateConf, StateType
+from trident.state.values import OpaqueValue
+from trident.testing import FencedMapContract, MapStateContract, SnapshottableContract
+
+pytestmark = pytest.mark.server
+
+COLUMNS: dict[str, Any] = {"table": None, "layout": "columns"}
+
+
+class Tables:
+    """States of counts in tables with columns, and CQL beside them."""
+
+    def __init__(self, home: Home, cql: CassandraConnection) -> None:
+        self._home, self._cql = home, cql
+        self.options = replace(home.options, **COLUMNS)
+
+    def conf(self, *keys: str, value: str = "bigint", **more: Any) -> StateConf:
+        """Return a state that no other test uses: its key fields as `name: type`."""
+        fields = tuple((name, type_) for name, _, type_ in (key.partition(": ") for key in keys or ("word: string",)))
+        return StateConf("plain", f"s{next(names)}", fields, value, value_field="count", **more)
+
+    def state(self, conf: StateConf, kind: StateType = StateType.OPAQUE, partition: int = 0, **options: Any) -> Any:
+        made = KINDS[kind](replace(self.options, **options)).factory.make_state(conf, partition, 2)
+        self._home._opened.append(made)
+        return made
+
+    def table(self, conf: StateConf) -> str:
+        return f"tests.plain_{conf.state}"
+
+    def cql(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._cql.execute(statement, "look")
+
+
+@pytest.fixture
+def tables(home: Home, cql: CassandraConnection) -> Tables:
+    return Tables(home, cql)
+
+
+# ---- what others see -------------------------------------------------------------------------------------------------
+
+
+def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path) -> None:
+    name = f"words{next(names)}"
+    topology = TridentTopology(name)
+    lines = topology.new_stream("lines", FixedBatchSpout("line: string", 1, ("the cow",), ("the moon",)))
+    words = lines.each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(
+        CassandraState.opaque(tables.options, num_partitions=2), Count(), "count"
+    )
+    words.persistent_aggregate(CassandraState.transactional(tables.options), Count(), "total")
+    own = "trident_txid bigint, trident_attempt bigint, trident_before bigint"
+    assert f"stored as columns word text, count bigint, {own}" in topology.explain()
+    with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        assert sorted(running.state("count").get_tuples()) == [("cow", 1), ("moon", 1), ("the", 2)]
+    table = f"{name}_count"
+    described = tables.cql(
+        f"SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = 'tests' AND table_name = '{table}'"
+    )
+    assert ("word", "partition_key", "text") in described
+    assert ("count", "regular", "bigint") in described
+    assert tables.cql(f"SELECT count FROM tests.{table} WHERE word = 'the'") == [(2,)]
+    columns = "word, count, trident_txid, trident_attempt, trident_before"
+    assert sorted(tables.cql(f"SELECT {columns} FROM tests.{table}")) == [
+        ("cow", 1, 1, EPOCH, None), ("moon", 1, 2, EPOCH, None), ("the", 2, 2, EPOCH, 1),
+    ]  # fmt: skip
+    assert tables.cql(f"SELECT key, total, trident_txid FROM tests.{name}_total") == [("$GLOBAL$", 4, 2)]
+    with open_state(topology, "count", log_dir=str(tmp_path / "log")) as reader:
+        assert reader.multi_get(["the", "cow", "dish"]) == [2, 1, None]
+
+
+def test_an_opaque_row_is_what_the_kind_stores_and_a_replay_counts_once(tables: Tables) -> None:
+    state, log = tables.state(tables.conf()), Log()
+    commit(state, log, 1, {"man": 3, "dog": 4}, attempt=1)
+    commit(state, log, 2, {"man": 1, "apple": 9}, attempt=1, record=False)
+    commit(state, log, 2, {"man": 2}, attempt=2)  # the replay has other rows
+    assert values(state, "man", "dog", "none") == [5, 4, None]
+    assert state.map_state.backing.multi_get([("man",), ("none",)]) == [OpaqueValue(2, EPOCH + 2, 3, 5), None]
+    assert state.multi_get_at([("apple",)], Snapshot(2, log.winners)) == [None]
+
+
+def test_the_other_kinds_keep_less_and_are_found_empty_too(tables: Tables) -> None:
+    for kind, columns, twice in (
+        (StateType.TRANSACTIONAL, "word, count, trident_txid", ("the", 3, 2)),
+        (StateType.NON_TRANSACTIONAL, "word, count", ("the", 5)),
+    ):
+        conf, log = tables.conf(), Log()
+        state = tables.state(conf, kind)
+        commit(state, log, 1, {"the": 1})
+        commit(state, log, 2, {"the": 2}, record=False)
+        commit(state, log, 2, {"the": 2}, attempt=1)
+        assert tables.cql(f"SELECT {columns} FROM {tables.table(conf)}") == [twice]
+        assert list(state.get_tuples()) == [twice[:2]]
+        tables.cql(f"TRUNCATE {tables.table(conf)}")
+        with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+            state.begin_commit(log.txid(3, 1))
+
+
+MOMENT = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+TYPES: dict[str, tuple[str, list[Any]]] = {
+    "string": ("text", ["", "a\0b", "汉👩‍👧", "x" * 3000]),
+    "bigint": ("bigint", [2**63 - 1, -(2**63), 0]),
+    "int": ("int", [2**31 - 1, -(2**31)]),
+    "smallint": ("smallint", [2**15 - 1, -(2**15)]),
+    "tinyint": ("tinyint", [127, -128]),
+    "double": ("double", [0.1, -math.inf, 5e-324, math.nan]),
+    "float": ("double", [0.1, 1e300]),
+    "boolean": ("boolean", [True, False]),
+    "decimal(10,2)": ("decimal", [Decimal("1.50"), Decimal("-99999999.99"), Decimal("0.00"), Decimal("1.28")]),
+    "decimal(38,0)": ("decimal", [Decimal("9" * 38), Decimal("-128")]),
+    "date": ("date", [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    "timestamp": ("timestamp", [MOMENT, dt.datetime(9999, 12, 31, 23, 59, 59, 999_000, dt.UTC)]),
+    "binary": ("blob", [b"", b"\0\xff"]),
+    "array<double>": ("text", [[], [0.5, None, math.inf, 1.0]]),
+    "struct<a:string,b:bigint>": ("text, bigint", [{"a": "x", "b": 1}, {"a": None, "b": None}, None]),
+}
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("type_", TYPES)
+def test_values_of_all_types_come_back_as_they_were(tables: Tables, type_: str) -> None:
+    shown, samples = TYPES[type_]
+    conf, log = tables.conf(value=type_), Log()
+    state = tables.state(conf)
+    keys, given = [(str(at),) for at in range(len(samples))], [*samples[1:], samples[0]]
+    for number, each in enumerate((samples, given), 1):
+        txid = log.txid(number)
+        state.begin_commit(txid)
+        state.multi_put(keys, each)
+        state.commit(txid)
+        log.record(txid)
+    assert repr(state.multi_get(keys)) == repr(given)
+    assert repr(state.multi_get_at(keys, Snapshot(1, log.winners))) == repr(samples)
+    types = dict(
+        tables.cql(
+            "SELECT column_name, type FROM system_schema.columns WHERE keyspace_name = 'tests' AND table_name = "
+            f"'plain_{conf.state}'"
+        )
+    )
+    assert ", ".join(types[name] for name in (("a", "b") if type_.startswith("struct") else ("count",))) == shown
+
+
+def test_keys_of_all_types_are_found_and_listed(tables: Tables) -> None:
+    fields = {type_: samples for type_, (_, samples) in TYPES.items() if "<" not in type_}
+    conf = tables.conf(*(f"k{at}: {type_}" for at, type_ in enumerate(fields)))
+    state, log = tables.state(conf), Log()
+    keys: list[Key] = [tuple(samples[at % len(samples)] for samples in fields.values()) for at in range(4)]
+    keys = [
+        tuple(0.5 if part in (0.1, 1e300) else part for part in key) for key in keys
+    ]  # a float of a key has 32 bits
+    keys = [tuple(math.nan if part != part else part for part in key) for key in keys]
+    commit(state, log, 1, dict.fromkeys(keys, 1))
+    commit(state, log, 2, dict.fromkeys(keys, 1))
+    assert state.multi_get(keys) == [2] * 4
+    listed = {repr(state.multi_get([key])) for page in state.key_pages() for key in page}
+    assert listed == {"[2]"}
+    assert sum(len(page) for page in state.key_pages()) == 4
+
+
+def test_the_owner_reads_a_row_by_two_fields(tables: Tables) -> None:
+    conf = tables.conf("Shop: string", "day: date")
+    state = tables.state(conf)
+    days = [dt.date(2026, 1, 1) + dt.timedelta(days=n) for n in range(70)]
+    rows = {(shop, day): at for shop in ("oslo", "wien") for at, day in enumerate(days)}
+    commit(state, Log(), 1, rows)
+    assert state.multi_get(list(rows)) == list(rows.values())
+    found = f"""SELECT count FROM {tables.table(conf)} WHERE "Shop" = 'wien' AND day = '2026-01-03'"""
+    assert tables.cql(found) == [(2,)]
+
+
+def test_keys_are_listed_once_in_pages_and_a_removed_one_is_gone(tables: Tables) -> None:
+    state = tables.state(tables.conf("n: bigint"))
+    keys = [(n,) for n in range(1_345)]
+    commit(state, Log(), 1, dict.fromkeys(keys, 1))
+    pages = [list(page) for page in state.key_pages()]
+    assert [len(page) for page in pages] == [1000, 345]
+    assert sorted(key for page in pages for key in page) == keys
+    backing = state.map_state.backing
+    backing.move_sentinel(Sentinel("log", 2, EPOCH, "", False))
+    backing.multi_delete(keys[5:])
+    assert backing.multi_get(keys)[4:6] == [OpaqueValue(1, EPOCH, None, 1), None]
+    assert sorted(key for page in state.key_pages() for key in page) == keys[:5]
+
+
+def test_a_removal_is_undone_by_a_replay_and_done_later(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    state = tables.state(conf)
+    commit(state, log, 1, {"cow": 5, "the": 1})
+    for attempt in (0, 1):
+        txid = log.txid(2, attempt)
+        state.begin_commit(txid)
+        state.multi_remove([("cow",)])
+        state.commit(txid)
+    commit(state, log, 2, {"cow": 1}, attempt=2)
+    assert values(state, "cow") == [6]
+    txid = log.txid(3, 2)
+    state.begin_commit(txid)
+    state.multi_remove([("cow",)])
+    state.commit(txid)
+    log.record(txid)
+    assert tables.cql(f"SELECT count FROM {tables.table(conf)} WHERE word = 'cow'") == [(None,)]
+    for number in range(4, 22):
+        commit(state, log, number, {"the": 1}, attempt=2)
+    assert tables.cql(f"SELECT word, count FROM {tables.table(conf)}") == [("the", 19)]
+
+
+def test_a_ttl_goes_with_every_row_and_such_a_state_has_no_witness(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    state = tables.state(conf, ttl_s=100_000)
+    commit(state, log, 1, {"cow": 5})
+    ((left,),) = tables.cql(f"SELECT TTL(count) FROM {tables.table(conf)}")
+    assert 99_000 < left <= 100_000
+    tables.cql(f"TRUNCATE {tables.table(conf)}")  # as if all had expired
+    commit(state, log, 2, {"cow": 1})
+    assert values(state, "cow") == [1]
+
+
+def test_batches_of_any_size_arrive_without_a_warning(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, sent = tables.state(tables.conf(), rows_per_read=4), list[int]()
+    rows: Any = state.map_state.backing._rows
+    whole = rows._batch
+
+    def noted(statement: Any, some: Any) -> Any:
+        sent.append(len(some))
+        return whole(statement, some)
+
+    monkeypatch.setattr(rows, "_batch", noted)
+    words = {"x" * 40_000: 1, **{f"w{n}": n for n in range(501)}}
+    with caplog.at_level(logging.WARNING):
+        commit(state, Log(), 1, words)
+    assert [record.getMessage() for record in caplog.records] == []
+    assert values(state, *words) == list(words.values())
+    assert sum(sent) == len(words)
+    assert max(sent) == 10  # of more the server warns
+
+
+# ---- what has no row -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("type_", "key", "good"), [("string", (None,), ("cow",)), ("binary", (b"",), (b"cow",))])
+def test_a_key_that_cassandra_takes_for_none_is_refused_and_never_there(
+    tables: Tables, type_: str, key: Key, good: Key
+) -> None:
+    state, log = tables.state(tables.conf(f"word: {type_}")), Log()
+    commit(state, log, 1, {good: 1})
+    with pytest.raises(BackendError, match=r"write key \(.*,\): Cassandra takes no null in a primary key") as failure:
+        commit(state, log, 2, {key: 1, good: 1})
+    assert not failure.value.retryable
+    assert state.multi_get([key, good]) == [None, 1]
+    state.map_state.backing.multi_delete([key])
+
+
+def test_an_empty_text_is_a_key_like_any_other(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    alone, keys = tables.state(conf), ["", "\ue000", "\ue000\ue000", "\ue000x", "x"]
+    commit(alone, log, 1, {key: at for at, key in enumerate(keys)})
+    assert values(alone, *keys) == [0, 1, 2, 3, 4]
+    assert sorted(alone.get_tuples()) == sorted((key, at) for at, key in enumerate(keys))
+    assert tables.cql(f"SELECT count FROM {tables.table(conf)} WHERE word = '\ue000'") == [(0,)]
+    conf, log = tables.conf("a: string", "b: string"), Log()
+    two = tables.state(conf)
+    commit(two, log, 1, {("", "b"): 1, ("a", ""): 2, ("", ""): 3})
+    assert two.multi_get([("", "b"), ("a", ""), ("", "")]) == [1, 2, 3]
+    assert tables.cql(f"SELECT count FROM {tables.table(conf)} WHERE a = '' AND b = 'b'") == [(1,)]
+
+
+def test_a_value_that_does_not_fit_its_column_is_refused_by_name(tables: Tables) -> None:
+    state, log = tables.state(tables.conf()), Log()
+    with pytest.raises(CorruptValueError, match=r"cannot write 9223372036854775808 \(int\) into column 'count'"):
+        commit(state, log, 1, {"cow": 2**63})
+    with pytest.raises(CorruptValueError, match=r"key \('a', 'b'\) has 2 parts, the table has key columns \['word'\]"):
+        state.multi_get([("a", "b")])
+    moments = tables.state(tables.conf(value="timestamp"))
+    moments.begin_commit(Log().txid(1))
+    with pytest.raises(CorruptValueError, match="'count': a timestamp of Cassandra has milliseconds. Cut off"):
+        moments.multi_put([("a",)], [MOMENT.replace(microsecond=1)])
+
+
+# ---- which states have columns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "options", "told"),
+    [
+        (("k", "string"), "map<string,bigint>", {}, "'count', of type map<string,bigint>, has no plain form there"),
+        (("k", "string"), "timestamp_ntz", {}, "'count', of type timestamp_ntz, has no plain form there"),
+        (("k", "string"), "array<date>", {}, "'count', of type array<date>, has no plain form there"),
+        (("k", "array<string>"), "bigint", {}, "'k', of type array<string>, has no plain form as a key"),
+        (("Trident_x", "string"), "bigint", {}, "no column can be called 'Trident_x'"),
+        (("k", "string"), None, {}, "its keys and values have no declared type"),
+        (("k", "string"), "bigint", {"serializer": "json"}, "it has a serializer"),
+        (("k", "string"), "bigint", {"layout": "binary"}, "layout='binary'"),
+    ],
+)
+def test_what_has_no_plain_form_is_in_bytes_and_explain_says_why(
+    keys: tuple[str, str], value: str | None, options: dict[str, Any], told: str
+) -> None:
+    conf = StateConf("t", "s", (keys,), value, value_field="count")
+    found = columns_of(conf, StateType.OPAQUE, replace(CassandraOptions(layout="columns"), **options))
+    assert found == told
+    spec = CassandraState.opaque(**{"layout": "columns", **options})
+    assert spec.facts.layout is not None
+    assert spec.facts.layout(conf) == f"binary columns key and value: {told}"
+
+
+def test_an_unknown_layout_is_refused_where_it_is_given() -> None:
+    with pytest.raises(ConfigError, match="layout='rows' of a Cassandra state: give 'binary' or 'columns'"):
+        CassandraState.opaque("localhost", layout="rows")
+
+
+def test_layouts_are_never_taken_for_each_other(tables: Tables) -> None:
+    for written, read in (("binary", "columns"), ("columns", "binary")):
+        conf = tables.conf()
+        commit(tables.state(conf, layout=written), Log(), 1, {"cow": 1})
+        with pytest.raises(StateError, match=rf"has layout='{written}', and layout='{read}' is asked for. Noth"):
+            tables.state(conf, layout=read)
+    with pytest.raises(StateError, match="has the records of states with columns, and layout='binary' is asked for"):
+        tables.state(tables.conf(), layout="binary", table="trident_records")
+
+
+def test_kinds_and_types_are_never_taken_for_each_other(tables: Tables) -> None:
+    conf = tables.conf()
+    commit(tables.state(conf), Log(), 1, {"cow": 1})
+    for other in (replace(conf, value_type="double"), replace(conf, key_fields=(("word", "binary"),))):
+        with pytest.raises(StateError, match=r"not a table of a state: its columns are count bigint, .* not word "):
+            tables.state(other)
+    for kind in (StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL):
+        with pytest.raises(StateError, match="its columns are count bigint, trident_attempt bigint"):
+            tables.state(conf, kind)
+
+
+def test_an_owner_may_add_columns_and_a_later_layout_is_refused(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    commit(tables.state(conf), log, 1, {"cow": 1})
+    tables.cql(f"ALTER TABLE {tables.table(conf)} ADD note text")
+    commit(tables.state(conf), log, 2, {"cow": 1})
+    assert values(tables.state(replace(conf, read_only=True)), "cow") == [2]
+    tables.cql(f"ALTER TABLE {tables.table(conf)} WITH comment = 'trident columns table, layout 2'")
+    with pytest.raises(StateError, match="has layout 2; this version knows 1"):
+        tables.state(conf)
+
+
+def test_two_states_with_one_table_are_told_apart_by_their_places(tables: Tables) -> None:
+    conf = tables.conf()
+    name = f"shared{next(names)}"
+    commit(tables.state(conf, table=name), Log(), 1, {"cow": 1})
+    with pytest.raises(StatePlaceError):
+        tables.state(replace(conf, state="other"), table=name).begin_commit(Log().txid(1))
+
+
+# ---- foreign hands, and losses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
+def test_a_row_of_another_program_is_refused(tables: Tables, kind: StateType) -> None:
+    conf, log = tables.conf(), Log()
+    state = tables.state(conf, kind)
+    commit(state, log, 1, {"cow": 1})
+    tables.cql(f"INSERT INTO {tables.table(conf)} (word, count) VALUES ('the', 40)")
+    told = r"key \('the',\): its row has no trident_txid, so another program wrote it. Its timestamp hides later writes"
+    with pytest.raises(CorruptValueError, match=told):
+        commit(state, log, 2, {"the": 2})
+    commit(state, log, 2, {"cow": 1}, attempt=1)  # other keys go on
+    tables.cql(f"DELETE FROM {tables.table(conf)} WHERE word = 'the'")
+    assert values(state, "the", "cow") == [None, 2]
+
+
+@pytest.mark.parametrize("how", ["TRUNCATE", "DROP TABLE"])
+def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(tables: Tables, how: str) -> None:
+    conf, log = tables.conf(), Log()
+    state = tables.state(conf)
+    commit(state, log, 1, {"cow": 1, "the": 1})
+    commit(state, log, 2, {})  # without rows the witness stays
+    txid = log.txid(3)
+    state.begin_commit(txid)
+    update(state, {"cow": 1})
+    tables.cql(f"{how} {tables.table(conf)}")
+    if how == "TRUNCATE":
+        with pytest.raises(StateLossDetected, match="is gone"):
+            state.commit(txid)
+    for opened in (*([state] if how == "TRUNCATE" else []), tables.state(conf)):
+        with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+            opened.begin_commit(log.txid(3, 1))
+    fresh = Log("another log")
+    commit(tables.state(conf), fresh, 1, {"cow": 5})
+    commit(tables.state(conf), fresh, 2, {"cow": 1})
+    assert tables.cql(f"SELECT word, count FROM {tables.table(conf)}") == [("cow", 6)]
+
+
+def test_a_table_that_is_emptied_in_the_middle_of_a_put_is_found_at_the_end(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf, log = tables.conf(), Log()
+    state, words = tables.state(conf), {f"w{n}": 1 for n in range(400)}
+    commit(state, log, 1, words)
+    rows: Any = state.map_state.backing._rows
+    whole, seen = rows._batch, iter(range(1000))
+
+    def emptying(*arguments: Any) -> Any:
+        if next(seen) == 36:  # the rest comes after it, and the answers of the first rows were before
+            tables.cql(f"TRUNCATE {tables.table(conf)}")
+        return whole(*arguments)
+
+    monkeypatch.setattr(rows, "_batch", emptying)
+    with pytest.raises(StateLossDetected, match="is gone"):
+        commit(state, log, 2, words)
+
+
+def test_a_table_from_an_older_backup_is_found(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    for number in (1, 2):
+        commit(tables.state(conf), log, number, {"cow": 1})
+    tables.cql(f"UPDATE {tables.table(conf)} SET count = 1, trident_txid = 1 WHERE word = 'cow'")
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        tables.state(conf).begin_commit(log.txid(3))
+
+
+def test_rows_without_their_records_are_not_written_to(tables: Tables) -> None:
+    conf = tables.conf()
+    commit(tables.state(conf), Log(), 1, {"cow": 1})
+    where = f"state = 'plain_{conf.state}' AND bucket IN (-1, -2)"
+    tables.cql(f"DELETE FROM tests.trident_records WHERE {where}")
+    state = tables.state(conf)
+    for act in (lambda: commit(state, Log("new"), 1, {"cow": 1}), state.reset):
+        with pytest.raises(StateError, match="has rows, and no record of their timestamps is left"):
+            act()
+
+
+def test_a_witness_that_is_deleted_makes_way(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    state = tables.state(conf)
+    commit(state, log, 1, {"cow": 1})
+    txid = log.txid(2)
+    state.begin_commit(txid)
+    state.map_state.backing.multi_delete([("cow",)])
+    assert tables.state(conf).read_sentinel() is not None  # killed here, the store still has its commit
+    state.commit(txid)
+    log.record(txid)
+    commit(state, log, 3, {"the": 1})
+    tables.cql(f"TRUNCATE {tables.table(conf)}")
+    assert tables.state(conf).read_sentinel() is None
+
+
+def test_a_sentinel_that_was_laid_by_force_has_no_witness_until_rows_come(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    first, second = tables.state(conf), tables.state(conf, partition=1)
+    commit(first, log, 1, {"cow": 1})
+    moved = log.txid(1).sentinel_at(conf.prefix, True)
+    assert moved is not None
+    first.move_sentinel(moved, force=True)  # as a start with another number of partitions does
+    second.map_state.backing.multi_delete([("cow",)])  # from now on the key is of the other one
+    commit(first, log, 2, {"calf": 1})
+    assert tables.cql(f"SELECT word, count FROM {tables.table(conf)}") == [("calf", 1)]
+
+
+# ---- writers that were replaced --------------------------------------------------------------------------------------
+
+
+def test_what_a_replaced_writer_sends_late_loses(tables: Tables) -> None:
+    conf, log = tables.conf(), Log()
+    old = tables.state(conf)
+    txid = log.txid(1)
+    old.begin_commit(txid)
+    update(old, {"cow": 100, "old": 100})
+    new = tables.state(conf)
+    commit(new, log, 1, {"cow": 1}, attempt=1)
+    backing = old.map_state.backing
+    with pytest.raises(FencedError):
+        backing.multi_put([("cow",)], [OpaqueValue(1, EPOCH, None, 100)])
+    late = timestamp(backing._stamp, 9)
+    backing._rows.put([("cow",)], [OpaqueValue(1, EPOCH, None, 100)], late, lambda: None)
+    backing._rows.delete([("cow",)], late, lambda: None)
+    assert new.multi_get_at([("cow",), ("old",)], Snapshot(1, log.winners)) == [1, None]
+
+
+def test_what_is_written_after_a_reset_stays(tables: Tables) -> None:
+    conf, log = tables.conf(), Log("old")
+    old = tables.state(conf)
+    for number in (1, 2):
+        commit(old, log, number, {"kept": 1, "gone": 1}, attempt=7 * EPOCH)
+    late, new = timestamp(old.map_state.backing._stamp, 9), tables.state(conf)
+    new.reset()
+    assert new.read_sentinel() is None
+    assert tables.cql(f"SELECT * FROM {tables.table(conf)}") == []
+    commit(new, Log("new"), 1, {"kept": 5})
+    old.map_state.backing._rows.put([("kept",)], [OpaqueValue(2, EPOCH, None, 9)], late, lambda: None)
+    assert values(tables.state(conf), "kept", "gone") == [5, None]
+
+
+# ---- the contracts ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """Opens each state as one of declared fields."""
+
+    options: CassandraOptions
+    value: str
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
+        declared = replace(conf, key_fields=(("key", "string"),), value_type=self.value)
+        return CassandraState.opaque(self.options).factory.make_state(declared, partition_index, num_partitions)
+
+
+@pytest.fixture
+def _declared(request: pytest.FixtureRequest, cassandra_server: Server) -> None:
+    options = CassandraOptions(port=cassandra_server.port, keyspace="tests", replication=1, layout="columns")
+    request.instance.factory = _Declared(options, request.instance.value)
+    request.instance.limits = STORES["cassandra"].limits
+
+
+@pytest.mark.usefixtures("_declared")
+class TestFencedMap(FencedMapContract):
+    value = "bigint"
+    # Its keys, and what the ones below put, are of several types.
+    test_the_sentinel_is_no_key = None  # type: ignore[assignment]
+
+    @pytest.mark.long
+    def test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there(self) -> None:
+        super().test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there()
+
+
+@pytest.mark.usefixtures("_declared")
+class TestMapState(MapStateContract):
+    value = "array<bigint>"
+    test_many_keys_are_updated_at_once = test_none_is_a_value = None  # type: ignore[assignment]
+
+
+@pytest.mark.usefixtures("_declared")
+class TestSnapshottable(SnapshottableContract):
+    value = "array<bigint>"
+    test_it_can_be_replaced = None  # type: ignore[assignment]

@@ -1,0 +1,355 @@
+"""Topologies with one mistake each, as users make them; `simulate` must find every one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsSpout
+from trident import TridentTopology
+from trident.errors import FencedError
+from trident.operations import CombinerAggregator, Count, Sum
+from trident.spout import SpoutType
+from trident.state import IBackingMap, Key, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.stream import Stream
+from trident.tuples import TridentCollector, TridentTuple
+
+ROWS = [("the", 2.0), ("cow", 7.0), ("the", 4.0), ("moon", 1.0), ("the", 9.0), ("cow", 5.0), ("a", 3.0), ("moon", 8.0)]
+FIELDS = "word: string, weight: double"
+
+
+def stream_of(topology: TridentTopology, promise: SpoutType = SpoutType.OPAQUE) -> Stream:
+    return topology.new_stream("rows", RowsSpout(FIELDS, {}, promise))
+
+
+def counted(spec: StateSpec, promise: SpoutType = SpoutType.OPAQUE) -> TridentTopology:
+    """Count words into a state."""
+    topology = TridentTopology("mistaken")
+    stream_of(topology, promise).group_by("word").persistent_aggregate(spec, Count(), "count")
+    return topology
+
+
+# ---- operations -----------------------------------------------------------------------------------------------------------
+
+
+def with_a_clock() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    stamped = stream_of(topology).each("word", lambda word: f"{word} {int(time.time())}", "stamped: string")
+    stamped.group_by("stamped").persistent_aggregate(MemoryMapState(), Count(), "count")
+    return topology
+
+
+def with_random_numbers() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    drawn = stream_of(topology).each("word", lambda word: random.random(), "drawn: double")
+    drawn.group_by("word").persistent_aggregate(MemoryMapState(), "drawn", Sum(), "sum")
+    return topology
+
+
+NUMBERS = itertools.count()
+
+
+def with_a_global_counter() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    numbered = stream_of(topology).each("word", lambda word: next(NUMBERS), "number: bigint")
+    numbered.group_by("word").persistent_aggregate(MemoryMapState(), "number", Sum(), "sum")
+    return topology
+
+
+def with_a_counter_of_its_own() -> TridentTopology:
+    """The counter begins again with each run, so that two runs without faults agree."""
+    numbers = Counts[str]()
+
+    def number(word: str) -> int:
+        numbers[word] += 1
+        return numbers[word]
+
+    topology = TridentTopology("mistaken")
+    numbered = stream_of(topology).each("word", number, "number: bigint")
+    numbered.group_by("word").persistent_aggregate(MemoryMapState(), "number", Sum(), "sum")
+    return topology
+
+
+class Mean(CombinerAggregator[float]):
+    """The mean of two means, which is not the mean of all."""
+
+    def init(self, tuple: TridentTuple) -> float:
+        return float(tuple[0])
+
+    def combine(self, val1: float, val2: float) -> float:
+        return (val1 + val2) / 2
+
+    def zero(self) -> float | None:
+        return None
+
+
+def with_a_mean_of_means() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    stream_of(topology).group_by("word").persistent_aggregate(MemoryMapState(), "weight", Mean(), "mean: double")
+    return topology
+
+
+class Bag(CombinerAggregator[list[float]]):
+    """A list of weights, whose zero is one list for all, to which `combine` appends."""
+
+    nothing: list[float]
+
+    def __init__(self) -> None:
+        self.nothing = []
+
+    def init(self, tuple: TridentTuple) -> list[float]:
+        return self._with(self.nothing, [float(tuple[0])])
+
+    def combine(self, val1: list[float], val2: list[float]) -> list[float]:
+        return self._with(val1, val2)
+
+    def zero(self) -> list[float]:
+        return self.nothing
+
+    @staticmethod
+    def _with(bag: list[float], more: list[float]) -> list[float]:
+        bag.extend(more)
+        return bag
+
+
+def with_a_zero_that_changes() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    stream_of(topology).group_by("word").persistent_aggregate(MemoryMapState(), "weight", Bag(), "bag: array<double>")
+    return topology
+
+
+class ToList:
+    """Sends the words to a list, which stands for a mail server, and counts them."""
+
+    def __init__(self, sent: list[str]) -> None:
+        self.sent = sent
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        self.sent.extend(row[0] for row in tuples)
+        counts = Counts((row[0],) for row in tuples)
+        before = state.multi_get(list(counts))
+        state.multi_put(list(counts), [(old or 0) + more for old, more in zip(before, counts.values(), strict=True)])
+
+
+def with_a_list_outside() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    stream_of(topology).partition_persist(MemoryMapState(), "word", ToList([]), state_name="count")
+    return topology
+
+
+class PastTheRule:
+    """Adds to a total for all words behind the back of its state."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        backing = state.map_state.backing
+        (total,) = backing.multi_get([("all",)])
+        new = (0 if total is None else total.curr) + len(tuples)
+        backing.multi_put([("all",)], [OpaqueValue(0, -1, None, new)])
+
+
+def with_a_put_past_the_rule() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    stream_of(topology).partition_persist(MemoryMapState(), "word", PastTheRule(), state_name="totals")
+    return topology
+
+
+# ---- backing maps ---------------------------------------------------------------------------------------------------------
+
+
+class DictMap(IBackingMap[Any]):
+    """A right one: two methods over a dict."""
+
+    def __init__(self, data: dict[Key, Any]) -> None:
+        self.data = data
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        return [self.data.get(key) for key in keys]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        self.data.update(zip(keys, values, strict=True))
+
+
+class ForgetfulMap(DictMap):
+    """Loses a put whose key has three letters and that is the second one of its batch."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        kept = [pair for at, pair in enumerate(zip(keys, values, strict=True)) if at != 1]
+        self.data.update(kept)
+
+
+class StaleMap(DictMap):
+    """Remembers what it has read, and does not notice its own puts."""
+
+    def __init__(self, data: dict[Key, Any]) -> None:
+        super().__init__(data)
+        self.remembered: dict[Key, Any] = {}
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        for key in keys:
+            if key not in self.remembered and key in self.data:
+                self.remembered[key] = self.data[key]
+        return [self.remembered.get(key) for key in keys]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        super().multi_put(keys, values)
+        for key in keys:
+            if isinstance(key[0], str) and key[0].startswith("\0"):
+                self.remembered.pop(key, None)  # sentinels are right
+
+
+class AddingMap(DictMap):
+    """Adds to what is stored in place of replacing it."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            old = self.data.get(key)
+            if isinstance(value, OpaqueValue) and isinstance(old, OpaqueValue):
+                value = value._replace(curr=value.curr + old.curr)
+            self.data[key] = value
+
+
+class HalfMap(DictMap):
+    """Stops after two keys, and says nothing."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        super().multi_put(keys[:2], values[:2])
+
+
+class LateMap(DictMap):
+    """Writes a put with the next one, so that a crash loses it."""
+
+    def __init__(self, data: dict[Key, Any]) -> None:
+        super().__init__(data)
+        self.late: dict[Key, Any] = {}
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        return [self.late.get(key, self.data.get(key)) for key in keys]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if not any(isinstance(key[0], str) and key[0].startswith("\0") for key in keys):
+            self.data.update(self.late)
+            self.late = dict(zip(keys, values, strict=True))
+        else:
+            super().multi_put(keys, values)
+
+
+class UnfencedMap(DictMap):
+    """Refuses the sentinel of a driver that was replaced, but none of its puts."""
+
+    def read_sentinel(self) -> Sentinel | None:
+        found: Sentinel | None = self.data.get(("sentinel",))
+        return found
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        found = self.read_sentinel()
+        if found is not None and found.attempt > sentinel.attempt and not force:
+            raise FencedError("move the sentinel", str(sentinel), str(found))
+        self.data[("sentinel",)] = sentinel
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        yield [key for key in self.data if key != ("sentinel",)]
+
+
+def over(kind: type[DictMap]) -> Callable[[], TridentTopology]:
+    """Return what declares a word count over maps of a class, with data of its own."""
+
+    def declare() -> TridentTopology:
+        data: dict[Key, Any] = {}
+        return counted(map_state(lambda conf, partition, partitions: kind(data)))
+
+    return declare
+
+
+# ---- states of their own --------------------------------------------------------------------------------------------------
+
+
+class CountingState:
+    """Counts each word, also those of a batch that it has counted before."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    def begin_commit(self, txid: int) -> None:
+        """Nothing is remembered of a batch: that is the mistake."""
+
+    def commit(self, txid: int) -> None:
+        """Everything is written."""
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.data.items())
+
+
+class InPlaceState(CountingState):
+    """Keeps the list before the batch beside the list after it, but appends in place: both are the same list."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__(data)
+        self.txid = 0
+
+    def begin_commit(self, txid: int) -> None:
+        self.txid = int(txid)
+
+    def add(self, word: str, more: list[float]) -> None:
+        written, before, after = self.data.get(word, (0, [], []))
+        items = before if written == self.txid else after
+        items.extend(more)
+        self.data[word] = (self.txid, items, items)
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        return ((word, after) for word, (_, _, after) in self.data.items())
+
+
+class CountWords:
+    def update_state(self, state: CountingState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        for row in tuples:
+            state.data[row[0]] = state.data.get(row[0], 0) + 1
+
+
+class AddWeights:
+    def update_state(self, state: InPlaceState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        weights: dict[str, list[float]] = {}
+        for row in tuples:
+            weights.setdefault(row[0], []).append(row[1])
+        for word, more in weights.items():
+            state.add(word, more)
+
+
+class OwnFactory:
+    """Opens a state of a class over data of its own."""
+
+    def __init__(self, kind: type[CountingState]) -> None:
+        self.made, self.data = kind, dict[str, Any]()
+
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> CountingState:
+        return self.made(self.data)
+
+
+def with_a_state_that_counts_replays() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    stream_of(topology).partition_persist(
+        StateSpec(OwnFactory(CountingState)), "word", CountWords(), state_name="count"
+    )
+    return topology
+
+
+def with_a_list_changed_in_place() -> TridentTopology:
+    topology = TridentTopology("mistaken")
+    state = StateSpec(OwnFactory(InPlaceState))
+    stream_of(topology).partition_persist(state, ["word", "weight"], AddWeights(), state_name="bags")
+    return topology
+
+
+# ---- pairings -------------------------------------------------------------------------------------------------------------
+
+
+def with_bare_values() -> TridentTopology:
+    return counted(MemoryMapState.non_transactional())
+
+
+def with_transactional_values() -> TridentTopology:
+    return counted(MemoryMapState.transactional())

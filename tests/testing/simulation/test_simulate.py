@@ -1,0 +1,314 @@
+"""simulate: every mistake that it is for is found, what is right gives no alarm, and a failing seed is small and repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from states.kafka import KafkaTopicState
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import RowsState
+from tests.runtime.random_topologies import Random
+from tests.testing.simulation import mistaken_topologies as mistaken
+from tests.testing.simulation import right_topologies as right
+from tests.testing.simulation.mistaken_topologies import ROWS
+from trident import TridentTopology
+from trident.coordination.memory_log import MemoryLog
+from trident.errors import BatchFailedError, ConfigError, InexactPairingError, TridentError
+from trident.operations import Count
+from trident.runtime.start import recovery
+from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
+from trident.testing import SimulationFailed, simulate
+from trident.testing.simulation import simulated_map
+from trident.testing.simulation.comparing import differences
+from trident.testing.simulation.fault_plan import FAULT_KINDS
+
+Declared = TridentTopology | Callable[[], TridentTopology]
+INEXACT = {"allow_inexact": True}
+
+MISTAKES: dict[str, tuple[Declared, str, dict[str, Any]]] = {
+    "a clock": (mistaken.with_a_clock(), "without any fault", {}),
+    "random numbers": (mistaken.with_random_numbers(), "without any fault", {}),
+    "a global counter": (mistaken.with_a_global_counter(), "without any fault", {}),
+    "a counter of its own": (mistaken.with_a_counter_of_its_own, "state 'sum': .*expected", {}),
+    "a mean of means": (mistaken.with_a_mean_of_means(), "No fault is needed", {}),
+    "a zero that changes": (mistaken.with_a_zero_that_changes(), "state 'bag': .*in one batch", {}),
+    "a list outside": (mistaken.with_a_list_outside(), "outside of states, ToList.sent: expected", {}),
+    "a put past the rule": (mistaken.with_a_put_past_the_rule(), "state 'totals': .*expected", {}),
+    "a map that forgets a put": (mistaken.over(mistaken.ForgetfulMap), "No fault is needed", {}),
+    "a map that reads stale values": (mistaken.over(mistaken.StaleMap), "state 'count'", {}),
+    "a map that adds": (mistaken.over(mistaken.AddingMap), "state 'count'", {}),
+    "a map that stops in the middle": (mistaken.over(mistaken.HalfMap), "No fault is needed", {}),
+    "a map that writes late": (mistaken.over(mistaken.LateMap), "state 'count'", {}),
+    "a map that does not fence": (mistaken.over(mistaken.UnfencedMap), "state 'count': .*expected", {}),
+    "a state that counts replays": (mistaken.with_a_state_that_counts_replays, "state 'count': .*expected", {}),
+    "a list changed in place": (mistaken.with_a_list_changed_in_place, "state 'bags': .*expected", {}),
+    "bare values": (mistaken.with_bare_values(), "state 'count': .*expected", INEXACT),
+    "transactional values": (mistaken.with_transactional_values(), "state 'count': .*expected", INEXACT),
+}
+
+RIGHT: dict[str, tuple[Declared, dict[str, Any]]] = {
+    "word count": (right.word_count(), {}),
+    "word count in Redis": (right.word_count_in_redis(), {}),
+    "transactional word count": (right.transactional_word_count(), {}),
+    "a map of two methods": (right.over_a_map_of_two_methods, {}),
+    "several states": (right.several_states(), {}),
+    "an updater and a query": (right.an_updater_and_a_query(), {"same_batches": True}),
+    "two streams": (right.two_streams(), {}),
+    "windows": (right.windows(), {}),
+    "a state of its own": (right.a_state_of_its_own, {}),
+}
+
+BROKEN_RULES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "values of three fields": (OpaqueValue, "stands_before", lambda one, txid, winners: one.txid < txid),
+    "a log that does not fence": (MemoryLog, "check_owner", lambda log: None),
+    "a store that does not fence": (simulated_map.SimulatedMap, "_check_fence", lambda store, doing: None),
+    "no comparison at a start": (recovery, "check_sentinel", lambda *given: None),
+    "no comparison at a commit": (map_commits, "check_sentinel", lambda *given: None),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found(name: str) -> None:
+    declared, said, settings = MISTAKES[name]
+    with pytest.raises(SimulationFailed, match=said):
+        simulate(declared, ROWS, seeds=300, **settings)
+
+
+def rows_for(name: str) -> Any:
+    return {"rows": ROWS, "more": ROWS[:5]} if name == "two streams" else ROWS
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_gives_no_alarm(name: str) -> None:
+    declared, settings = RIGHT[name]
+    assert simulate(declared, rows_for(name), seeds=15, **settings).seeds == 15
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_gives_no_alarm_in_many_runs(name: str) -> None:
+    declared, settings = RIGHT[name]
+    assert simulate(declared, rows_for(name), seeds=1000, **settings).seeds == 1000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_a_random_topology_gives_no_alarm(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowsState, "get_tuples", lambda state: iter(state.rows), raising=False)
+
+    def declare() -> TridentTopology:
+        topology = TridentTopology("random")
+        Random(topology, seed)
+        return topology
+
+    case = Random(TridentTopology("random"), seed)
+    sources = {node.id for node in declare().graph().spouts()}
+    rows = {one.stream.node_id: [*chain(*one.batches)] for one in case.streams if one.stream.node_id in sources}
+    assert simulate(declare, rows, seeds=15, same_batches=True).seeds == 15
+
+
+@pytest.mark.parametrize("name", BROKEN_RULES)
+def test_a_rule_of_production_that_is_switched_off_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*BROKEN_RULES[name])
+    with pytest.raises(SimulationFailed):
+        simulate(right.word_count(), ROWS, seeds=300)
+
+
+def test_no_rows_are_no_batches() -> None:
+    report = simulate(right.two_streams(), {}, seeds=3)
+    assert (report.seeds, report.batches, report.faults) == (3, 0, {})
+    assert str(report).endswith("met: no fault")
+
+
+def test_each_kind_of_fault_is_met_and_only_those_that_are_asked_for() -> None:
+    assert set(simulate(right.word_count(), ROWS, seeds=40).faults) == set(FAULT_KINDS)
+    report = simulate(right.word_count(), ROWS, seeds=40, faults=["pause"])
+    assert (list(report.faults), report.seeds) == (["pause"], 40)
+    assert report.attempts > report.batches >= 40
+
+
+# ---- a seed that fails ----------------------------------------------------------------------------------------------------
+
+
+def failure(**settings: Any) -> SimulationFailed:
+    with pytest.raises(SimulationFailed) as raised:
+        simulate(mistaken.with_bare_values(), ROWS, faults=["crash"], allow_inexact=True, **settings)
+    return raised.value
+
+
+def test_a_failing_run_is_told_as_small_as_it_can_be() -> None:
+    lines = str(failure()).splitlines()
+    assert lines[1] == "  state 'count': ('moon',): expected 1, found 2"
+    assert lines[2].endswith("1 of 8 rows of stream 'rows':")
+    assert lines[3] == "  rows: [('moon', 8.0)]"
+    assert lines[4] == "  batch 1, attempt 1: rows 0 to 0 of stream 'rows'"
+    assert lines[5].startswith("  batch 1, attempt 1: the driver crashes after ")
+    assert lines[6:] == [
+        "  driver 2 takes over",
+        "  batch 1, attempt 2: rows 0 to 0 of stream 'rows'",
+        "  batch 1, attempt 2: committed",
+        f"Run it again: simulate(topology, rows, seed={failure().seed}, faults=['crash'], allow_inexact=True)",
+    ]
+
+
+def test_a_seed_brings_the_same_run_again() -> None:
+    first = failure()
+    again = failure(seed=first.seed)
+    assert (again.seed, again.trace, str(again)) == (first.seed, first.trace, str(first))
+
+
+def test_a_single_seed_that_is_right_tells_what_happened() -> None:
+    report = simulate(right.word_count(), ROWS, seed=3)
+    assert report.seeds == 1
+    assert report.trace[0].startswith("batch 1, attempt 1: rows 0 to ")
+    assert report.trace[-1].endswith("committed")
+    assert str(report).splitlines()[0].startswith("1 runs, ")
+
+
+def test_a_pause_within_a_commit_is_a_crash_where_no_store_refuses_the_driver_that_wakes_up() -> None:
+    report = simulate(right.over_a_map_of_two_methods, ROWS, seeds=40)
+    (note,) = report.notes
+    assert "the store of 'count' has no move_sentinel" in note
+    assert note in str(report)
+    assert simulate(right.word_count(), ROWS, seeds=5).notes == ()
+
+
+# ---- what is compared -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_ignored_is_not_compared() -> None:
+    assert simulate(mistaken.with_a_list_outside(), ROWS, seeds=30, ignore=["ToList.sent"]).seeds == 30
+    assert simulate(mistaken.with_bare_values(), ROWS, seeds=30, ignore=["count"], allow_inexact=True).seeds == 30
+
+
+def test_what_may_depend_on_the_batches_is_compared_with_the_same_batches() -> None:
+    with pytest.raises(SimulationFailed, match="same_batches=True"):
+        simulate(right.an_updater_and_a_query(), ROWS, seeds=30)
+
+
+def test_floats_are_equal_up_to_rounding() -> None:
+    wanted = {"sums": {"a": 0.3, "b": float("nan"), "c": [1.0, {"d": 2.0}], "e": "text"}}
+    assert differences(wanted, {"sums": {"a": 0.1 + 0.2, "b": float("nan"), "c": [1.0, {"d": 2.0}], "e": "text"}}) == []
+    assert differences(wanted, {"sums": {**wanted["sums"], "a": 0.31}}) == ["sums: 'a': expected 0.3, found 0.31"]
+    assert differences(wanted, {}) == [
+        "sums: 'a': expected 0.3, found nothing; 'b': expected nan, found nothing; 'c': expected [1.0, {'d': 2.0}], found "
+        "nothing; 'e': expected 'text', found nothing"
+    ]
+
+
+KEPT: dict[Key, Any] = {}
+LOOKED_UP = {"the": 1, "cow": 2}
+
+
+def open_kept(conf: Any, partition: int, partitions: int) -> mistaken.DictMap:
+    return mistaken.DictMap(KEPT)
+
+
+def test_the_data_of_a_map_in_this_process_are_after_a_run_what_they_were_before() -> None:
+    assert simulate(mistaken.counted(map_state(open_kept)), ROWS, seeds=20).seeds == 20
+    assert KEPT == {}
+
+
+def test_a_table_to_look_up_is_no_alarm() -> None:
+    topology = TridentTopology("looks-up")
+    found = mistaken.stream_of(topology).each("word", lambda word: LOOKED_UP.get(word, 0), "number: bigint")
+    found.group_by("number").persistent_aggregate(MemoryMapState(), Count(), "count")
+    assert simulate(topology, ROWS, seeds=20).seeds == 20
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------------
+
+
+class Unlisted(mistaken.CountingState):
+    """It cannot be listed."""
+
+    get_tuples: Any = None
+
+
+def test_a_pairing_that_is_not_exact_is_refused_as_at_a_start() -> None:
+    with pytest.raises(InexactPairingError, match="non-transactional"):
+        simulate(mistaken.with_bare_values(), ROWS)
+
+
+def test_arguments_are_checked() -> None:
+    topology = right.word_count()
+    with pytest.raises(ConfigError, match=r"faults \['fire'\]: use some of 'crash'"):
+        simulate(topology, ROWS, faults=["fire"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="engine: a simulation sets that itself"):
+        simulate(topology, ROWS, engine="spark")
+    with pytest.raises(ConfigError, match=r"rows of \['lines'\], but the topology has the streams \['rows'\]"):
+        simulate(topology, {"lines": ROWS})
+    with pytest.raises(ConfigError, match=r"has the streams \['rows', 'more'\]: give a dict"):
+        simulate(right.two_streams(), ROWS)
+    with pytest.raises(
+        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is no double, the type of field 'weight'"
+    ):
+        simulate(topology, [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}])
+
+
+def test_a_state_that_cannot_be_listed_is_refused() -> None:
+    topology = TridentTopology("own")
+    state: Any = StateSpec(mistaken.OwnFactory(Unlisted))
+    mistaken.stream_of(topology).partition_persist(state, "word", mistaken.CountWords(), state_name="count")
+    with pytest.raises(ConfigError, match=r"state 'count' \(Unlisted\) cannot be compared: it has no get_tuples\(\)"):
+        simulate(topology, ROWS)
+    assert simulate(topology, ROWS, seeds=3, ignore=["count"]).seeds == 3
+
+
+def test_a_store_that_is_no_map_is_refused() -> None:
+    topology = TridentTopology("topic")
+    state = KafkaTopicState.transactional("no-such-host:9092", "words")
+    mistaken.stream_of(topology).partition_persist(state, "word", mistaken.CountWords(), state_name="sent")
+    with pytest.raises(ConfigError, match="state 'sent' of a _TopicFactory cannot be simulated"):
+        simulate(topology, ROWS)
+
+
+def test_a_store_that_is_not_empty_at_the_begin_is_refused() -> None:
+    hidden: tuple[dict[Key, Any]] = ({},)  # in a tuple, where the simulation does not look for data
+    topology = mistaken.counted(map_state(lambda conf, partition, partitions: mistaken.DictMap(hidden[0])))
+    with pytest.raises(ConfigError, match="give simulate a function that declares the topology"):
+        simulate(topology, ROWS)
+
+
+def raise_at_the_cow(word: str) -> str:
+    if word == "cow":
+        raise ValueError("no cows")
+    return word
+
+
+def test_what_user_code_raises_without_a_fault_is_raised_as_it_is() -> None:
+    topology = TridentTopology("raises")
+    mistaken.stream_of(topology).each("word", raise_at_the_cow, "same: string").group_by("same").persistent_aggregate(
+        MemoryMapState(), Count(), "count"
+    )
+    with pytest.raises(BatchFailedError, match="no cows"):
+        simulate(topology, ROWS)
+
+
+class Tired:
+    """Raises after a few more calls than a run without faults makes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def word(self, word: str) -> str:
+        self.calls += 1
+        if self.calls > len(ROWS):
+            raise ValueError("tired")
+        return word
+
+
+def tired() -> TridentTopology:
+    topology = TridentTopology("tired")
+    words = mistaken.stream_of(topology).each("word", Tired().word, "same: string")
+    words.group_by("same").persistent_aggregate(MemoryMapState(), Count(), "count")
+    return topology
+
+
+def test_what_user_code_raises_at_a_replay_is_a_failure_of_its_seed() -> None:
+    with pytest.raises(SimulationFailed, match="the topology ended: BatchFailedError: .*tired"):
+        simulate(tired, ROWS, seeds=50)

@@ -1,0 +1,313 @@
+"""The test of a job: an undisturbed run, then a run for each kill, whose tables must be equal."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from trident.crashtest.job_run import JobCopy, JobRun, TimeLimits
+from trident.crashtest.kill_points import USUAL, FunctionCall, KillMoment, KillPoint, choose
+from trident.crashtest.row_differences import Comparison, RowDifference
+from trident.crashtest.table_rows import Row, Table
+from trident.crashtest.trial_folder import copy_folder
+from trident.errors import ConfigError, TridentError
+from trident.naming import counted
+
+__all__ = ["CrashReport", "CrashTest", "Trial", "TrialOutcome"]
+
+
+class TrialOutcome(StrEnum):
+    """What became of a run that was killed."""
+
+    exact = "exact"
+    """Its table is that of the undisturbed run."""
+
+    wrong = "wrong"
+    """It is not."""
+
+    stopped = "stopped"
+    """It ends with an error each time that it is started again."""
+
+    refused = "refused"
+    """It ends with an error instead of going on with an older checkpoint, which is right."""
+
+    missed = "missed"
+    """It ended before it came to the kill."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run that was killed, and started again.
+
+    Parameters
+    ----------
+    number
+        From 1.
+    point
+        Where it should be killed.
+    where
+        Where it was, in words.
+    differences
+        Its table and that of the undisturbed run.
+    problem
+        What it said when it did not go on.
+    """
+
+    number: int
+    point: KillPoint
+    outcome: TrialOutcome
+    where: str = ""
+    differences: Sequence[RowDifference] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class CrashReport:
+    """What a test has found: the calls and rows of the undisturbed run, and the trials."""
+
+    calls: Sequence[FunctionCall]
+    rows: Sequence[Row]
+    trials: Sequence[Trial]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no kill has made the table wrong, or stopped the job for good."""
+        return not any(trial.outcome in (TrialOutcome.wrong, TrialOutcome.stopped) for trial in self.trials)
+
+    @property
+    def kills(self) -> int:
+        """How many kills were made."""
+        return sum(trial.outcome is not TrialOutcome.missed for trial in self.trials)
+
+
+@dataclass(frozen=True)
+class CrashTest:
+    """A test of a job that writes a table by `foreachBatch`.
+
+    Parameters
+    ----------
+    command
+        The job. Each of its runs has a new copy of `folder` as its working directory.
+    folder
+        The job with its inputs; it is only read.
+    table
+        What the job writes.
+    comparison
+        How tables are compared.
+    reset
+        A command of the shell, run in the copy before each first run: empties what is not in the copy. Empty: none.
+    copy
+        The database of `table`, or the function: says that what it names is a copy, which may be emptied.
+    kills, moments, seed
+        How many runs are killed, when, and what chooses batches, lines and times.
+    most_bytes
+        How large `folder` may be.
+    on_progress, on_trial
+        Told what is done, and of each trial.
+    """
+
+    command: Sequence[str]
+    folder: Path
+    table: Table
+    comparison: Comparison = field(default_factory=Comparison)
+    reset: str = ""
+    copy: str = ""
+    kills: int = 6
+    moments: Sequence[KillMoment] = USUAL
+    seed: int = 0
+    limits: TimeLimits = field(default_factory=TimeLimits)
+    most_bytes: int = 1_000_000_000
+    on_progress: Callable[[str], None] = lambda text: None
+    on_trial: Callable[[Trial], None] = lambda trial: None
+
+    def run(self) -> CrashReport:
+        """Run the test.
+
+        Raises
+        ------
+        ConfigError
+            The table is not said to be a copy, or the key is not in it. Nothing has run, or only the undisturbed run.
+        TridentError
+            The job cannot be tested, or not so.
+        """
+        self._check_copy()
+        with tempfile.TemporaryDirectory(prefix="trident-crashtest-", ignore_cleanup_errors=True) as place:
+            runs = _Runs(self, Path(place).resolve())
+            calls, rows = runs.undisturbed()
+            said = f"undisturbed: {counted(len(calls), 'batch', 'batches')}, {counted(len(rows), 'row')}"
+            self.on_progress(f"{said} in {self.table.name}")
+            trials = []
+            for number, point in enumerate(choose(calls, self.kills, self.moments, self.seed), 1):
+                self.on_progress(f"kill {number} of {self.kills}: {point.moment.value}, batch {point.batch}")
+                trials.append(runs.trial(number, point))
+                self.on_trial(trials[-1])
+            report = CrashReport(calls, rows, trials)
+            if any(trial.outcome is TrialOutcome.wrong for trial in trials):
+                self.on_progress("a second undisturbed run, as only a job that writes the same each time can be judged")
+                self._check_repeatable(rows, runs.undisturbed()[1])
+            return report
+
+    def _check_copy(self) -> None:
+        """Refuse a store that is not in the copy of the folder and that the user did not call a copy."""
+        needed = self.table.database
+        if needed is None:
+            return
+        if self.copy != needed or not needed:
+            given = f"--copy {self.copy} is another one" if self.copy else "--copy is not given"
+            raise ConfigError(
+                f"the test empties and fills {needed!r} again and again ({self.table.name}), so it must be a copy that no one "
+                f"else uses, and {given}. If it is one, say so: --copy {needed}; and see to it that the job writes there"
+            )
+        if self.table.kind == "postgres" and not self.reset:
+            raise ConfigError(
+                f"each run begins with the table as it was, and {needed!r} is not in the copy of the folder: give --reset and "
+                "a command that empties it, such as psql -c 'TRUNCATE counts'"
+            )
+
+    def _check_repeatable(self, rows: Sequence[Row], again: Sequence[Row]) -> None:
+        if differences := self.comparison.differences(rows, again):
+            first = differences[0]
+            raise TridentError(
+                f"two undisturbed runs of the job wrote different tables, so none can be called wrong: {first.key} had "
+                f"{first.expected} in the first and {first.found} in the second. Leave out columns that differ from run to run "
+                "with --ignore COLUMN, or let the job read the same rows each time"
+            )
+
+
+class _Runs:
+    """Runs the job in copies, each in a folder of its own, which is removed."""
+
+    def __init__(self, test: CrashTest, place: Path) -> None:
+        self._test, self._place = test, place
+        self._before: list[Row] | None = None
+        self._rows: list[Row] = []
+        self._last: dict[int, int] = {}  # the last batch of each query
+
+    def undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
+        """Run the job to its end; return the calls of its function and the rows of the table."""
+        with self._copy() as job:
+            before = self._rows_before(job.folder)
+            with JobRun(job, measure=True) as run:
+                run.wait(self._test.limits, lambda: False)
+            _check_run(run)
+            rows = self._test.table.read(job.folder)
+            if not self._test.comparison.differences(before, rows):
+                raise TridentError(
+                    f"the job ran {counted(len(run.told.calls), 'batch', 'batches')} and wrote nothing into "
+                    f"{self._test.table.name}: name the table that it writes with --table"
+                )
+            self._before, self._rows = before, rows
+            self._last = {call.query: call.batch for call in run.told.calls}
+            return run.told.calls, rows
+
+    def trial(self, number: int, point: KillPoint) -> Trial:
+        """Run the job, kill it, start it again and look at its table."""
+        test = self._test
+        with self._copy() as job:
+            self._check_before(job.folder)
+            copy = job.folder.with_name("older")
+            with JobRun(job, point.asked(str(copy))) as run:
+                run.wait(test.limits, lambda: False)
+            where = run.told.killed
+            if where is None:
+                return Trial(number, point, TrialOutcome.missed, problem=run.problem or "")
+            if run.told.killed_in is not None:
+                point = replace(point, batch=run.told.killed_in)
+            where += _set_back(point, run.told.checkpoints[point.query], copy)
+            with JobRun(job) as again:
+                again.wait(test.limits, lambda: self._is_done(again, job.folder))
+            if again.problem is not None:
+                outcome = TrialOutcome.refused if point.moment is KillMoment.older else TrialOutcome.stopped
+                return Trial(number, point, outcome, where, problem=again.problem)
+            differences = test.comparison.differences(self._rows, test.table.read(job.folder))
+            return Trial(number, point, TrialOutcome.wrong if differences else TrialOutcome.exact, where, differences)
+
+    @contextmanager
+    def _copy(self) -> Iterator[JobCopy]:
+        """Make a copy of the folder, as it is before the first run."""
+        folder = self._place / "job"
+        copy_folder(self._test.folder, folder, self._test.most_bytes, self._test.on_progress)
+        try:
+            if self._test.reset:
+                _reset(self._test.reset, folder)
+            yield JobCopy(self._test.command, folder, self._place / "tmp")
+        finally:
+            for each in ("job", "older", "tmp"):
+                shutil.rmtree(self._place / each, ignore_errors=True)
+
+    def _rows_before(self, folder: Path) -> list[Row]:
+        """Return the rows before the first run; none if a function of the user's cannot say any before there is a table."""
+        try:
+            return self._test.table.read(folder)
+        except TridentError:
+            if self._test.table.kind == "function":
+                return []
+            raise
+
+    def _check_before(self, folder: Path) -> None:
+        assert self._before is not None, "the undisturbed run is the first one"
+        if differences := self._test.comparison.differences(self._before, self._rows_before(folder)):
+            raise TridentError(
+                f"{self._test.table.name} is not as it was before the first run: {differences[0].key} had "
+                f"{differences[0].expected} and has {differences[0].found}. Let --reset bring back what is not in the folder"
+            )
+
+    def _is_done(self, run: JobRun, folder: Path) -> bool:
+        """Whether a job that may not end by itself has committed the last batch, and its table is right."""
+        commits = [run.told.checkpoints[query] / "commits" / str(last) for query, last in self._last.items()
+                   if query in run.told.checkpoints]  # fmt: skip
+        if len(commits) < len(self._last) or not all(commit.exists() for commit in commits):
+            return False
+        return not self._test.comparison.differences(self._rows, self._test.table.read(folder))
+
+
+def _check_run(run: JobRun) -> None:
+    """Raise if the undisturbed run has not shown what is needed."""
+    if run.problem is not None:
+        raise TridentError(f"the job failed before any kill, with {run.problem}")
+    if not run.told.is_pyspark:
+        raise TridentError(
+            "the job has not imported PySpark where it can be seen: it must be a Python program that heeds PYTHONPATH (no -I, "
+            "-E or -S), as in: trident crashtest … -- python job.py"
+        )
+    if not run.told.checkpoints:
+        raise TridentError(
+            "the job started no query with a function for foreachBatch, so there is nothing to be killed in. A query that "
+            "writes by .format(…) alone has the guarantee of its sink"
+        )
+    if not run.told.calls:
+        raise TridentError(
+            "the job's function was never called: its checkpoint in the folder is at the end of the input, or there is no "
+            "input. Give --reset and a command that removes what earlier runs left, such as rm -rf checkpoint counts.db"
+        )
+
+
+def _reset(command: str, folder: Path) -> None:
+    done = subprocess.run(
+        command, shell=True, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    if done.returncode:
+        raise TridentError(f"--reset failed with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
+
+
+def _set_back(point: KillPoint, checkpoint: Path, copy: Path) -> str:
+    """Set a checkpoint back, if that is the point; say so."""
+    if point.moment is KillMoment.older:
+        shutil.rmtree(checkpoint)
+        shutil.copytree(copy, checkpoint)
+        return f"; the checkpoint was replaced by a copy made in batch {point.batch - 1}"
+    if point.moment is KillMoment.uncommitted:
+        # Spark may have planned the next batch meanwhile; a crash before the commit file would have left no such plan.
+        for folder, first in (("commits", point.batch), ("offsets", point.batch + 1)):
+            for file in (checkpoint / folder).iterdir():
+                name = file.name.removeprefix(".").removesuffix(".crc")
+                if name.isdigit() and int(name) >= first:
+                    file.unlink()
+        return ", which then was lost"
+    return ""

@@ -1,0 +1,205 @@
+"""One run of the job under test: a process in a session of its own, watched by what it tells, until it ends or is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trident.crashtest import injected
+from trident.crashtest.kill_points import FunctionCall
+from trident.errors import TridentError
+from trident.servers.local_processes import kill_session
+
+__all__ = ["JobCopy", "JobRun", "TimeLimits"]
+
+_LOOK_S = 0.02
+_LAST_LINES = 15
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
+_LONGEST_CAUSE = 600
+_LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
+
+
+@dataclass(frozen=True)
+class TimeLimits:
+    """How long a run may take, and after how long without a batch a job that does not end by itself is stopped; in seconds."""
+
+    timeout_s: float = 300.0
+    idle_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class JobCopy:
+    """The command, the copy that it runs in, and a folder for what it tells and for what Spark leaves behind."""
+
+    command: Sequence[str]
+    folder: Path
+    scratch: Path
+
+    def environment(self, asked: Mapping[str, Any]) -> dict[str, str]:
+        """Return the variables of a run that is asked for something, see `injected/sitecustomize.py`."""
+        first = str(Path(next(iter(injected.__path__))).absolute())
+        path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
+        place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
+        if len(str(self.scratch)) <= _LONGEST_SOCKET_FOLDER:
+            options = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={self.scratch}"]
+            place["JAVA_TOOL_OPTIONS"] = " ".join(options).strip()
+        return {**os.environ, **place, "PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
+
+
+@dataclass
+class Told:
+    """What a run has told; `killed_in`: the batch, where it may be a later one than it was asked for."""
+
+    calls: list[FunctionCall] = field(default_factory=list)
+    checkpoints: dict[int, Path] = field(default_factory=dict)
+    running: int = 0
+    is_pyspark: bool = False
+    killed: str | None = None
+    killed_in: int | None = None
+    refused: str | None = None
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take an event."""
+        match event["event"]:
+            case "loaded":
+                self.is_pyspark = True
+            case "started":
+                self.checkpoints[event["query"]] = Path(event["checkpoint"])
+            case "begin":
+                self.running += 1
+            case "end":
+                self.running -= 1
+                lines, batch = tuple(event["lines"]), event["batch"]
+                self.calls.append(FunctionCall(event["query"], batch, event["seconds"], lines, event["name"]))
+            case "kill":
+                self.killed, self.killed_in = event["where"], event["batch"]
+            case "refused":
+                self.refused = event["why"]
+
+
+class JobRun:
+    """A run of the job. Leaving the context ends every process of it, however it is left.
+
+    If this process is killed itself, the job ends too: it reads from a pipe whose other end is here.
+
+    Parameters
+    ----------
+    job
+        What runs, and where.
+    kill
+        Where it dies, as `KillPoint.asked` says it; None: nowhere.
+    measure
+        Whether it tells which lines its function runs.
+
+    Attributes
+    ----------
+    told
+        What it has told.
+    problem
+        What it said last, if it ended with an error; None while it runs and if it did not.
+    """
+
+    def __init__(self, job: JobCopy, kill: Mapping[str, Any] | None = None, measure: bool = False) -> None:
+        self.told = Told()
+        self.problem: str | None = None
+        job.scratch.mkdir(parents=True, exist_ok=True)
+        events = job.scratch / "events"
+        events.write_bytes(b"")
+        self._events = events.open("rb")
+        self._output = (job.scratch / "output").open("w+b")
+        read, self._write = os.pipe()
+        asked = {"events": str(events), "folder": str(job.folder), "parent": [read, os.fstat(read).st_ino]}
+        try:
+            self._process = subprocess.Popen(
+                job.command,
+                cwd=job.folder,
+                env=job.environment({**asked, "measure": measure, "kill": kill}),
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(read,),
+            )
+        except OSError as error:
+            os.close(self._write)
+            raise TridentError(f"the job cannot be started: {error}. Name its program behind --") from error
+        finally:
+            os.close(read)
+
+    def __enter__(self) -> JobRun:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        kill_session(self._process.pid)  # Spark's Python workers have a process group of their own
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._process.pid, 0)
+        os.close(self._write)
+        self._events.close()
+        self._output.close()
+
+    def wait(self, limits: TimeLimits, is_done: Callable[[], bool]) -> None:
+        """Wait until the job has ended, was killed where it should be, or has nothing more to do.
+
+        Parameters
+        ----------
+        is_done
+            Asked while no batch runs: whether the job, which may not end by itself, has done all.
+
+        Raises
+        ------
+        TridentError
+            It cannot be tested.
+        """
+        begun = heard = time.monotonic()
+        while True:
+            code = self._process.poll()  # before the events: what it told before it ended must not be missed
+            if self._listen():
+                heard = time.monotonic()
+            if self.told.refused is not None:
+                raise TridentError(f"the job cannot be tested: {self.told.refused}")
+            if self.told.killed is not None:
+                return
+            if code is not None:
+                self.problem = None if code == 0 else f"exit code {code}: {self._cause()}"
+                return
+            now = time.monotonic()
+            idle = self.told.checkpoints and not self.told.running
+            if idle and (now > heard + limits.idle_s or is_done()):
+                return
+            if now > begun + limits.timeout_s:
+                self.problem = f"no end within {limits.timeout_s:g} s (--timeout): {self._last_lines()}"
+                return
+            time.sleep(_LOOK_S)
+
+    def _listen(self) -> bool:
+        heard = False
+        while (line := self._events.readline()).endswith(b"\n"):
+            self.told.take(json.loads(line))
+            heard = True
+        self._events.seek(-len(line), os.SEEK_CUR)
+        return heard
+
+    def _cause(self) -> str:
+        """Return the last exception that the output names, which is the innermost one; else the last lines."""
+        found = _EXCEPTION.findall(self._said())
+        return found[-1][:_LONGEST_CAUSE] if found else self._last_lines()
+
+    def _last_lines(self) -> str:
+        return (
+            "\n".join([line for line in self._said().splitlines() if line.strip()][-_LAST_LINES:]) or "it said nothing"
+        )
+
+    def _said(self) -> str:
+        return Path(self._output.name).read_text(encoding="utf-8", errors="replace")

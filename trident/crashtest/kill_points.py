@@ -1,0 +1,119 @@
+"""Where a job is killed: the moments of a batch, and the choice of as many points as are asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["FunctionCall", "KillMoment", "KillPoint", "choose"]
+
+
+class KillMoment(StrEnum):
+    """A bad moment for a kill.
+
+    ``after`` comes first in any choice: what the function wrote is there, and Spark does not know it.
+    """
+
+    after = "after"
+    line = "line"
+    time = "time"
+    before = "before"
+    committed = "committed"
+    uncommitted = "uncommitted"
+    older = "older"
+
+
+USUAL = tuple(moment for moment in KillMoment if moment is not KillMoment.older)
+"""What a crash can bring about; a checkpoint is older only if it was restored from a copy."""
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """What an undisturbed call of the job's function was.
+
+    Parameters
+    ----------
+    query, batch
+        Which query of the job, in the order of their calls of `foreachBatch`, and Spark's number of the batch.
+    seconds
+        How long it took.
+    lines
+        The lines of the job's own code that it ran, in order, as `job.py:14`.
+    name
+        The name of the function.
+    """
+
+    query: int
+    batch: int
+    seconds: float
+    lines: tuple[str, ...] = ()
+    name: str = "function"
+
+
+@dataclass(frozen=True)
+class KillPoint:
+    """One point: the moment, and where it is in which call.
+
+    Parameters
+    ----------
+    line
+        Before which line that the call runs, counted from 0; None: at no line.
+    after_s, of_s
+        After so many seconds of a call that takes `of_s`.
+    """
+
+    moment: KillMoment
+    query: int
+    batch: int
+    line: int | None = None
+    after_s: float | None = None
+    of_s: float | None = None
+
+    def asked(self, copy_to: str) -> dict[str, Any]:
+        """Return it as the job is told; an older checkpoint is what `copy_to` gets one batch earlier."""
+        copy_batch = self.batch - 1 if self.moment is KillMoment.older else None
+        return {**dataclasses.asdict(self), "copy_to": copy_to, "copy_batch": copy_batch}
+
+
+def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMoment], seed: int) -> list[KillPoint]:
+    """Choose points: the moments in turn, each in a batch, at a line and at a time by chance; none of them twice if it can be.
+
+    Parameters
+    ----------
+    calls
+        The calls of the undisturbed run.
+    kills
+        How many points; fewer only if no call has one of the moments.
+    """
+    chance = random.Random(seed)
+    points: list[KillPoint] = []
+    for moment in _in_turn(moments, kills):
+        found = [point for _ in range(20) if (point := _point(moment, calls, chance)) is not None]
+        fresh = [point for point in found if point not in points]
+        points += (fresh or found)[:1]
+    return points
+
+
+def _in_turn(moments: Sequence[KillMoment], count: int) -> Iterator[KillMoment]:
+    ordered = [moment for moment in KillMoment if moment in moments]
+    yield from (ordered[number % len(ordered)] for number in range(count))
+
+
+def _point(moment: KillMoment, calls: Sequence[FunctionCall], chance: random.Random) -> KillPoint | None:
+    call = chance.choice(calls)
+    if moment is KillMoment.older:  # a copy of its checkpoint is made in the batch before
+        later = [each for each in calls if any((each.query, each.batch - 1) == (one.query, one.batch) for one in calls)]
+        return KillPoint(moment, (one := chance.choice(later)).query, one.batch) if later else None
+    if moment is KillMoment.line and len(set(call.lines)) > 1:
+        # Lines that run often, in a loop, are as likely as those that run once.
+        place = chance.choice(sorted({*call.lines[1:]}))
+        at = chance.choice([number for number, each in enumerate(call.lines) if each == place and number])
+        return KillPoint(moment, call.query, call.batch, line=at)
+    if moment in (KillMoment.line, KillMoment.time):  # a function of a library has no lines of the job's
+        after_s = round(chance.uniform(0.05, 0.95) * call.seconds, 3)
+        return KillPoint(KillMoment.time, call.query, call.batch, after_s=after_s, of_s=round(call.seconds, 3))
+    return KillPoint(moment, call.query, call.batch)

@@ -1,0 +1,263 @@
+"""Reads the table that a job writes: a folder or file, SQLite, PostgreSQL, or what a function of the user's returns."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+from trident.errors import ConfigError, TridentError, describe
+from trident.extras import needs_package
+from trident.redaction import redacted
+
+__all__ = ["Row", "Table", "table_named"]
+
+Row = Mapping[str, Any]
+"""A row: its columns by name."""
+
+_SERVERS = ("postgresql", "postgres")
+_KINDS = (
+    "a folder or file of Parquet, CSV, JSON or Delta below the job's folder, sqlite:///counts.db?table=counts, "
+    "postgresql://host/database?table=counts, or module:function that returns rows"
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, as the command line names it; nothing is opened before `read`.
+
+    Parameters
+    ----------
+    name
+        How it is shown, without secrets.
+    kind
+        `path`, `sqlite`, `postgres` or `function`.
+    place
+        The relative path, the URL without its query, or `module:function`.
+    select
+        Of a database: what is read.
+    options
+        Of a path: `header=true`, if the first line of each CSV file has the names of the columns.
+    """
+
+    name: str
+    kind: str
+    place: str
+    select: str = ""
+    options: Mapping[str, str] | None = None
+
+    @property
+    def database(self) -> str | None:
+        """The name that `--copy` has to say; None where the table is in the copy of the folder."""
+        if self.kind == "function":
+            return self.place
+        return unquote(urlsplit(self.place).path.strip("/")) if self.kind == "postgres" else None
+
+    def read(self, folder: Path) -> list[Row]:
+        """Return all rows, in no order; none if the table does not exist (yet).
+
+        Parameters
+        ----------
+        folder
+            The copy that the job runs in.
+
+        Raises
+        ------
+        TridentError
+            It is there and cannot be read.
+        """
+        read = {"path": _rows_of_path, "sqlite": _rows_of_sqlite, "postgres": _rows_of_postgres}
+        return list(_rows_of_function(self, folder) if self.kind == "function" else read[self.kind](self, folder))
+
+
+def table_named(text: str) -> Table:
+    """Return the table that a text names.
+
+    Raises
+    ------
+    ConfigError
+        It names none, or one that is not in the copy of the folder.
+    """
+    url = urlsplit(text)
+    if url.scheme in ("sqlite", *_SERVERS):
+        return _database(text, url)
+    if url.scheme in ("", "file") or not all(part.replace(".", "").isidentifier() for part in text.split(":")):
+        path, _, query = text.partition("?")
+        return Table(text, "path", _relative(path, text), options=dict(parse_qsl(query)))
+    return Table(text, "function", text)
+
+
+def _database(text: str, url: SplitResult) -> Table:
+    options = dict(parse_qsl(url.query))
+    table, query = options.pop("table", ""), options.pop("query", "")
+    if not table and not query:
+        raise ConfigError(f"--table {redacted(text)} does not say what to read there: add ?table=NAME or ?query=SELECT")
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+    select = query or f"SELECT * FROM {quoted}"
+    if url.scheme == "sqlite":
+        path = _relative(unquote(url.path.removeprefix("/")), text)
+        return Table(f"{table or query} in {path}", "sqlite", path, select)
+    shown = f"{table or query} in {redacted(urlunsplit(url._replace(query='')))}"
+    return Table(shown, "postgres", urlunsplit(url._replace(query=urlencode(options))), select)
+
+
+def _relative(path: str, text: str) -> str:
+    """Refuse what is not below the folder: there is no copy of it."""
+    inside = os.path.normpath(path)
+    if "://" in path or path.startswith("file:") or Path(path).is_absolute() or Path(inside).parts[:1] == ("..",):
+        raise ConfigError(
+            f"--table {redacted(text)} is not a path below the folder that is copied, and a test must not touch the real "
+            f"table. Give {_KINDS}; and let the job write to the same relative path"
+        )
+    return inside
+
+
+# ---- files -------------------------------------------------------------------------------------------------------------
+
+
+def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
+    path = folder / table.place
+    try:
+        if (path / "_delta_log").is_dir():
+            return _rows_of_delta(path)
+        return [row for file in _files(path) for row in _rows_of_file(file, path, table)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a table as Spark sees them: what begins with `_` or `.` is not yet, or no more, in it."""
+    if path.is_file():
+        return [path]
+    found = (each for each in path.rglob("*") if each.is_file())
+    return sorted(each for each in found if not any(part[0] in "_." for part in each.relative_to(path).parts))
+
+
+def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:
+    folders = [part.partition("=") for part in file.relative_to(root).parts[:-1]]
+    columns = {name: value for name, sign, value in folders if sign}  # of partitions: day=2026-01-01
+    yield from ({**columns, **row} for row in _rows_of_one(file, table, file != root))
+
+
+def _rows_of_one(file: Path, table: Table, is_part: bool) -> Iterable[Row]:
+    match file.suffix:
+        case ".parquet":
+            return _rows_of_parquet(file)
+        case ".json" | ".jsonl":
+            return _rows_of_json(file, lines=is_part or file.suffix == ".jsonl")
+        case ".csv":
+            return _rows_of_csv(file, (table.options or {}).get("header", "").lower() == "true")
+    raise TridentError(
+        f"table {table.name} has the file {file.name}, which is none of .parquet, .csv, .json, .jsonl. Give the rows by a "
+        "function of your own: --table module:function"
+    )
+
+
+def _rows_of_parquet(file: Path) -> list[Row]:
+    with needs_package("a table of Parquet files", "spark", "pyarrow"):
+        import pyarrow.parquet as pq
+    return list(pq.ParquetFile(file).read().to_pylist())
+
+
+def _rows_of_delta(path: Path) -> list[Row]:
+    with needs_package("a Delta table", "delta"):
+        from deltalake import DeltaTable
+    return list(DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+
+
+def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        if header:
+            yield from csv.DictReader(lines)
+        else:
+            yield from (dict(zip(_numbered(row), row, strict=True)) for row in csv.reader(lines))
+
+
+def _rows_of_json(file: Path, lines: bool) -> list[Row]:
+    """Read a row in each line, as Spark writes them; or one list of rows, or one object with a row for each key."""
+    text = file.read_text(encoding="utf-8")
+    whole = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+    if isinstance(whole, dict):
+        return [{"key": key, "value": value} for key, value in whole.items()]
+    return [_as_row(row) for row in whole]
+
+
+def _as_row(row: Any) -> Row:
+    if isinstance(row, Mapping):
+        return row
+    values = list(row) if isinstance(row, Sequence) and not isinstance(row, str) else [row]
+    return dict(zip(_numbered(values), values, strict=True))
+
+
+def _numbered(values: Sequence[Any]) -> list[str]:
+    return [f"_c{number}" for number in range(len(values))]  # as Spark calls columns without a name
+
+
+# ---- databases and functions -------------------------------------------------------------------------------------------
+
+
+def _rows_of_sqlite(table: Table, folder: Path) -> list[Row]:
+    path = folder / table.place
+    if not path.exists():
+        return []
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            found = database.execute(table.select)
+            names = [column[0] for column in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found]
+    except sqlite3.Error as error:
+        if "no such table" in str(error):
+            return []
+        raise TridentError(f"table {table.name} cannot be read: {describe(error)}") from error
+
+
+def _rows_of_postgres(table: Table, folder: Path) -> list[Row]:
+    with needs_package("a table in PostgreSQL", "postgres"):
+        import psycopg
+        from psycopg.rows import dict_row
+
+        from trident.servers.postgres_connection import text_of
+    try:
+        with psycopg.connect(table.place, row_factory=dict_row) as connection:
+            return list(connection.execute(table.select.encode()))
+    except psycopg.errors.UndefinedTable:
+        return []
+    except psycopg.Error as error:
+        raise TridentError(f"table {table.name} cannot be read: {text_of(error)}") from error
+
+
+_CALL = """
+import importlib, json, sys
+sys.path.insert(0, "")
+module, name, result = sys.argv[1:]
+rows = [row.asDict() if hasattr(row, "asDict") else row for row in getattr(importlib.import_module(module), name)()]
+with open(result, "w") as file:
+    json.dump(rows, file, default=str)
+"""
+
+
+def _rows_of_function(table: Table, folder: Path) -> list[Row]:
+    """Call the function in a process of its own, in the copy, as its relative paths are those of the job."""
+    module, _, function = table.place.partition(":")
+    with tempfile.TemporaryDirectory() as place:
+        result = Path(place, "rows.json")
+        command = [sys.executable, "-c", _CALL, module, function, str(result)]
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
+        if done.returncode:
+            raise TridentError(
+                f"{table.name}() gave no rows of the table: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}. "
+                "It is called without arguments, in the copy of the folder, and returns mappings or sequences"
+            )
+        return [_as_row(row) for row in json.loads(result.read_text(encoding="utf-8"))]

@@ -1,0 +1,144 @@
+"""What the state of a session window holds: the open sessions of each key, and when each key must be looked at again.
+
+::
+
+    ("key", *key)    -> version, when to look again, then columns, a row for each session, or for each tuple if the aggregator
+                        takes tuples: first time, last time, the values
+    ("windows",)     -> the directory of `kept_windows`, with the watermark, and its chunks: keys, and when to look at them
+
+Times are milliseconds. With n > 1 partitions each has a directory and chunks of its own.
+
+A batch reads and writes the keys of its own rows, and those that have a session which may be complete. A key is *due* at the
+earliest end of its sessions. Most tuples only make a session longer; then the key keeps its place, is looked at too early,
+and gets another one. So a key is noted once in the time of a gap, however many tuples come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import CorruptValueError
+from trident.fields import Fields
+from trident.graph import WindowNode
+from trident.runtime.steps.key_columns import Ints
+from trident.runtime.windows.kept_windows import WindowStore, mergeable
+from trident.runtime.windows.shares import ONE, PartitionPlace
+from trident.runtime.windows.worker_input import AT, START, bigint, value_fields
+from trident.state.encoding.codec import decode_found, encode_many
+from trident.state.interfaces import Key
+
+ID = "$id"
+"""The column with the number of a row's key."""
+
+_DUE = "$due"
+_VERSION = 1
+_PANES = 32
+"""About so many panes of time there are between the watermark and the latest end of a session."""
+
+NEVER = -(1 << 62)
+"""A time before all others."""
+
+
+class KeptSessions:
+    """The state of a session window, within a commit.
+
+    Attributes
+    ----------
+    schema
+        Of the rows that `read` gives: `ID`, `START`, `AT`, and what is kept beside the key.
+    watermark
+        After the batches so far; None before the first tuple.
+    """
+
+    def __init__(self, node: WindowNode, state: Any, place: PartitionPlace = ONE) -> None:
+        self._state, self._values = state, value_fields(node)
+        self._width = max((node.config.kept_ms or 0) // _PANES, 1)
+        self._panes = WindowStore(state, node.group.concat(bigint(_DUE)), self._width, place, node.group)
+        self.schema = schema_of(Fields.of([ID, START, AT], ["bigint"] * 3).concat(self._values))
+        self.watermark = self._panes.directory.frontier
+        self._found: list[bool] = []
+        self._looks = np.empty(0, np.int64)
+
+    def must_write(self, given: int) -> bool:
+        """Whether the directory must be written although nothing changed; see `WindowStore`."""
+        return self._panes.must_write(given)
+
+    def due_keys(self, watermark: int) -> pa.Table:
+        """Return the keys that are due since the watermark passes them, some twice; forget the panes that it passes."""
+        runs = self._panes.directory.panes
+        opened = [pane for pane in runs if pane * self._width < watermark]
+        read = self._panes.read(run for pane in opened for run in runs[pane])
+        table = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
+        due = table.column(_DUE).to_numpy()
+        for pane in opened:
+            if (pane + 1) * self._width <= watermark:
+                self._panes.remove(pane)
+        before = NEVER if self.watermark is None else self.watermark
+        return table.filter(pa.array((due >= before) & (due < watermark))).drop_columns([_DUE])
+
+    def read(self, names: Sequence[Key]) -> pa.Table:
+        """Return the rows of some keys; `ID` is the place of the key in `names`."""
+        if not names:
+            return self.schema.empty_table()
+        data = self._state.multi_get(names)
+        empty = [_VERSION, NEVER, *([] for _ in self.schema.names[1:])]
+        records: list[list[Any]] = decode_found(data, empty)
+        for version, width in {(record[0], len(record)) for record in records}:
+            if version != _VERSION or width != len(empty):
+                raise CorruptValueError(
+                    f"read the sessions of a window: one is of version {version!r} with {width - 4} columns, this topology "
+                    f"keeps version {_VERSION} with {list(self._values.names)}; another version of the topology wrote it. "
+                    "Give the window another state_name"
+                )
+        self._found = [one is not None for one in data]
+        self._looks = np.array([record[1] for record in records], np.int64)
+        sizes = [len(record[2]) for record in records]
+        columns = zip(self.schema.types[1:], zip(*(record[2:] for record in records), strict=True), strict=True)
+        arrays = [pa.array(list(chain.from_iterable(of_keys)), type_) for type_, of_keys in columns]
+        return pa.table([pa.array(np.repeat(np.arange(len(records)), sizes), pa.int64()), *arrays], schema=self.schema)
+
+    def write(self, names: Sequence[Key], keys: pa.Table, rows: pa.Table, due: Ints, watermark: int) -> None:
+        """Store the rows of the keys that were read in place of theirs, ordered by `ID`, and the watermark.
+
+        Parameters
+        ----------
+        keys
+            The grouping fields, a row for each name.
+        due
+            When each key is due: one number per key, `NEVER` if it has no session any more.
+        """
+        again = (due >= watermark) & ((self._looks < watermark) | (due < self._looks))
+        looks = np.where(again, due, self._looks).tolist()
+        self._note(keys.filter(pa.array(again)), due[again])
+        bounds = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(names) + 1)).tolist()
+        columns = [column.to_pylist() for column in rows.columns[1:]]
+        puts: dict[Key, list[Any]] = {}
+        emptied = []
+        for name, look, found, (start, stop) in zip(names, looks, self._found, pairwise(bounds), strict=True):
+            if start < stop:
+                puts[name] = [_VERSION, look, *(column[start:stop] for column in columns)]
+            elif found:
+                emptied.append(name)
+        if puts:
+            self._state.multi_put(list(puts), encode_many(list(puts.values())))
+        if emptied:
+            self._state.multi_remove(emptied)
+        self._panes.directory.frontier = watermark
+        self._panes.write()
+
+    def _note(self, keys: pa.Table, due: Ints) -> None:
+        """Note when to look at keys."""
+        noted = keys.append_column(_DUE, pa.array(due, pa.int64())).cast(self._panes.schema)
+        panes = due // self._width
+        for pane in np.unique(panes).tolist():
+            runs = self._panes.directory.panes.get(pane, [])
+            merges = runs[len(runs) - mergeable(runs, True) :]
+            stored = [rows for of_run in self._panes.read(merges).values() for rows in of_run]
+            rows = noted.filter(pa.array(panes == pane))
+            self._panes.add(pane, pa.concat_tables([pa.Table.from_batches(stored, self._panes.schema), rows]), merges)

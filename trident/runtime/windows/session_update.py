@@ -1,0 +1,155 @@
+"""One batch of a session window, within the commit of its state.
+
+Rows of a key that are no more than a gap apart are one session, whether they were kept or come now; so a row between two open
+sessions makes them one. A session is *over* when the watermark is beyond its last row and the gap; then it is given, and
+forgotten. Rows are late if what they belong to, with all that is kept and comes with them, was over before the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.graph import WindowNode
+from trident.operations.metrics import count_again
+from trident.runtime.steps.key_columns import Ints, group_ids, one_form
+from trident.runtime.steps.rows import StepRun
+from trident.runtime.windows.fired_rows import late_rows, session_results
+from trident.runtime.windows.kept_sessions import ID, NEVER, KeptSessions
+from trident.runtime.windows.session_spans import Spans, sessions_of
+from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.worker_input import (
+    AT,
+    END,
+    NOTHING,
+    ROWS,
+    SESSION,
+    START,
+    bigint,
+    merged,
+    partials,
+    value_fields,
+    with_column,
+    with_nothing,
+)
+from trident.state.interfaces import Key
+
+
+def update_sessions(
+    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace = ONE
+) -> pa.Table:
+    """Add a batch to a partition of the state, between `begin_commit` and `commit`; return the rows of complete sessions.
+
+    Parameters
+    ----------
+    tables
+        What `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
+    moment
+        What all partitions know of the batch.
+    place
+        Which partition it is.
+    """
+    store = KeptSessions(node, state, place)
+    watermark = _moved(node, store.watermark, moment)
+    if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
+        return schema_of(node.fields).empty_table()
+    came = _came(node, tables)
+    keys, names, ids = _keys(node, [came, store.due_keys(watermark)])
+    kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
+    columns = list(kept.column_names)
+    numbers, sessions = sessions_of(_spans(kept, came), node.config.length)
+    ends = sessions.lasts + node.config.length
+    kept = with_column(kept, SESSION, numbers[: kept.num_rows])
+    came = with_column(came, SESSION, numbers[kept.num_rows :])
+    came, late = _in_time(node, came, ends, store.watermark)
+    rows = _together(node, kept, came, sessions, run)
+    over = ends[rows.column(SESSION).to_numpy()] < watermark
+    complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
+    store.write(names, keys, open_ones.select(columns), _due(open_ones, ends, len(names)), watermark)
+    return pa.concat_tables([_results(node, complete, sessions, keys, run), late_rows(node, late)])
+
+
+def _moved(node: WindowNode, before: int | None, moment: Moment) -> int | None:
+    """Return the watermark after the batch: the latest time of all keys less the delay; it never goes back."""
+    reached = moment.reached[0]
+    if reached is None or node.config.event_time is None:
+        return before
+    reached -= node.config.event_time.delay_ms
+    return reached if before is None else max(before, reached)
+
+
+def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows that come; a tuple is a row that ends when it begins."""
+    if not tables:
+        fields = node.group.concat(Fields.of([START, AT], ["bigint"] * 2)).concat(value_fields(node))
+        more = [name for name in node.late.names if name not in fields.names]
+        return schema_of(fields.concat(node.late.select(more))).empty_table()
+    table = pa.concat_tables(tables)
+    table = table if START in table.column_names else table.append_column(START, table.column(AT))
+    return with_nothing(table) if value_fields(node) is NOTHING else table
+
+
+def _keys(node: WindowNode, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Key], Ints]:
+    """Return the distinct keys of the tables, their names in the state, and the number of the key of each row."""
+    schema = schema_of(node.group)
+    whole = pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
+    ids, firsts = group_ids(whole.columns, whole.num_rows)
+    keys = one_form(whole.take(pa.array(firsts, pa.int64())), schema.names)
+    return keys, list(zip(repeat("key"), *(column.to_pylist() for column in keys.columns))), ids
+
+
+def _spans(*tables: pa.Table) -> Spans:
+    return Spans(*(np.concatenate([table.column(name).to_numpy() for table in tables]) for name in (ID, START, AT)))
+
+
+def _in_time(node: WindowNode, came: pa.Table, ends: Ints, before: int | None) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of sessions that were not over before the batch, and the others, which are counted."""
+    if before is None:
+        return came, came.slice(0, 0)
+    late = (ends < before)[came.column(SESSION).to_numpy()]
+    if late.any():
+        tuples = came.column(ROWS).to_numpy()[late].sum() if ROWS in came.column_names else late.sum()
+        count_again({f"{node.state}/late": int(tuples)})
+    return came.filter(pa.array(~late)), came.filter(pa.array(late))
+
+
+def _together(node: WindowNode, kept: pa.Table, came: pa.Table, sessions: Spans, run: StepRun) -> pa.Table:
+    """Return all rows by session: one for each partial result, or tuples in the order of their times."""
+    if not node.combines:
+        rows = pa.concat_tables([kept, came.select(kept.column_names).cast(kept.schema)])
+        order = np.lexsort((rows.column(START).to_numpy(), rows.column(SESSION).to_numpy()))
+        return rows.take(pa.array(order))
+    if len(node.late):
+        came = partials(node, came, bigint(SESSION), run)
+    kept = kept.select([SESSION, *node.member.outputs.names])
+    rows = pa.concat_tables([kept, came.select(kept.column_names).cast(kept.schema)])
+    rows = merged(node, rows, bigint(SESSION), run).sort_by(SESSION)
+    numbers = rows.column(SESSION).to_numpy()
+    for name, ofs in zip((ID, START, AT), sessions, strict=True):
+        rows = with_column(rows, name, ofs[numbers])
+    return rows
+
+
+def _results(node: WindowNode, rows: pa.Table, sessions: Spans, keys: pa.Table, run: StepRun) -> pa.Table:
+    """Return what complete sessions give, in the order of their last times."""
+    if not rows.num_rows:
+        return schema_of(node.fields).empty_table()
+    numbers = rows.column(SESSION).to_numpy()
+    columns = dict(zip(keys.column_names, keys.take(rows.column(ID)).columns, strict=True))
+    columns |= {name: rows.column(name) for name in value_fields(node).names}
+    held = pa.table({**columns, START: sessions.starts[numbers], END: sessions.lasts[numbers]})
+    return session_results(node, held, run)
+
+
+def _due(rows: pa.Table, ends: Ints, count: int) -> Ints:
+    """Return for each key when the first of its sessions ends (int64, one per key); `NEVER` if it has none."""
+    due = np.full(count, NEVER)
+    keys, firsts = np.unique(rows.column(ID).to_numpy(), return_index=True)  # rows are by session
+    due[keys] = ends[rows.column(SESSION).to_numpy()[firsts]]
+    return due

@@ -1,0 +1,153 @@
+"""What goes wrong in a simulated run, where, and how its rows are cut into batches: all of it drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+FaultKind = Literal["crash", "error", "lost_answer", "pause", "set_back", "other_cut"]
+FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
+
+POINTS: Mapping[str, tuple[str, tuple[FaultKind, ...]]] = {
+    "start": ("while the driver starts", ("crash",)),
+    "define": ("before it is defined", ("crash", "error")),
+    "defined": ("when it is defined", ("crash", "pause")),
+    "read": ("while its rows are read", ("crash", "error")),
+    "processed": ("after its steps", ("crash", "pause")),
+    "begin_commit": ("before the commit of state {state!r}", ("crash", "error", "pause")),
+    "before put": ("before a put of state {state!r}", ("crash", "error", "pause")),
+    "half put": ("in the middle of a put of state {state!r}", ("crash", "error")),
+    "after put": ("after a put of state {state!r}", ("crash", "lost_answer", "pause")),
+    "put": ("after the update of state {state!r}, before its commit", ("crash", "error", "pause")),
+    "commit": ("after the commit of state {state!r}", ("crash", "lost_answer", "pause")),
+    "record": ("when its states are committed, before its record", ("crash", "pause")),
+    "recorded": ("after its record", ("crash", "set_back")),
+}
+"""Where something can go wrong: in words, and what."""
+
+OF_STATES = ("begin_commit", "before put", "half put", "after put", "put", "commit")
+"""The points of the commit of a state."""
+
+_BATCHES = (2, 3, 4, 6, 9)
+_EMPTY = 0.05
+_MOST_FAULTS = (1, 1, 2, 2, 3, 4, 6)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong, the first time that a batch comes to a point.
+
+    Attributes
+    ----------
+    kind
+        What goes wrong.
+    point, state
+        Where; `state` is empty where the point belongs to no state.
+    txid
+        In which batch.
+    batches
+        Of a pause: how many batches the successor commits meanwhile. Of a store that is set back: an odd number, if the driver
+        goes on.
+    """
+
+    kind: FaultKind
+    point: str
+    txid: int
+    state: str = ""
+    batches: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the driver goes on over a store that is set back."""
+        return self.kind == "set_back" and self.batches % 2 == 1
+
+    @property
+    def is_in_commit(self) -> bool:
+        """Whether it happens between the begin of a batch's commit and its record."""
+        return self.point in OF_STATES or self.point == "record"
+
+    def __str__(self) -> str:
+        where = self.state if self.kind == "set_back" else POINTS[self.point][0].format(state=self.state)
+        return {
+            "crash": f"the driver crashes {where}",
+            "error": f"a call fails {where}",
+            "lost_answer": f"the answer is lost {where}",
+            "pause": f"the driver is paused {where}",
+            "set_back": f"{'' if self.is_live else 'the driver crashes, and '}state {where!r} is set back to the batch before",
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """All that a run depends on beside the topology and its rows.
+
+    Attributes
+    ----------
+    seed
+        What it was drawn from.
+    faults
+        What goes wrong.
+    most
+        The most rows of a stream in a batch.
+    pending
+        How many batches may be in flight.
+    recuts
+        Whether a batch that is asked for again may have other rows, if its spout is not transactional.
+    empties
+        Whether a batch may have no rows of a stream that has some.
+    cuts
+        The number of rows of a stream in a batch, by both; where it is not given it is drawn.
+    """
+
+    seed: int
+    faults: tuple[Fault, ...] = ()
+    most: int = 1
+    pending: int = 1
+    recuts: bool = False
+    empties: bool = False
+    cuts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def rows_of(self, stream: str, txid: int, asked: int) -> int:
+        """Return how many rows a batch takes of a stream that is asked for the n-th time."""
+        if (given := self.cuts.get((stream, txid))) is not None:
+            return given
+        chance = random.Random(f"{self.seed} {stream} {txid} {asked if self.recuts else 0}")
+        is_empty = chance.random() < _EMPTY
+        return 0 if is_empty and self.empties else chance.randint(1, self.most)
+
+
+def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[FaultKind]) -> FaultPlan:
+    """Draw a plan from a seed.
+
+    Parameters
+    ----------
+    states
+        The states that batches write.
+    rows
+        How many the longest stream has.
+    kinds
+        What may go wrong.
+    """
+    chance = random.Random(f"{seed}")
+    most = max(1, -(-2 * rows // chance.choice(_BATCHES)))
+    txids = max(1, min(2 * rows // (most + 1), rows))
+    places = _places(states, kinds)
+    faults = []
+    for _ in range(chance.choice(_MOST_FAULTS) if places else 0):
+        kind = chance.choice(sorted(places))
+        point, state = chance.choice(places[kind])
+        faults.append(Fault(kind, point, chance.randint(1, txids), state, chance.choice((0, 1, 1, 2))))
+    return FaultPlan(seed, tuple(faults), most, chance.choice((1, 1, 2, 3)), "other_cut" in kinds, True)
+
+
+def _places(states: Sequence[str], kinds: Collection[FaultKind]) -> dict[FaultKind, list[tuple[str, str]]]:
+    """Return where each kind can happen: points, and the states whose points they are."""
+    places: dict[FaultKind, list[tuple[str, str]]] = {}
+    for point, (_, possible) in POINTS.items():
+        for kind in possible:
+            if kind in kinds:
+                of_state = point in OF_STATES or kind == "set_back"
+                places.setdefault(kind, []).extend((point, state) for state in (states if of_state else ("",)))
+    return {kind: there for kind, there in places.items() if there}

@@ -1,0 +1,130 @@
+"""Lists, dicts and sets that a topology's code reaches outside of its states: no replay takes back what is put into them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from datetime import date, time, timedelta
+from decimal import Decimal
+from types import FunctionType, MethodType
+from typing import Any
+from uuid import UUID
+
+from trident.graph import Graph, PersistNode
+from trident.operations.interfaces import Operation
+from trident.roles import has
+from trident.state.map_state import MapStateFactory
+
+_KINDS = (list, dict, set, deque, Counter, defaultdict)
+_DATA = (bool, int, float, str, bytes, Decimal, UUID, date, time, timedelta)
+_LARGEST = 10_000
+_DEEPEST = 4
+_NOT_OF_USERS = frozenset({"trident", "states", "spouts", "pyarrow", "numpy", "pandas", "pyspark", "py4j"})
+
+
+class OutsideValues:
+    """The containers that operations and stores of a topology reach by closures, globals and attributes.
+
+    Before each run they are what they were at first; after it those of operations are compared.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._found: dict[int, tuple[str, Any, Any, bool]] = {}
+        for node in graph.nodes:
+            given = (node.updater,) if isinstance(node, PersistNode) else ()
+            aggregator = node.aggregation.aggregator if isinstance(node, PersistNode) and node.aggregation else None
+            for operation in (*node.operations, *given, aggregator):
+                self._add(_reached(operation, _DEEPEST), compared=True)
+        for state in graph.states:
+            self._add(_reached(state.spec.factory, _DEEPEST), compared=False)
+
+    def _add(self, found: Iterable[tuple[str, Any]], compared: bool) -> None:
+        for name, value in found:
+            if id(value) not in self._found and len(value) <= _LARGEST and _is_plain(value):
+                self._found[id(value)] = (name, value, deepcopy(value), compared)
+
+    def restore(self) -> None:
+        """Let all of them be what they were at first."""
+        for _, value, first, _ in self._found.values():
+            if value != first:
+                value.clear()
+                if isinstance(value, (list, deque)):
+                    value.extend(deepcopy(first))
+                else:
+                    value.update(deepcopy(first))
+
+    def changed(self) -> dict[str, Any]:
+        """Return what operations have changed, by name; the order in a list does not count."""
+        return {
+            name: _unordered(value)
+            for name, value, first, compared in self._found.values()
+            if compared and value != first
+        }
+
+
+def _unordered(value: Any) -> Any:
+    if not _is_plain(value):
+        return f"{len(value)} entries"  # of objects that may be equal to nothing but themselves
+    return sorted(deepcopy(value), key=repr) if isinstance(value, (list, deque)) else deepcopy(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of data alone, so that it can be copied and compared."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, _DATA)
+
+
+def _reached(value: Any, depth: int, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the containers that an object reaches, with names for messages."""
+    if type(value) in _KINDS:
+        yield name, value
+    elif depth == 0:
+        return
+    elif isinstance(value, MethodType):
+        yield from _reached(value.__self__, depth, name)
+    elif isinstance(value, FunctionType):
+        yield from _of_function(value, depth)
+    elif isinstance(value, type):
+        yield from _of_class(value, depth)
+    elif isinstance(value, (Operation, MapStateFactory)) or _is_of_user(type(value).__module__):
+        for attribute, one in (vars(value) if has(value, "__dict__") else {}).items():
+            yield from _reached(one, depth - 1, f"{type(value).__name__}.{attribute}")
+        yield from _of_class(type(value), depth)
+
+
+def _is_of_user(module: str | None) -> bool:
+    """Whether a module is the user's: not Python's, this project's or Arrow's, whose containers stay as they are."""
+    top = (module or "builtins").partition(".")[0]
+    return (top not in _NOT_OF_USERS and top not in sys.stdlib_module_names) or top == "__main__"
+
+
+def _of_class(given: type, depth: int) -> Iterator[tuple[str, Any]]:
+    for base in given.__mro__:
+        if not _is_of_user(base.__module__):
+            continue
+        for attribute, one in vars(base).items():
+            if isinstance(one, FunctionType):
+                yield from _of_function(one, depth)
+            elif type(one) in _KINDS and not attribute.startswith("__"):
+                yield f"{base.__name__}.{attribute}", one
+
+
+def _of_function(function: FunctionType, depth: int) -> Iterator[tuple[str, Any]]:
+    if not _is_of_user(function.__module__):
+        return
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for name, cell in cells:
+        try:
+            yield from _reached(cell.cell_contents, depth - 1, name)
+        except ValueError:  # not filled yet
+            continue
+    for name in function.__code__.co_names:
+        if name in function.__globals__ and not name.startswith("__"):
+            yield from _reached(function.__globals__[name], depth - 1, name)
+    for number, default in enumerate(function.__defaults__ or ()):
+        yield from _reached(default, depth - 1, f"default {number} of {function.__name__}")

@@ -1,0 +1,276 @@
+"""One run of a topology over given rows, with the faults of a plan: drivers that follow each other, and what they leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import pyarrow as pa
+
+from trident.config import Config
+from trident.errors import StateError, describe
+from trident.graph import Graph
+from trident.runtime.running import new_memory_log
+from trident.spout.interfaces import TransactionAttempt
+from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
+from trident.testing.simulation.simulated_driver import Died, Simulated, SimulatedDriver
+from trident.testing.simulation.simulated_map import SimulatedStore
+from trident.testing.simulation.state_contents import Contents, contents_of
+
+_MOST_IDLE = 100
+_MOST_TURNS = 20_000
+_EXTRA_TURNS = 3  # of a driver that was replaced and does not know it yet
+
+
+class Unexpected(Exception):
+    """A run went on where it had to stop, or stopped where it had to go on; the text says how."""
+
+
+@dataclass(frozen=True)
+class SimulatedOutcome:
+    """What a run has left.
+
+    Attributes
+    ----------
+    contents
+        Of the states.
+    trace
+        What happened, line by line.
+    happened
+        How often each kind of fault was met.
+    batches, attempts
+        How many there were.
+    cuts
+        How many rows of each stream each committed batch had.
+    unfenced
+        The states whose store stops no driver that was replaced.
+    """
+
+    contents: Contents
+    trace: list[str]
+    happened: Counter[FaultKind]
+    batches: int
+    attempts: int
+    cuts: Mapping[tuple[str, int], int]
+    unfenced: tuple[str, ...]
+
+
+class SimulatedRun:
+    """The drivers of one run.
+
+    Parameters
+    ----------
+    compared
+        The states that are read at the end.
+    """
+
+    def __init__(
+        self, graph: Graph, config: Config, rows: Mapping[str, pa.Table], plan: FaultPlan, compared: Collection[str]
+    ) -> None:
+        self._plan, self._left = plan, list(plan.faults)
+        stores = {node.name: SimulatedStore() for node in graph.states}
+        self._common = Simulated(graph, config, rows, stores, new_memory_log(graph.name))
+        self._compared = compared
+        self._drivers = 0
+        self._tries: dict[int, list[int]] = {}
+        self._asked: Counter[tuple[str, int]] = Counter()
+        self._lost: tuple[str, SimulatedStore] | None = None  # a state whose store is set back, and what it had
+        self._wrong: Unexpected | None = None
+        self._earlier = {node.name: [SimulatedStore()] for node in graph.states}
+        self._recounted: set[tuple[str, int]] = set()
+        self._turns = 0
+        self.trace: list[str] = []
+        self.happened: Counter[FaultKind] = Counter()
+        self.cuts: dict[tuple[str, int], int] = {}
+
+    def run(self) -> SimulatedOutcome:
+        """Run until all rows are committed.
+
+        Raises
+        ------
+        Unexpected
+            The topology has ended, or goes on where it must not.
+        """
+        try:
+            self._start()
+            self._lead(None)
+            self._put_right()
+            contents = self._contents()
+        finally:
+            for opened in self._common.opened:  # late, because what is dead writes nothing as it is closed
+                opened.closers.close("views", "states")
+        attempts, unfenced = sum(map(len, self._tries.values())), self._driver.unfenced
+        return SimulatedOutcome(contents, self.trace, self.happened, self._txid, attempts, self.cuts, unfenced)
+
+    def _contents(self) -> Contents:
+        nodes = [node for node in self._common.graph.states if node.name in self._compared]
+        try:
+            return {node.name: contents_of(self._driver.opened, node) for node in nodes}
+        except StateError as error:
+            raise Unexpected(f"at the end {describe(error)}") from error
+
+    @property
+    def _txid(self) -> int:
+        return self._common.log.state.txid
+
+    # ---- what drivers ask ---------------------------------------------------------------------------------------------
+
+    def due(self, point: str, txid: int, state: str, last: bool = True) -> Fault | None:
+        if point == "recorded":
+            self._was_recorded(txid)
+        for fault in self._left:
+            if (fault.point, fault.txid) == (point, txid) and (fault.state == state or fault.kind == "set_back"):
+                if last:
+                    self._left.remove(fault)
+                return fault
+        return None
+
+    def rows_of(self, stream: str, txid: int) -> int:
+        asked = self._asked[stream, txid]
+        self._asked[stream, txid] += 1
+        rows = self._plan.rows_of(stream, txid, asked)
+        if asked and rows != self._plan.rows_of(stream, txid, 0) and (stream, txid) not in self._recounted:
+            self._recounted.add((stream, txid))
+            self.happened["other_cut"] += 1
+        return rows
+
+    def went_wrong(self, fault: Fault, attempt: TransactionAttempt) -> None:
+        self.note(str(fault), attempt)
+        if fault.kind != "set_back":  # of which it is not known yet whether it loses anything
+            self.happened[fault.kind] += 1
+
+    def note(self, text: str, attempt: TransactionAttempt | None = None) -> None:
+        if attempt is None:
+            self.trace.append(text)
+            return
+        tries = self._tries.setdefault(attempt.txid, [])
+        if attempt.attempt and attempt.attempt not in tries:
+            tries.append(attempt.attempt)
+        number = tries.index(attempt.attempt) + 1 if attempt.attempt in tries else len(tries)
+        self.trace.append(f"batch {attempt.txid}, attempt {max(1, number)}: {text}")
+
+    def replaced(self, fault: Fault) -> None:
+        paused = self._driver
+        self._start()
+        self._lead(self._txid + fault.batches)
+        self.note(f"driver {paused.number} goes on where it was paused")
+
+    def _was_recorded(self, txid: int) -> None:
+        record = self._common.log.state.history[-1]
+        if self._lost is not None and record.touched.get(self._lost[0]):
+            self._fail(
+                f"state {self._lost[0]!r} was set back by one batch, and batch {txid} was committed on top of it"
+            )
+        definitions = record.spouts
+        self.cuts.update({(stream, txid): 0 for stream in self._common.rows})
+        for stream, definition in definitions.items():
+            if stream in self._common.rows:
+                self.cuts[stream, txid] = definition["until"] - definition["from"]
+        if any(fault.kind == "set_back" for fault in self._left):
+            for state, kept in self._earlier.items():
+                kept.append(self._common.stores[state].copied())
+
+    # ---- drivers ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start the next driver; one that dies as it starts, or refuses a store that was set back, is followed by another."""
+        while True:
+            self._drivers += 1
+            if self._drivers > 1:
+                self.note(f"driver {self._drivers} takes over")
+            try:
+                self._driver = SimulatedDriver(self._common, self, self._drivers)
+            except Died:
+                continue
+            except (StateError, ValueError) as error:
+                if self._lost is None:
+                    self._fail(f"driver {self._drivers} cannot start: {describe(error)}", error)
+                self._put_right(error)
+            else:
+                if self._lost is not None:
+                    self._fail(f"state {self._lost[0]!r} was set back by one batch, and the next start accepted it")
+                return
+
+    def _lead(self, target: int | None) -> None:
+        """Let drivers work until a batch is committed; None: until all are."""
+        idle = 0
+        while not self._is_done() and (target is None or self._txid < target):
+            before, driver = self._turns, self._driver
+            idle = 0 if self._turn(driver) else idle + 1
+            if self._wrong is not None:  # said within a driver, which may handle every exception
+                raise self._wrong
+            if idle > _MOST_IDLE or before > _MOST_TURNS:
+                self._fail(f"batch {self._txid + 1} is not committed, and nothing moves any more")
+
+    def _turn(self, driver: SimulatedDriver) -> bool:
+        """Let a driver do one step, and see to what becomes of it; False: it had nothing to do."""
+        self._turns += 1
+        try:
+            moved = driver.loop.turn()
+        except Died:
+            self._start()
+        except Exception as error:  # noqa: BLE001  whatever ends a driver is judged here
+            if driver is not self._driver:
+                self.note(f"driver {driver.number} is refused ({type(error).__name__})")
+            elif self._lost is not None:
+                self._put_right(error)
+                self._start()
+            elif self._wrong is None:
+                self._fail(f"the topology ended: {describe(error)}", error)
+        else:
+            if driver is not self._driver:
+                self._finish_off(driver)
+            return moved
+        return True
+
+    def _is_done(self) -> bool:
+        last = self._common.log.state.spouts
+        return all(
+            rows.num_rows <= last.get(stream, {"until": 0})["until"] for stream, rows in self._common.rows.items()
+        )
+
+    def _finish_off(self, driver: SimulatedDriver) -> None:
+        """Let a driver that does not know yet that it was replaced do what it can; it is of no effect."""
+        try:
+            for _ in range(_EXTRA_TURNS):
+                driver.loop.turn()
+        except (Exception, Died) as error:  # noqa: BLE001  whatever ends it
+            self.note(f"driver {driver.number} is refused ({type(error).__name__})")
+        driver.seam.is_dead = True
+
+    def _fail(self, text: str, cause: BaseException | None = None) -> NoReturn:
+        self._wrong = Unexpected(text)
+        raise self._wrong from cause
+
+    # ---- stores that lose a batch -------------------------------------------------------------------------------------
+
+    def set_back(self, fault: Fault) -> None:
+        store = self._common.stores[fault.state]
+        earlier = self._earlier[fault.state][-2:][0]
+        # Of several partitions, some may have lost nothing, and the driver may commit to them.
+        in_part = fault.is_live and len(store.sentinels) > 1
+        if in_part or self._lost is not None or not self._loses(fault.state, earlier):
+            self.note(f"nothing is set back: state {fault.state!r} was not written since, or has several partitions")
+            return
+        self.happened["set_back"] += 1
+        self._lost = fault.state, store.copied()
+        store.set_to(earlier)
+
+    def _put_right(self, error: BaseException | None = None) -> None:
+        """Give a store that was set back what it had."""
+        if self._lost is not None:
+            state, kept = self._lost
+            self._common.stores[state].set_to(kept)
+            self._lost = None
+            if error is not None:
+                self.note(f"state {state!r} is refused ({type(error).__name__}); it is put right again")
+
+    def _loses(self, state: str, earlier: SimulatedStore) -> bool:
+        """Whether a store that is set back loses a committed batch, and one that the simulation keeps."""
+        log = self._common.log.state
+        expected = {partition: log.expected(state, partition) for partition in log.touched.get(state, ())}
+        stored = self._common.stores[state].sentinels  # empty if the simulation does not keep the store
+        pairs = [(one, earlier.sentinels.get(at)) for at, one in expected.items() if one is not None and at in stored]
+        return any(one.txid and (found is None or found[1:3] < one[1:3]) for one, found in pairs)
