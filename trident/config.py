@@ -175,6 +175,18 @@ class Config(Redacted):
         check_types(self)
         if self.max_spout_pending is not None and self.max_spout_pending < 1:
             raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
+        self._check_bounds()
+        self._check_places()
+        Retention.of(self.history)
+        if self.message_timeout_s <= 0:
+            raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
+        for name, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
+            if port is not None and not 0 <= port <= _LAST_PORT:
+                raise ConfigError(f"{name}={port}: must be a port from 0 to {_LAST_PORT}")
+        if self.parallelism is not None and self.parallelism < 1:
+            raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
+
+    def _check_bounds(self) -> None:
         for name in (
             "max_batch_attempts",
             "max_rows_per_tuple",
@@ -197,15 +209,6 @@ class Config(Redacted):
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
         if not 0 <= self.verify_replays <= 1:
             raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
-        self._check_places()
-        Retention.of(self.history)
-        if self.message_timeout_s <= 0:
-            raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
-        for name, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
-            if port is not None and not 0 <= port <= _LAST_PORT:
-                raise ConfigError(f"{name}={port}: must be a port from 0 to {_LAST_PORT}")
-        if self.parallelism is not None and self.parallelism < 1:
-            raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
 
     def _check_places(self) -> None:
         if is_log_address(self.log_dir or ""):

@@ -19,7 +19,7 @@ from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import entry_input, run_step, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.row_differences import Pair, first_difference, row_text
+from trident.runtime.engine.row_comparing import Pair, first_difference, row_text
 from trident.runtime.engine.worker import ReadPart, WorkerProgram
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.rows import StepRun, columns_of

@@ -31,7 +31,7 @@ from trident.runtime.engine.replay_causes import (
     turned,
 )
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.row_differences import first_difference, same_rows
+from trident.runtime.engine.row_comparing import first_difference, same_rows
 from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram, operations_of, read_part

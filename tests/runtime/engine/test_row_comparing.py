@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from trident.runtime.engine.row_differences import first_difference, row_text, same_rows
+from trident.runtime.engine.row_comparing import first_difference, row_text, same_rows
 
 NAN = float("nan")
 COLUMNS: list[tuple[str, pa.DataType, list[Any]]] = [
