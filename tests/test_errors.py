@@ -19,6 +19,10 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.TopologyChangedError: {"topology": "t", "changes": "  state 'n': kind opaque -> custom"},
     errors.BatchFailedError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
     errors.RetriesUsedUpError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
+    errors.ReplayDiffersError: {
+        "topology": "words", "txid": 71, "step": "each stamp", "row": "[a=1]",
+        "difference": "step 'each stamp' gives other results for tuple [a=1]",
+    },
     errors.DRPCExecutionException: {
         "function": "words", "cause": "KeyError: x", "step": "drpc:words/each", "reason": "overloaded",
     },

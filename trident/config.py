@@ -110,6 +110,10 @@ class Config(Redacted):
         Where states are committed: `"driver"`, in this process, `"executors"`, by tasks of Spark, or `"auto"`: in executors
         on a cluster if the store can fence its writers, else in the driver, which is faster on one machine. A state's own
         `placement(...)` wins. With `engine="auto"` small batches are committed here in any case.
+    verify_replays
+        Which share of the batches, 0 … 1, is processed twice, to find operations that give other results at a replay: a
+        clock, a random number, a counter. What differs is logged once for each step and counted in `status["replays"]`. See
+        [operations that do not repeat themselves](testing-a-topology.md#operations-that-do-not-repeat-themselves).
     master
         Spark master URL; default `local[*]`, or the active session's.
     spark_conf
@@ -156,6 +160,7 @@ class Config(Redacted):
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = 8 << 20
     state_placement: Literal["auto", "driver", "executors"] = "auto"
+    verify_replays: float = 0.0
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
@@ -170,6 +175,18 @@ class Config(Redacted):
         check_types(self)
         if self.max_spout_pending is not None and self.max_spout_pending < 1:
             raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
+        self._check_bounds()
+        self._check_places()
+        Retention.of(self.history)
+        if self.message_timeout_s <= 0:
+            raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
+        for name, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
+            if port is not None and not 0 <= port <= _LAST_PORT:
+                raise ConfigError(f"{name}={port}: must be a port from 0 to {_LAST_PORT}")
+        if self.parallelism is not None and self.parallelism < 1:
+            raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
+
+    def _check_bounds(self) -> None:
         for name in (
             "max_batch_attempts",
             "max_rows_per_tuple",
@@ -190,15 +207,8 @@ class Config(Redacted):
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
-        self._check_places()
-        Retention.of(self.history)
-        if self.message_timeout_s <= 0:
-            raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
-        for name, port in (("metrics_port", self.metrics_port), ("ui_port", self.ui_port)):
-            if port is not None and not 0 <= port <= _LAST_PORT:
-                raise ConfigError(f"{name}={port}: must be a port from 0 to {_LAST_PORT}")
-        if self.parallelism is not None and self.parallelism < 1:
-            raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
+        if not 0 <= self.verify_replays <= 1:
+            raise ConfigError(f"verify_replays={self.verify_replays}: must be a share of the batches, from 0 to 1")
 
     def _check_places(self) -> None:
         if is_log_address(self.log_dir or ""):

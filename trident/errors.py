@@ -13,6 +13,7 @@
     │   └── ReportedFailedException
     ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
     │   └── RetriesUsedUpError   so many batches failed that this driver has no attempt left to number
+    ├── ReplayDiffersError       a step gave other results when a batch was processed twice
     ├── DRPCExecutionException   a DRPC request got no answer; says why, and in which step
     ├── ReplayFailedError        a recorded batch cannot be processed again; names txid, step and cause
     ├── FencedError              another driver has taken over; this one must stop
@@ -81,6 +82,7 @@ __all__ = [
     "LogError",
     "LogHeldError",
     "PartitionLostError",
+    "ReplayDiffersError",
     "ReplayFailedError",
     "ReplayMismatchError",
     "ReportedFailedException",
@@ -258,6 +260,31 @@ class RetriesUsedUpError(BatchFailedError):
         return (
             f"{super().__str__()}. It was the last of the 1,048,576 failures that one driver can number; "
             "a restart numbers from the beginning"
+        )
+
+
+class ReplayDiffersError(TridentError):
+    """`TopologyTestDriver.check_replays` processed a batch twice, and a step gave other results.
+
+    Attributes
+    ----------
+    topology, txid, step, row
+        The topology, the batch, the step or state, and the tuple that it was given (text, None where several make a row
+        together).
+    difference
+        What the two runs gave, in words.
+    """
+
+    can_heal = False
+
+    def __init__(self, topology: str, txid: int, step: str, row: str | None, difference: str) -> None:
+        super().__init__(topology, txid, step, row, difference)
+        self.topology, self.txid, self.step, self.row, self.difference = topology, txid, step, row, difference
+
+    def __str__(self) -> str:
+        return (
+            f"topology {self.topology!r}, batch {self.txid}: {self.difference}. A replay would give other totals: let the "
+            "results of a step depend on its tuples alone, not on a clock, a random number, a counter, or their order"
         )
 
 

@@ -147,6 +147,16 @@ def test_the_page_explains_every_metric() -> None:
     assert explained == there
 
 
+def test_batches_that_were_processed_twice_are_counted() -> None:
+    with started(word_topology("verified", 1, "a b"), metrics_port=0, verify_replays=1.0) as running:
+        running.process_all_available()
+        found = samples(scrape(running))
+    counts = {
+        outcome: of(found, "replays_verified_total", outcome=outcome) for outcome in ("checked", "skipped", "differed")
+    }
+    assert counts == {"checked": 2, "skipped": 0, "differed": 0}
+
+
 def test_failed_attempts_and_dead_letters_are_counted(tmp_path: Path) -> None:
     topology = TridentTopology("failures")
     stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))

@@ -46,6 +46,14 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "bad",
         ["It is waiting for Redis at db:6379 since 2026-11-23 08:14:50 UTC. It goes on by itself when that answers."],
     ),
+    "a step does not repeat itself": (
+        page(replays={"checked": 900, "skipped": 0, "differed": 7}),
+        "warn",
+        ["A replay may give other totals: see the errors of its steps (7 of the batches checked differed)."],
+    ),
+    "all steps repeat themselves": (
+        page(replays={"checked": 900, "skipped": 0, "differed": 0}), "good", ["All is well: no failures."],
+    ),
     "it has no driver yet": (page(status="STARTING", health=None), "quiet", ["It starts."]),
     "nothing is known of it": (
         {"status": "ACTIVE"}, "quiet", ["Its driver has not said yet how it does."],

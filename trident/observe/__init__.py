@@ -10,6 +10,7 @@ from trident.observe.batch_committed import BatchCommitted, Phases, Placement, R
 from trident.observe.events import (
     AttemptFailed,
     JsonFormatter,
+    ReplayDiffered,
     TopologyEvent,
     TopologyListener,
     TopologyStarted,
@@ -25,6 +26,7 @@ __all__ = [
     "Phases",
     "Placement",
     "Read",
+    "ReplayDiffered",
     "TopologyEvent",
     "TopologyListener",
     "TopologyStarted",

@@ -109,6 +109,59 @@ class AttemptFailed(NamedTuple):
         return f"topology {self.topology}: {waits}batch {attempt} failed in step {self.step!r} ({self.cause}); {then}"
 
 
+class ReplayDiffered(NamedTuple):
+    """A step gave other results when a batch was processed twice (`verify_replays`); told once of each step.
+
+    Attributes
+    ----------
+    topology, run_id, timestamp_ms, txid, attempt
+        As of `BatchCommitted`.
+    step, row
+        The step or state; the tuple that it was given, as text, None if several tuples make a row together.
+    first, second
+        The first row, as text, that only one of the two runs gave; "nothing" if that one gave none.
+    reordered
+        Whether the second run had the tuples in another order.
+    """
+
+    topology: str
+    run_id: str
+    timestamp_ms: int
+    txid: int
+    attempt: int
+    step: str
+    row: str | None
+    first: str
+    second: str
+    reordered: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as plain data."""
+        return {
+            **event_head("replayDiffered", self.topology, self.run_id, self.timestamp_ms, self.txid),
+            "attempt": self.attempt,
+            "step": self.step,
+            "row": self.row,
+            "first": self.first,
+            "second": self.second,
+            "reordered": self.reordered,
+        }
+
+    def __str__(self) -> str:
+        what = not_repeated(self.step, self.row, self.first, self.second, self.reordered)
+        return (
+            f"topology {self.topology}: batch {TransactionAttempt(self.txid, self.attempt)}: {what}. A replay of such a batch "
+            "may change the totals of a transactional state; use no clock, random number, counter or order in this step"
+        )
+
+
+def not_repeated(step: str, row: str | None, first: str, second: str, reordered: bool) -> str:
+    """Return in words what `ReplayDiffered` says of a step."""
+    how = "in another order" if reordered else "again"
+    of = "" if row is None else f"of {row} it makes "
+    return f"step {step!r} gives other results when the same tuples are processed {how}: {of}{first}, then {second}"
+
+
 class TopologyTerminated(NamedTuple):
     """A topology ended; everything that it opened is closed.
 
@@ -142,7 +195,7 @@ class TopologyTerminated(NamedTuple):
         return f"topology {self.topology} ended at batch {self.txid}: {self.exception}"
 
 
-TopologyEvent = TopologyStarted | BatchCommitted | AttemptFailed | TopologyTerminated
+TopologyEvent = TopologyStarted | BatchCommitted | AttemptFailed | ReplayDiffered | TopologyTerminated
 
 
 class TopologyListener:
@@ -183,18 +236,21 @@ class TopologyListener:
     def on_attempt_failed(self, event: AttemptFailed) -> None:
         """An attempt at a batch failed; `event.will_retry` says whether another follows."""
 
+    def on_replay_differed(self, event: ReplayDiffered) -> None:
+        """A step would give other results at a replay; once for each step, with `verify_replays` only."""
+
     def on_topology_terminated(self, event: TopologyTerminated) -> None:
         """The topology ended, by `stop` or by an error; the last event."""
 
 
 event_logger = logging.getLogger("trident.events")
-"""The logger of events: INFO; WARNING for an attempt that failed; ERROR for an end by an error."""
+"""The logger of events: INFO; WARNING for an attempt that failed and a replay that differed; ERROR for an end by an error."""
 
 
 def log_event(event: TopologyEvent) -> None:
     """Log an event, if its level is enabled."""
     level = logging.INFO
-    if isinstance(event, AttemptFailed):
+    if isinstance(event, AttemptFailed | ReplayDiffered):
         level = logging.WARNING
     elif isinstance(event, TopologyTerminated) and event.error_class is not None:
         level = logging.ERROR
@@ -205,7 +261,7 @@ def log_event(event: TopologyEvent) -> None:
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
     """Return the event that a log record carries, None if it carries none."""
     message = record.msg
-    if isinstance(message, TopologyStarted | BatchCommitted | AttemptFailed | TopologyTerminated):
+    if isinstance(message, TopologyStarted | BatchCommitted | AttemptFailed | ReplayDiffered | TopologyTerminated):
         return message
     return None
 

@@ -12,7 +12,7 @@ HEARTBEAT_BYTES = 6000
 _OF_TOPOLOGY = (
     "id", "name", "kind", "status", "message", "uptime", "uptimeSeconds", "window", "windowHint", "windowSeconds",
     "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "lagTrend", "atWork",
-    "health", "txid", "engine", "share", "pending",
+    "health", "txid", "engine", "share", "pending", "replays",
 )  # fmt: skip
 _OF_COMPONENT = (
     "spoutId", "boltId", "kind", "state", "executors", "tasks", "emitted", "executed", "acked", "failed", "completeLatency",

@@ -17,6 +17,7 @@ from typing import Any
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import (
     AttemptFailed,
+    ReplayDiffered,
     TopologyEvent,
     TopologyListener,
     TopologyStarted,
@@ -241,6 +242,8 @@ def _notify(listener: TopologyListener, event: TopologyEvent) -> None:
             listener.on_batch_committed(event)
         case AttemptFailed():
             listener.on_attempt_failed(event)
+        case ReplayDiffered():
+            listener.on_replay_differed(event)
         case TopologyStarted():
             listener.on_topology_started(event)
         case TopologyTerminated():

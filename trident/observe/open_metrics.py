@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.component_statistics import Figures
-from trident.observe.events import AttemptFailed, TopologyEvent
+from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
 from trident.observe.topology_status import TopologyStatus
 
@@ -196,6 +196,10 @@ _OF_OPERATIONS: Sequence[_Family] = (
         lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds},
     ),
     _Family("gauge", "stalled", _STALLED, _stalled),
+    _Family(
+        "counter", "replays_verified", "Batches that were processed twice; skipped: that failed; differed: of those checked.",
+        lambda of: {(outcome,): count for outcome, count in of.more.get("replays", {}).items()}, ("outcome",),
+    ),
     *(
         _Family("counter", f"operation_{name}", text, _by_component(of), ("operation",))
         for name, text, of in (
@@ -240,6 +244,8 @@ class Metrics:
             if isinstance(event, AttemptFailed):
                 self._counts.totals["failures"] += 1
                 return
+            if isinstance(event, ReplayDiffered):
+                return  # its batch is not committed yet, and may be one of many: the status counts them
             self._counts.txid = event.txid
             if isinstance(event, BatchCommitted):
                 self._counts.add(event)

@@ -108,6 +108,11 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
                 f"“trident dead-letters” shows {'it' if one else 'them'} and puts {'it' if one else 'them'} back."
             ),
         )
+    if differed := (page.get("replays") or {}).get("differed"):
+        yield (
+            "warn",
+            f"A replay may give other totals: see the errors of its steps ({differed:,} of the batches checked differed).",
+        )
     if deaths := health.get("workerDeaths"):
         times = "once" if deaths == 1 else f"{deaths:,} times"
         yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."

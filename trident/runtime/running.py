@@ -202,6 +202,7 @@ class RunningTopology:
 
         `waiting` says which store or source does not answer, and since when; it is empty if all do.
         `deadLetters` counts those, of all runs, that wait to be put back, `leftOut` the tuples that this run has left out.
+        `replays` counts the batches that were processed twice (`verify_replays`), could not be, and differed.
         `sources` has the rows of each source in this run, and its lag: an amount and a unit, None if it is not known. `share`
         is how much of their limits the sources may read. `listeners` has how many events each received and missed, and how
         many errors it raised.
@@ -220,6 +221,7 @@ class RunningTopology:
             "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
             "deadLetters": waiting(log),
             "leftOut": self._progress.left_out,
+            "replays": self._progress.replays,
             "metrics": self._progress.metrics(),
             "listeners": self._monitoring.listeners(),
         }

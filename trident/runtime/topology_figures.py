@@ -22,7 +22,7 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of
 
 _STATES = {"running": "ACTIVE", "inactive": "INACTIVE", "stopped": "STOPPED", "failed": "FAILED"}
-_OF_PAGE = ("message", "txid", "batches", "tuples", "share")
+_OF_PAGE = ("message", "txid", "batches", "tuples", "share", "replays")
 _OF_HEALTH = ("failures", "lastFailure", "deadLetters", "waiting")
 _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 

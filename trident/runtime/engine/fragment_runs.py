@@ -66,19 +66,25 @@ def run_fragment(
             data = data.select(list(sink.fields.names))
         if letters:
             data = with_rows(data, letters.get((sink.target, sink.port)))
-        if sink.aggregation is not None and sink.aggregation.combines:
-            with failing_at(sink.target):
-                data = partial(sink.target, sink.aggregation, data, run.on_error)
-        elif sink.window is not None:
-            with failing_at(sink.target):
-                data = window_input(sink.window, data, run)
-        elif sink.join is not None:
-            with failing_at(sink.target):
-                data = join_input(sink.join, sink.port, data)
+        data = entry_input(sink, data, run)
         figures[at] += data.num_rows
         figures[at + 1] += perf_counter_ns() - began
         at += 2
         yield sink, data
+
+
+def entry_input(sink: Sink, data: pa.Table, run: StepRun) -> pa.Table:
+    """Return what is sent to an entry for a table of its fields: partials for a combiner, times for a window or a join."""
+    if sink.aggregation is not None and sink.aggregation.combines:
+        with failing_at(sink.target):
+            return partial(sink.target, sink.aggregation, data, run.on_error)
+    if sink.window is not None:
+        with failing_at(sink.target):
+            return window_input(sink.window, data, run)
+    if sink.join is not None:
+        with failing_at(sink.target):
+            return join_input(sink.join, sink.port, data)
+    return data
 
 
 def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:

@@ -20,7 +20,6 @@ from trident.runtime.engine.worker import (
     Order,
     Part,
     Program,
-    WorkerProgram,
     operations_of,
     run_entry,
     run_part,
@@ -99,14 +98,14 @@ class InProcessRunner:
         self.parallelism = parallelism
         self.program = of_width(program, self.parallelism)
         pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
-        self._worker = WorkerProgram(self.program)
+        self.worker = self.program.opened()
         self._destinations = destinations_of(self.program)
-        self.operations: Sequence[Any] = self._worker.operations
+        self.operations: Sequence[Any] = self.worker.operations
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         parts = with_empty_parts(self.program, parts)
-        outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
+        outputs = [run_part(self.worker, attempt, index, *part) for index, part in enumerate(parts)]
         if self._destinations:
             outputs = self._exchanged(outputs, Order(attempt, captures(parts)))
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
@@ -123,7 +122,7 @@ class InProcessRunner:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]
             outputs += [
-                run_entry(self._worker, order, *destination, arrived[destination]) for destination in destinations
+                run_entry(self.worker, order, *destination, arrived[destination]) for destination in destinations
             ]
         return outputs
 
@@ -137,7 +136,7 @@ class InProcessRunner:
         """Do nothing: the result of an ended attempt is ignored."""
 
     def close(self) -> None:
-        self._worker.cleanup()
+        self.worker.cleanup()
 
 
 def captures(parts: Sequence[Part]) -> bool:

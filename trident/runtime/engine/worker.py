@@ -36,8 +36,24 @@ Part = tuple[str, Any, bool]
 """A part of a batch: the spout, what its emitter reads, and whether failing tuples are left out. Or a `PutBack`."""
 
 
-class NoRows:
-    """The part of a spout that has no rows in a batch, for steps that run without rows too."""
+@dataclass(frozen=True)
+class ReadPart:
+    """A part that is read already, or of a spout that has no rows in a batch, for steps that run without rows too.
+
+    Attributes
+    ----------
+    output
+        What reading gave besides the rows.
+    """
+
+    tables: Sequence[pa.Table] = ()
+    output: TaskOutput = field(default_factory=TaskOutput)
+
+    def give(self, output: TaskOutput) -> Sequence[pa.Table]:
+        """Return the tables; add to `output` what else reading gave."""
+        output.rows.update(self.output.rows)
+        output.metadata.update(self.output.metadata)
+        return self.tables
 
 
 @dataclass(frozen=True)
@@ -168,7 +184,7 @@ def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
     capture = any(capture for _, _, capture in parts)
-    return [*parts, *((name, NoRows(), capture) for name in missing)]
+    return [*parts, *((name, ReadPart(), capture) for name in missing)]
 
 
 def run_part(
@@ -180,8 +196,16 @@ def run_part(
         return _put_back(worker, attempt, index, spout, part, capture)
     fragment, emitter = worker.program.fragments[spout], worker.program.emitters[spout]
     run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
-    tables = [] if isinstance(part, NoRows) else _read(emitter, fragment, part, output)
+    tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output)
     return _guarded(worker.program, fragment, tables, run, index, output)
+
+
+def read_part(program: Program, spout: str, part: Any) -> ReadPart:
+    """Read one part of a batch, ahead of `run_part`, which takes the result in place of the part."""
+    if isinstance(part, ReadPart):
+        return part
+    output = TaskOutput()
+    return ReadPart(list(_read(program.emitters[spout], program.fragments[spout], part, output)), output)
 
 
 def _put_back(

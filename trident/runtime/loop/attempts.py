@@ -11,6 +11,7 @@ from time import thread_time
 
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
+from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
@@ -51,6 +52,7 @@ class Attempts:
         inbox: LoopInbox,
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
+        self._replays = opened.replays
         self._sources, self._execution = sources, execution
         self._work, self._observe, self._report = work, observe, inbox.put
         self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
@@ -96,10 +98,26 @@ class Attempts:
         try:
             if order is not None:
                 order = replace(order, txids=self._fenced(batch, order.txids))
+            check = self._check_of(batch, parts)
+            if check is not None and batch.runner.here:
+                parts = check.read(parts)  # once for all that processes it
             output = batch.runner.process(attempt, parts, order)
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             return _failure_message(attempt, error, "spark")
-        return _failed(attempt, output) if output.failure is not None else LoopMessage(attempt, output=output)
+        if output.failure is not None:
+            return _failed(attempt, output)
+        if check is not None:
+            batch.checked = check.check(attempt, parts, output if batch.runner.here else None)
+        return LoopMessage(attempt, output=output)
+
+    def _check_of(self, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
+        """Return what processes the batch twice; None for most batches."""
+        check, here = self._replays, batch.runner.here
+        if check is None or batch.retried:  # one that failed must not fail again because this takes longer
+            return None
+        if batch.size is None and not here:  # Spark may have more rows than fit into this process
+            return None
+        return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
 
     def _fenced(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Mapping[str, Sequence[Txid]]:
         """Return the txids as this attempt's tasks must see the partitions of the states.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from trident.coordination.records import LETTERS
 from trident.observe.batch_committed import Phases
 from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.replay_check import Checked
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.batch_time import TIME
@@ -156,6 +157,8 @@ class Batch:
         Whether it may have to start Python workers, if it runs on Spark.
     retried
         Whether an earlier attempt of the batch has failed, since this driver runs.
+    checked
+        What processing it twice showed; None if it was not.
     """
 
     attempt: TransactionAttempt
@@ -177,6 +180,7 @@ class Batch:
     written: frozenset[str] = frozenset()
     cold: bool = False
     retried: bool = False
+    checked: Checked | None = None
 
     @classmethod
     def of(

@@ -277,6 +277,8 @@ class BatchLoop:
         batch.output, batch.times.processed = output, self._clock.monotonic()
         self._cold = self._cold and (batch.runner.here or batch.empty)
         self._capturing.check(batch, output.captured)
+        if batch.checked is not None:
+            self._progress.checked(batch.attempt, batch.checked, self._clock.wall_ms())
         if batch.undecided:
             if not self._sources.complete(batch):
                 self._drop(batch)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trident.observe.batch_committed import BatchCommitted, Placement, Read
-from trident.observe.events import AttemptFailed, TopologyEvent
+from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.reported_errors import LastErrors
 from trident.operations.metrics import add_counts
 from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.replay_check import Checked
 from trident.runtime.figures.operation_totals import OperationTotals
 from trident.runtime.loop.batch import Batch
 from trident.runtime.steps.failures import Failure
@@ -55,6 +56,7 @@ class Progress:
     """Collects what the driver loop reports; any thread may read it.
 
     `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
+    `replays` counts the batches that were processed twice, could not be, and differed.
 
     Parameters
     ----------
@@ -92,6 +94,8 @@ class Progress:
         self._metrics: dict[str, int] = {}
         self.last_failure: Failure | None = None
         self.last_attempt: TransactionAttempt | None = None
+        self.replays = {"checked": 0, "skipped": 0, "differed": 0}
+        self._told_of: set[str] = set()  # steps that give other results at a replay
         self._first: float | None = None
         self._last = self._defined = 0.0
 
@@ -168,6 +172,20 @@ class Progress:
         text = f"attempt {attempt} failed{on}: {_text(failure)}"
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)
+
+    def checked(self, attempt: TransactionAttempt, checked: Checked, at_ms: int) -> None:
+        """A batch was processed twice. Tells once of each step that differs."""
+        difference = checked.difference
+        counts = {"checked": checked.done, "skipped": not checked.done, "differed": difference is not None}
+        with self._lock:
+            self.replays = {name: count + counts[name] for name, count in self.replays.items()}
+        if difference is None or difference.step in self._told_of:
+            return
+        self._told_of.add(difference.step)
+        self.errors.add(difference.step, str(difference), at_ms / _MS_PER_S)
+        step, row, first, second, reordered = difference
+        head = (self._name, self._run_id, at_ms, *attempt)
+        self._publish(ReplayDiffered(*head, step, row, first, second, reordered))
 
     def events(self) -> list[BatchCommitted]:
         """Return the last batches, oldest first."""

@@ -131,6 +131,7 @@ class QueryRun:
             "tuples": self.progress.tuples,
             "share": share,
             "sources": sources,
+            "replays": self.progress.replays,
             "failures": self.progress.failures,
             "lastFailure": None if failure is None else failure.cause,
             "deadLetters": waiting(self.opened.log.state),

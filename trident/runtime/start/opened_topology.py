@@ -26,6 +26,7 @@ from trident.runtime.commit.committer import Committer, Reach, operations_of_com
 from trident.runtime.commit.committing import Committing, committing_program
 from trident.runtime.commit.dead_letters import DeadLetters, dead_letters_of
 from trident.runtime.daemon_pool import DaemonPool
+from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
 from trident.runtime.reading.commit_gate import CommitGate
@@ -73,6 +74,8 @@ class OpenedTopology:
         Why the states of a batch and its record are transactions of their own; see `why_apart`.
     carrier
         The log, if it takes the writes of all states along.
+    replays
+        Processes some batches twice; None: none of them.
     """
 
     plan: Plan
@@ -91,6 +94,7 @@ class OpenedTopology:
     publishing: Sequence[tuple[str, State]] = ()
     apart: str | None = None
     carrier: StoredLog | None = None
+    replays: ReplayCheck | None = None
     gate: CommitGate = field(default_factory=CommitGate)
     _views: dict[str, StateView] = field(default_factory=dict)
 
@@ -163,7 +167,8 @@ def open_topology(
         lasting = lasting_states(plan, states)
         meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting)
         spouts, emitters = open_spouts(plan, config, closers)
-        runner = _open_runner(plan, config, emitters, placements, closers, runner_of)
+        program = program_of(plan, config, emitters)
+        runner = _open_runner(program, plan, config, placements, closers, runner_of)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         commits = [name for name, spout in spouts.items() if spout.coordinator.offers("commit")]
@@ -175,7 +180,7 @@ def open_topology(
         publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
         opened = OpenedTopology(
             plan, config, log, states, spouts, runner, committer, closers, lasting, meaning, letters, idents, placements,
-            publishing, apart, carrier,
+            publishing, apart, carrier, _open_check(program, config, runner, closers),
         )  # fmt: skip
         opened.publish_recorded()
         return opened
@@ -223,20 +228,30 @@ def _bring_together(
     return recorded
 
 
+def program_of(plan: Plan, config: Config, emitters: Mapping[str, Any]) -> Program:
+    """Return the program of the fragments before the states."""
+    committed = {node.id for node in plan.commits}
+    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
+    return Program(plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels)
+
+
+def _open_check(program: Program, config: Config, runner: Runner, closers: Closers) -> ReplayCheck | None:
+    if not config.verify_replays:
+        return None
+    check = ReplayCheck(program, config.verify_replays, runner.parallelism)
+    closers.add("operations", check.close)
+    return check
+
+
 def _open_runner(
+    program: Program,
     plan: Plan,
     config: Config,
-    emitters: Mapping[str, Any],
     placements: Mapping[str, PlacedState],
     closers: Closers,
     runner_of: RunnerOf,
 ) -> Runner:
     """Open the runner of the fragments before the states, and of the states that executors commit."""
-    committed = {node.id for node in plan.commits}
-    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
-    program = Program(
-        plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels
-    )
     in_executors = committing_program(program, plan, executors_of(placements))
     runner = runner_of(program, config, stage_loads(plan, executors_of(placements)), in_executors)
     closers.add("runner", runner.close)

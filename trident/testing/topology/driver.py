@@ -12,11 +12,13 @@ from trident.coordination.log_address import open_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.drpc.batching import Answer
-from trident.errors import ConfigError, TridentError
+from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.retention import Retention
+from trident.runtime.engine.replay_check import ReplayCheck
+from trident.runtime.engine.runners import Part
 from trident.runtime.loop.batch import LOOP
 from trident.runtime.loop.execution import OneByOne
 from trident.runtime.loop.loop import BatchLoop
@@ -106,6 +108,7 @@ class TopologyTestDriver:
         self._memory_log = new_memory_log(declared.name)
         self.clock = HandClock()
         self._progress = Progress(self._name, 1)
+        self._seen: dict[TransactionAttempt, Sequence[Part]] = {}
         self._last: TransactionAttempt | None = None
         self._late = self._closed = False
         self._open(first=True)
@@ -176,6 +179,29 @@ class TopologyTestDriver:
         while (result := self.step()) is not None:
             results.append(result)
         return results
+
+    def check_replays(self) -> int:
+        """Process the batches of all steps so far again, and compare what reaches the states; return how many were compared.
+
+        They are processed twice as they were, and once with the tuples in another order and in other tables. What a step gives
+        must depend on its tuples alone: otherwise a replay of the batch gives other totals. What raises is not compared.
+
+        Raises
+        ------
+        ReplayDiffersError
+            A step gave other results; it names the first one and its tuple.
+        """
+        self._check_open()
+        check, compared = ReplayCheck(self._opened.runner.program), 0
+        try:
+            for attempt, parts in self._seen.items():
+                checked = check.check(attempt, parts)
+                compared += checked.done
+                if (found := checked.difference) is not None:
+                    raise ReplayDiffersError(self._name, attempt.txid, found.step, found.row, str(found))
+        finally:
+            check.close()
+        return compared
 
     # ---- looking ----------------------------------------------------------------------------------------------------
 
@@ -250,7 +276,7 @@ class TopologyTestDriver:
             self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
         )
         self._log = WatchedLog(opened.log, self._points)
-        runner = WatchedRunner(opened.runner, self._points, self._captures)
+        runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._opened = replace(opened, log=self._log, runner=runner)
         self._requests = DriverRequests(self._declared, self._opened)
         self._opened.closers.add("drpc", self._requests.close)

@@ -58,12 +58,21 @@ class FailurePoints:
 
 
 class WatchedRunner:
-    """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that."""
+    """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that.
+
+    Parameters
+    ----------
+    seen
+        Gets the parts of each attempt.
+    """
 
     here = True
 
-    def __init__(self, runner: Runner, points: FailurePoints, captures: Captures) -> None:
+    def __init__(
+        self, runner: Runner, points: FailurePoints, captures: Captures, seen: dict[TransactionAttempt, Sequence[Part]]
+    ) -> None:
         self._runner, self._points, self._captures = runner, points, captures
+        self._seen = seen
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
         self.commits = runner.commits
 
@@ -72,6 +81,7 @@ class WatchedRunner:
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Process a batch and keep the tuples of its streams."""
+        self._seen[attempt] = parts
         with self._captures.of(attempt):
             output = self._runner.process(attempt, parts, order)
         try:

@@ -1,0 +1,128 @@
+"""Compares tables as multisets of rows: in whatever order, and sums of doubles that were added in another order."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import python_of
+from trident.fields import Fields
+from trident.runtime.steps.failures import shown
+from trident.tuples import TridentTuple
+
+_CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6
+"""By how much rounding may change a double, or a float of 32 bits: of its value, or in all."""
+
+Row = tuple[Any, ...]
+Pair = tuple[Row | None, Row | None]
+"""Of two tables, a row that only the first has and one that only the second has; None: there is none."""
+
+
+def same_rows(one: pa.Table, other: pa.Table, rounding: bool = False) -> bool:
+    """Whether two tables of the same columns have the same rows, but for `rounding` if that is allowed."""
+    if one.num_rows != other.num_rows:
+        return False
+    if not one.num_columns or one.equals(other):
+        return True
+    if any(pa.types.is_nested(type_) for type_ in one.schema.types):  # Arrow does not sort these
+        return first_difference(one, other, rounding) is None
+    ours, theirs = _sorted(one), _sorted(other)
+    return all(_same_column(a, b, rounding) for a, b in zip(ours.columns, theirs.columns, strict=True))
+
+
+def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:
+    """Return the first row that only `one` has, and the first that only `other` has; None if the tables agree."""
+    schema = (one if one.num_rows else other).schema  # an empty table may have fewer columns
+    columns, close = _floats_last(schema), _closeness(schema.types, rounding)
+    if not columns:
+        return (
+            None if one.num_rows == other.num_rows else (() if one.num_rows else None, () if other.num_rows else None)
+        )
+    only: list[Row | None] = [None, None]
+    for side, row in _unpaired(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
+        only[side] = only[side] or _as_given(row, columns)
+        if None not in only:
+            break
+    return None if only == [None, None] else (only[0], only[1])
+
+
+def _unpaired(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
+    """Give the rows that only one side has, with the number of the side; both are sorted."""
+    while ours and theirs:
+        if _is_close(ours[0], theirs[0], close):
+            ours.popleft()
+            theirs.popleft()
+        else:
+            side = int(_order(theirs[0]) < _order(ours[0]))
+            yield side, (ours, theirs)[side].popleft()
+    yield from ((side, row) for side, rows in enumerate((ours, theirs)) for row in rows)
+
+
+def row_text(names: Sequence[str], row: Row | None) -> str:
+    """Return a row as messages show it."""
+    return "nothing" if row is None else shown(TridentTuple(Fields(list(names)), row)) if names else "a row"
+
+
+def _floats_last(schema: pa.Schema) -> list[int]:
+    """Return the numbers of the columns, those of floats last: so that rows which differ by rounding are sorted alike."""
+    return sorted(range(len(schema)), key=lambda at: pa.types.is_floating(schema.types[at]))
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    names = [table.column_names[at] for at in _floats_last(table.schema)]
+    return table.take(pc.sort_indices(table, [(name, "ascending") for name in names]))
+
+
+def _same_column(one: pa.ChunkedArray, other: pa.ChunkedArray, rounding: bool) -> bool:
+    if not pa.types.is_floating(one.type):
+        return bool(one.equals(other))
+    if not one.is_null().equals(other.is_null()):
+        return False
+    close = _closeness([one.type], rounding)
+    ours, theirs = (pc.fill_null(column, 0.0).to_numpy() for column in (one, other))
+    return bool(np.allclose(ours, theirs, rtol=close, atol=close, equal_nan=True))
+
+
+def _closeness(types: Sequence[pa.DataType], rounding: bool) -> float:
+    if not rounding:
+        return 0.0
+    return _CLOSE_FLOATS if any("float" in str(type_) for type_ in types) else _CLOSE
+
+
+def _rows(table: pa.Table, columns: Sequence[int]) -> list[Row]:
+    if not table.num_rows:
+        return []
+    return sorted(zip(*(python_of(table.column(at)) for at in columns), strict=True), key=_order)
+
+
+def _as_given(row: Row, columns: Sequence[int]) -> Row:
+    return tuple(value for _, value in sorted(zip(columns, row, strict=True), key=lambda pair: pair[0]))
+
+
+def _order(value: Any) -> Any:
+    """Return what any two values of a column can be sorted by."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float) and math.isnan(value):
+        return (1,)
+    if isinstance(value, Mapping):
+        return 2, sorted((_order(key), _order(each)) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return 2, [_order(each) for each in value]
+    return 3, value
+
+
+def _is_close(one: Any, other: Any, close: float) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=close, abs_tol=close) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_close(each, other[key], close) for key, each in one.items())
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(_is_close(*pair, close) for pair in zip(one, other, strict=True))
+    return bool(one == other)
