@@ -6,13 +6,14 @@ as long as it is kept, so a replay reads the same rows. The driver reads them, f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, table_of_rows
 from trident.config import Config
-from trident.errors import TopologyError
+from trident.errors import BackendError, ChangesGoneError, LogError, ReplayMismatchError, SourceAwayError, TopologyError
 from trident.fields import Fields, free_name
 from trident.graph import Graph
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
@@ -106,12 +107,15 @@ class _ChangesCoordinator(BatchCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the batches that are committed and in no batch yet; None if there are none."""
         after = self._start if previous is None else int(previous["until"])
-        until = min(self._feed.committed(), after + max(1, round(self._most * self._share)))
+        with _as_source():
+            committed = self._feed.committed()
+        until = min(committed, after + max(1, round(self._most * self._share)))
         return {"after": after, "until": until} if until > after else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
         """Read the changes; a few make one part."""
-        batches = self._feed.between(int(definition["after"]), int(definition["until"]))
+        with _as_source():
+            batches = list(self._feed.between(int(definition["after"]), int(definition["until"])))
         rows = [(*one.key, one.before, one.after, batch.txid) for batch in batches for one in batch.changes]
         return cut_table(table_of_rows(self._fields, rows), parallelism) if rows else []
 
@@ -124,3 +128,14 @@ class _ChangesCoordinator(BatchCoordinator):
 
     def close(self) -> None:
         self._feed.close()
+
+
+@contextmanager
+def _as_source() -> Iterator[None]:
+    """Raise what a log or a store says as a source says it."""
+    try:
+        yield
+    except ChangesGoneError as error:
+        raise ReplayMismatchError(str(error)) from error
+    except (BackendError, LogError) as error:
+        raise SourceAwayError(str(error)) from error

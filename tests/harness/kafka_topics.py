@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 __all__ = ["Record", "Topics"]
 
 _LIMIT_S = 60.0
+_MARKED_S = 2.0
 _ELECTING = (KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _numbers = itertools.count(1)
 
@@ -112,6 +113,9 @@ class Topics:
             producer.abort_transaction(_LIMIT_S)
         else:
             producer.commit_transaction(_LIMIT_S)
+        deadline = time.monotonic() + _MARKED_S  # the end is acknowledged before it is noted in the partitions
+        while self.ends(name) != self.ends(name, committed=False) and time.monotonic() < deadline:
+            pass  # another transaction may be open, on purpose
 
     def producer(self, **config: object) -> Producer:
         """Return a producer that waits for all copies and keeps the order; `config` with underscores."""

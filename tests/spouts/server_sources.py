@@ -10,16 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from spouts import FeederBatchSpout
+from states.redis import RedisState
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import Server
 from tests.spouts.redis.streams import FIELDS, client_of, url_of
+from trident import TridentTopology
+from trident.operations import Sum
 from trident.testing import SpoutSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OpaqueTopics", "StreamGroups", "StreamRanges", "Streamed", "TransactionalTopics"]
+__all__ = ["OpaqueTopics", "StateFeed", "StreamGroups", "StreamRanges", "Streamed", "TransactionalTopics"]
 
 LIMIT = 6
 
@@ -161,6 +165,56 @@ class StreamGroups(StreamRanges):
         return RedisStreamSpout(
             url_of(self.server), self.streams, FIELDS, group="suite", max_entries=LIMIT, timeout_s=1
         )
+
+
+class StateFeed(SpoutSource):
+    """A state of another topology, in which each batch changes one key."""
+
+    limit = LIMIT
+    idle_s = 1.0
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.client = server, client_of(server)
+        self.client.flushall()
+        self.home, self.rows = tempfile.mkdtemp(prefix="trident-feed-"), FeederBatchSpout("word: string, n: bigint")
+        self.topology = TridentTopology("fed")
+        state = RedisState.opaque(url_of(server), changes="1d", timeout_s=1, connect_timeout_s=1, retries=0)
+        words = self.topology.new_stream("words", self.rows).group_by("word")
+        words.persistent_aggregate(state, "n", Sum(), "sum", state_name="sums")
+        self.running = self.topology.start(engine="in_process", log_dir=self.home, poll_interval_ms=1)
+
+    def spout(self) -> Any:
+        from spouts import StateChangesSpout
+
+        return StateChangesSpout(self.topology, "sums", self.home, since=0, max_batches=LIMIT)
+
+    def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
+        for number in numbers:
+            self.rows.feed([(f"w{number}", number)])
+        self.running.process_all_available()
+        return [(f"w{number}", None, number) for number in numbers]
+
+    def row_of(self, emitted: tuple[Any, ...]) -> tuple[Any, ...]:
+        return emitted[:-1]
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.pause()
+        try:
+            yield
+        finally:
+            self.server.resume()
+
+    def change(self) -> None:
+        """The stream is trimmed, as a state that keeps fewer changes does it."""
+        self.client.hset("fed/sums:sentinels", "changes:gone", 2)
+        self.client.xtrim("fed/sums:changes", minid="3-0")
+
+    def close(self) -> None:
+        self.running.stop()
+        shutil.rmtree(self.home)
+        self.client.flushall()
+        self.client.close()
 
 
 # ---- Structured Streaming ------------------------------------------------------------------------------------------------
