@@ -15,7 +15,7 @@ from trident.state import OpaqueMap
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.simulated_log import Add, Log
 
 pytestmark = pytest.mark.server
 
@@ -234,3 +234,32 @@ def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
     reader: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
     assert reader.multi_get_at(KEYS, log.snapshot()) == [2] * len(KEYS)
     reader.close()
+
+
+def test_the_changes_of_all_buckets_are_given_batch_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
+    spec = RedisState.opaque(cluster.url, changes=10, max_keys_per_call=7, backoff_s=0.01)
+    state, log, fold = spec.factory.make_state(StateConf("feed", "counts"), 0, 1), Log(), dict[Key, Any]()
+    for number in range(66):
+        some = KEYS[number % 25 :: 25]
+        if number % 5 == 4:  # an attempt that fails after its puts
+            state.begin_commit(log.next())
+            state.multi_update(KEYS[::9], [Add(1000) for _ in KEYS[::9]])
+            log.fail()
+        state.begin_commit(txid := log.next())
+        state.multi_update(some, [Add(number) for _ in some])
+        state.commit(txid)
+        log.record()
+    gone = state.changes_gone()
+    assert gone == 54  # as of batch 64
+    for txid, pairs in state.changed(gone, 66):
+        for key, value in pairs:
+            if log.winners.won(txid, value.attempt):
+                assert fold.get(key, value.prev) == value.prev
+                fold[key] = value.curr
+    assert len(fold) == 12 * 20
+    assert list(fold.values()) == state.multi_get_at(list(fold), log.snapshot())
+    state.inner.backing.forget_changes(KEYS[:1])
+    assert (state.changes_gone(), list(state.changed(0, 66))) == (66, [])
+    state.reset()
+    assert cluster.sizes() == [0, 0, 0]
+    state.close()
