@@ -27,11 +27,9 @@ def test_a_counter_is_wrong_where_spark_does_not_know_of_a_batch_that_is_written
     before = sorted(tmp_path.rglob("*"))
     report = crashed(tmp_path)
     found = outcomes(report)
-    assert {moment for moment, outcome in found.items() if outcome is TrialOutcome.wrong} == {
-        KillMoment.after,
-        KillMoment.uncommitted,
-        KillMoment.older,
-    }
+    wrong = {moment for moment, outcome in found.items() if outcome is TrialOutcome.wrong}
+    # After a part of the time that it took it may have written, or not.
+    assert wrong - {KillMoment.time} == {KillMoment.after, KillMoment.uncommitted, KillMoment.older}
     assert found[KillMoment.before] is found[KillMoment.committed] is found[KillMoment.line] is TrialOutcome.exact
     assert not report.is_exact
     assert sorted(tmp_path.rglob("*")) == before, "the folder is only read"
