@@ -16,6 +16,7 @@ from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedState
 from states.memcached.health import Health, loss
+from tests.harness.commands import until
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, evict
@@ -71,6 +72,7 @@ def test_what_the_external_storage_cannot_give_back_fails_the_batch_that_asks_fo
         state, log = opened(MemcachedState.opaque(server.address), new_conf()), Log()
         for number in range(5):
             put(state, log, number * 1000, 1000)
+        until(lambda: (tmp_path / "disk").stat().st_blocks * 512 > 2 << 20, "half of the values are on the disk")
         os.truncate(tmp_path / "disk", 0)  # as a disk does that is broken, or was full
         with pytest.raises(StateLossDetected, match=r"has evicted \d+ items"):
             put(state, log, 0, 5000)
