@@ -480,10 +480,12 @@ class ChangesGoneError(StateError):
 
     def __str__(self) -> str:
         topology, state, since, first, last = self.args
+        found = f"those up to batch {first} are not kept (the last batch is {last})"
+        if since >= first:
+            found = f"the log ends with batch {last}; it was lost or set back, and counts from the beginning"
         return (
-            f"the changes of state {state!r} of {topology!r} since batch {since}: those up to batch {first} are not kept (the "
-            f"last batch is {last}). Begin with snapshot(), which gives the rows as of one batch and goes on behind it; raise "
-            "changes= of the state if its readers are away for longer"
+            f"the changes of state {state!r} of {topology!r} since batch {since}: {found}. Begin with snapshot(), which gives "
+            "the rows as of one batch and goes on behind it; raise changes= of the state if its readers are away for longer"
         )
 
 

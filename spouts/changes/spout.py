@@ -1,7 +1,7 @@
 """StateChangesSpout: what the committed batches of another topology changed in one of its states; transactional.
 
-A definition is `{"after": t, "until": u}`: the batches of the other topology behind t, up to u. What they changed never changes
-as long as it is kept, so a replay reads the same rows. The driver reads them, from the store of the state.
+A definition is `{"after": t, "until": u, "log": i}`: the batches of the other topology behind t, up to u, in its log i. What
+they changed never changes as long as it is kept, so a replay reads the same rows. The driver reads them from the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, table_of_rows
 from trident.config import Config
-from trident.errors import BackendError, ChangesGoneError, LogError, ReplayMismatchError, SourceAwayError, TopologyError
+from trident.errors import (
+    BackendError,
+    ChangesGoneError,
+    LogError,
+    ReplayMismatchError,
+    SourceAwayError,
+    StateReadError,
+    TopologyError,
+)
 from trident.fields import Fields, free_name
 from trident.graph import Graph
 from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
@@ -107,17 +115,26 @@ class _ChangesCoordinator(BatchCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the batches that are committed and in no batch yet; None if there are none."""
         after = self._start if previous is None else int(previous["until"])
+        self._check_log(previous)
         with _as_source():
             committed = self._feed.committed()
         until = min(committed, after + max(1, round(self._most * self._share)))
-        return {"after": after, "until": until} if until > after else None
+        return {"after": after, "until": until, "log": self._feed.incarnation} if until > after else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
         """Read the changes; a few make one part."""
+        self._check_log(definition)
         with _as_source():
             batches = list(self._feed.between(int(definition["after"]), int(definition["until"])))
         rows = [(*one.key, one.before, one.after, batch.txid) for batch in batches for one in batch.changes]
         return cut_table(table_of_rows(self._fields, rows), parallelism) if rows else []
+
+    def _check_log(self, definition: Definition | None) -> None:
+        if definition is not None and definition["log"] != self._feed.incarnation:
+            raise ReplayMismatchError(
+                f"{self._feed!r} has been read up to batch {definition['until']} of another log: the topology began again, and "
+                "its batches are other ones. Begin with another log and empty states here too"
+            )
 
     def lag(self, definition: Definition) -> Lag:
         """Say how many batches were committed beyond when the log was last read."""
@@ -135,7 +152,7 @@ def _as_source() -> Iterator[None]:
     """Raise what a log or a store says as a source says it."""
     try:
         yield
-    except ChangesGoneError as error:
+    except (ChangesGoneError, StateReadError) as error:
         raise ReplayMismatchError(str(error)) from error
     except (BackendError, LogError) as error:
         raise SourceAwayError(str(error)) from error

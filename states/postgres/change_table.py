@@ -26,14 +26,23 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS {changes} ({columns}, {at} timestamp with time zone NOT NULL DEFAULT now())",
     "CREATE INDEX IF NOT EXISTS {index} ON {changes} ({txid})",
     "CREATE TABLE IF NOT EXISTS {gone} (state text PRIMARY KEY, txid bigint NOT NULL)",
+    # What a table of before had, if somebody dropped it, is gone too.
+    """INSERT INTO {gone} AS known SELECT %(state)s, max({txid}) FROM {table} HAVING max({txid}) IS NOT NULL
+    ON CONFLICT (state) DO UPDATE SET txid = greatest(known.txid, excluded.txid)""",
 )
 _WRITTEN = (
     "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0"
 )
 _LET_GO = """
-    WITH deleted AS (DELETE FROM {changes} WHERE {test} RETURNING {txid} AS txid)
+    WITH deleted AS (DELETE FROM {changes} WHERE {txid} < {end} RETURNING {txid} AS txid)
     INSERT INTO {gone} AS known SELECT %(state)s, max(txid) FROM deleted HAVING count(*) > 0
     ON CONFLICT (state) DO UPDATE SET txid = greatest(known.txid, excluded.txid)
+"""
+# Along the index, past those that go.
+_FIRST_YOUNG = """
+    coalesce((
+        SELECT {txid} FROM {changes} WHERE {at} >= now() - make_interval(secs => %(s)s) ORDER BY {txid} LIMIT 1
+    ), %(txid)s)
 """
 _ROWS = 10_000
 
@@ -51,10 +60,11 @@ class ChangeTable:
 
     def __init__(self, schema: str | None, table: str, columns: Columns, kept: Retention, what: str) -> None:
         at = [] if schema is None else [schema]
-        self._bare, self._state, self._columns = table_name(f"{table}_changes"), table, columns
+        self._state, self._columns = table, columns
         self._kept, self._what = kept, what
         self._texts = {
-            "changes": identifier(*at, self._bare),
+            "changes": identifier(*at, table_name(f"{table}_changes")),
+            "table": identifier(*at, table),
             "gone": identifier(*at, f"{OWN}changes_gone"),
             "index": identifier(table_name(f"{table}_changes_txid")),
             "txid": identifier(TXID),
@@ -62,21 +72,13 @@ class ChangeTable:
         }
 
     def create(self, connection: PostgresConnection) -> None:
-        """Make the tables; refuse a table of other columns."""
-        texts = (f"{column.quoted} {column.form.sql}" for column in self._columns.all)
-        columns = ", ".join(texts)
-        table, *others = _TABLES
-        self._make(connection, table.replace("{columns}", columns))
-        self._refuse_columns(connection)
-        for statement in others:
-            self._make(connection, statement)
-
-    def _make(self, connection: PostgresConnection, statement: str) -> None:
-        with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
-            connection.execute(self._sql(statement), ())
-
-    def _refuse_columns(self, connection: PostgresConnection) -> None:
-        found = dict(connection.execute(_WRITTEN, (self._texts["changes"],)).fetchall())
+        """Make the tables, unless they are there: a statement that makes one waits for writers; refuse other columns."""
+        found = self._found(connection)
+        columns = ", ".join(f"{column.quoted} {column.form.sql}" for column in self._columns.all)
+        for statement in () if found else _TABLES:
+            with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
+                connection.execute(self._sql(statement.replace("{columns}", columns)), {"state": self._state})
+        found = found or self._found(connection)
         for column in self._columns.all:
             if found.get(column.name) != column.form.sql:
                 there = found.get(column.name, "not there")
@@ -85,6 +87,9 @@ class ChangeTable:
                     f"{column.form.sql}; drop the table, and the changes of former columns with it",
                     retryable=False,
                 )
+
+    def _found(self, connection: PostgresConnection) -> dict[str, str]:
+        return dict(connection.execute(_WRITTEN, (self._texts["changes"],)).fetchall())
 
     @property
     def clause(self) -> str:
@@ -95,13 +100,9 @@ class ChangeTable:
 
     def let_go(self, connection: PostgresConnection, txid: int) -> None:
         """Delete what need not be kept at batch `txid`."""
-        test = "{txid} <= %(last)s" if self._kept.batches is not None else "{at} < now() - make_interval(secs => %(s)s)"
-        given = {
-            "state": self._state,
-            "last": txid - (self._kept.batches or 0),
-            "s": (self._kept.ms or 0) / 1000,
-        }
-        connection.execute(self._sql(_LET_GO.replace("{test}", test)), given)
+        end = "%(txid)s - %(batches)s + 1" if self._kept.batches is not None else _FIRST_YOUNG
+        given = {"state": self._state, "txid": txid, "batches": self._kept.batches, "s": (self._kept.ms or 0) / 1000}
+        connection.execute(self._sql(_LET_GO.replace("{end}", end)), given)
 
     def gone(self, connection: PostgresConnection) -> int:
         """Return the last batch of which rows were deleted."""
@@ -111,7 +112,24 @@ class ChangeTable:
         return 0
 
     def read(self, connection: PostgresConnection, after: int, until: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
-        """Return the batches after `after`, some thousand rows of them; `until` is the last that may come."""
+        """Return the batches after `after`, some thousand rows of them; `until` is the last that may come.
+
+        Raises
+        ------
+        BackendError
+            The state has a table, and none with its changes.
+        """
+        if not self._found(connection):
+            ((is_there,),) = connection.execute(
+                "SELECT to_regclass(%s) IS NOT NULL", (self._texts["table"],)
+            ).fetchall()
+            if is_there:
+                raise BackendError(
+                    f"read changes of {self._what}: there is no table {self._texts['changes']}; somebody dropped it. Start "
+                    "the topology again, and begin with a snapshot",
+                    retryable=False,
+                )
+            return []
         columns, place = self._columns.read, self._columns.read.index(self._columns.own[0])
         test = "{txid} > %(after)s AND {txid} <= %(until)s"
         query = f"SELECT {listed(columns)} FROM {{changes}} WHERE {test} ORDER BY {{txid}}"

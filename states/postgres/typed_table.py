@@ -92,16 +92,20 @@ class TypedTable:
         if self._read_only and missing:
             raise errors.UndefinedTable(self.name)
         if not self._read_only:
-            self._complete(connection, missing)
+            self._complete(connection, found, missing)
         self._is_known = True
 
-    def _complete(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
+    def _complete(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[Column]) -> None:
         """Add what the table lacks, and make what is beside it."""
         if missing:
             self._add(connection, missing)
-        if self._expires:
+        if self._expires and AT not in found:
             added = f'ADD COLUMN IF NOT EXISTS "{AT}" timestamp with time zone DEFAULT now()'
-            self._add_column(connection, added, [AT])
+            self._alter(connection, added, f"it has no column {AT}", "add it")
+        elif (
+            not self._expires and AT in found
+        ):  # nobody would note the time of writes, and a later ttl_s would go by old ones
+            self._alter(connection, f'DROP COLUMN IF EXISTS "{AT}"', f"it has {AT}, and no ttl_s", "drop the column")
         if self._changes is not None:
             self._changes.create(connection)
         if self._view is not None:
@@ -158,15 +162,14 @@ class TypedTable:
 
     def _add(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
         added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column.quoted} {column.form.sql}" for column in missing)
-        self._add_column(connection, added, [column.name for column in missing])
+        names = ", ".join(column.name for column in missing)
+        self._alter(connection, added, f"it has no column {names}", "add them")
 
-    def _add_column(self, connection: PostgresConnection, added: str, names: Sequence[str]) -> None:
+    def _alter(self, connection: PostgresConnection, change: str, found: str, advice: str) -> None:
         try:
-            connection.execute(self.sql(f"ALTER TABLE {{table}} {added}"), ())
+            connection.execute(self.sql(f"ALTER TABLE {{table}} {change}"), ())
         except errors.InsufficientPrivilege as error:
-            raise self._refused(
-                f"it has no column {', '.join(names)}", "add it, or let its owner run this topology once"
-            ) from error
+            raise self._refused(found, f"{advice}, or let its owner run this topology once") from error
 
     def _was_written(self, connection: PostgresConnection) -> bool:
         with suppress(errors.UndefinedTable):

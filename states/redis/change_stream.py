@@ -38,24 +38,26 @@ end
 redis.call('XADD', KEYS[2], ARGV[3] .. '-' .. number, 'attempt', ARGV[4], 'at', ARGV[5], 'rows', ARGV[6])"""
 )
 # KEYS: the hash of the sentinels, the stream. ARGV[1]: the last batch to go, or ''; ARGV[2]: the time before which entries go.
+# Batches are in the order of their times, so the last one that is old is found by halves.
 _LET_GO = script(
     f"""\
-local first, last = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1], tonumber(ARGV[1])
+local function at(start)
+  local entry = redis.call('XRANGE', KEYS[2], start, '+', 'COUNT', 1)[1]
+  if entry then return tonumber(string.match(entry[1], '%d+')), tonumber(entry[2][4]) end
+end
+local first = at('-')
 if not first then return 0 end
+local last = tonumber(ARGV[1])
 if not last then
-  local next = '-'
-  for _ = 1, 100 do
-    local entries = redis.call('XRANGE', KEYS[2], next, '+', 'COUNT', {_PAGE})
-    local is_old = false
-    for _, entry in ipairs(entries) do
-      is_old = tonumber(entry[2][4]) < tonumber(ARGV[2])
-      if not is_old then break end
-      last, next = tonumber(string.match(entry[1], '%d+')), entry[1]
-    end
-    if not is_old or #entries < {_PAGE} then break end
+  last = first - 1
+  local young = tonumber(string.match(redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1][1], '%d+')) + 1
+  while young - last > 1 do
+    local middle = math.floor((last + young) / 2)
+    local txid, ms = at(string.format('%d-0', middle))
+    if ms < tonumber(ARGV[2]) then last = txid else young = middle end
   end
 end
-if not last or tonumber(string.match(first[1], '%d+')) > last then return 0 end
+if first > last then return 0 end
 redis.call('HSET', KEYS[1], '{_GONE.decode()}', string.format('%d', last))
 return redis.call('XTRIM', KEYS[2], 'MINID', string.format('%d-0', last + 1))"""
 )

@@ -15,7 +15,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import start
 from trident import TridentTopology
-from trident.errors import TopologyError, UnsupportedOperation
+from trident.errors import ReplayMismatchError, TopologyError, UnsupportedOperation
 from trident.operations import BaseFunction, Count, Sum
 from trident.spout import TransactionAttempt
 from trident.state import StateSpec
@@ -95,11 +95,29 @@ def test_the_fields_are_those_of_the_key_and_the_values(spec: StateSpec, tmp_pat
     assert coordinator.initialize_transaction(1, None) is None  # it begins behind what is committed
     sales.run([("oslo", 1)])
     definition = coordinator.initialize_transaction(1, None)
-    assert definition == {"after": 1, "until": 2}
+    assert definition is not None
+    assert (definition["after"], definition["until"]) == (1, 2)
     assert [part.table.to_pylist() for part in coordinator.parts(TransactionAttempt(1, 0), definition, 4)] == [
         [{"shop": "oslo", "before": 3, "after": 4, "batch": 2}]
     ]
     assert coordinator.lag(definition) == (0, "batches")
+    coordinator.close()
+
+
+def test_a_batch_has_its_own_changes_alone_also_where_none_were_made(spec: StateSpec, tmp_path: Path) -> None:
+    sales = Sales(tmp_path, spec)
+    sales.run([("oslo", 3)], [], [], [("oslo", 1)])
+    coordinator = StateChangesSpout(sales.topology, "revenue", sales.log_dir, since=1, max_batches=2).get_coordinator(
+        {}
+    )
+    first = coordinator.initialize_transaction(1, None)
+    second = coordinator.initialize_transaction(2, first)
+    assert first is not None
+    assert second is not None
+    rows = [coordinator.parts(TransactionAttempt(1, 0), one, 4) for one in (first, second)]
+    assert (rows[0], [part.table.to_pylist()[0]["batch"] for part in rows[1]]) == ([], [4])
+    with pytest.raises(ReplayMismatchError, match="up to batch 3 of another log: the topology began again"):
+        coordinator.initialize_transaction(2, {**first, "log": "another"})
     coordinator.close()
 
 

@@ -207,7 +207,7 @@ class Changing(MapOptions):
     def __post_init__(self) -> None:
         """Check the time or the number."""
         super().__post_init__()
-        self.kept_changes  # noqa: B018  it refuses what is neither
+        Retention.of(self.changes, "changes")
 
     @property
     def kept_changes(self) -> Retention | None:

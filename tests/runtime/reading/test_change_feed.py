@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis
 
 import trident
 from spouts import FeederBatchSpout
@@ -19,7 +20,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import start
 from trident import TridentTopology
-from trident.errors import ChangesGoneError, ConfigError, UnsupportedOperation
+from trident.errors import BackendError, ChangesGoneError, ConfigError, StateReadError, UnsupportedOperation
 from trident.operations import Avg, Count, Sum
 from trident.state import StateSpec
 
@@ -247,6 +248,87 @@ def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Pa
         feed.read()
     with moved.changes(since=1) as feed:
         assert [len(batch.changes) for batch in feed.read()] == [2]
+
+
+def test_batches_that_wrote_nothing_are_no_reason_to_read_beyond_the_last_one_asked_for(
+    made: Made, tmp_path: Path
+) -> None:
+    words = Words(tmp_path, made())
+    words.run(FIRST, [], [], [], SECOND, FIRST)
+    with words.changes() as feed:
+        assert [batch.txid for batch in feed.between(1, 4)] == []
+        assert [batch.txid for batch in feed.between(1, 5)] == [5]
+        assert [batch.txid for batch in feed.read(1)] == [6]
+    with words.changes(since=1) as feed:
+        assert ([batch.txid for batch in feed.read(2)], feed.txid) == ([5], 5)
+
+
+def test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost(
+    made: Made, tmp_path: Path, postgres_server: Server, redis_server: Server
+) -> None:
+    words, name = Words(tmp_path, made()), tmp_path.name[-30:].replace("-", "_")
+    words.run(FIRST)
+    url = f"postgresql://trident@{postgres_server.address}/postgres"
+    with (
+        psycopg.connect(url, autocommit=True) as beside,
+        redis.Redis(host="127.0.0.1", port=redis_server.port) as server,
+    ):
+        tables = [name, f"{name}_changes", "trident_sentinels"]
+        in_postgres = beside.execute("SELECT to_regclass(%s)", (name,)).fetchone() != (None,)
+        for table in tables if in_postgres else ():
+            beside.execute(f"CREATE TABLE {table}_of_{name[-20:]} AS TABLE {table}".encode())
+        keys = [] if in_postgres else list(server.scan_iter(match=f"{name}*"))
+        kept = {key: server.dump(key) for key in keys}
+        words.run(SECOND)
+        for table in tables if in_postgres else ():
+            where = f" WHERE state = '{name}'" if table == "trident_sentinels" else ""
+            beside.execute(f"DELETE FROM {table}{where}".encode())
+            beside.execute(f"INSERT INTO {table} SELECT * FROM {table}_of_{name[-20:]}{where}".encode())
+            beside.execute(f"DROP TABLE {table}_of_{name[-20:]}".encode())
+        for key in keys:
+            server.restore(key, 0, kept[key], replace=True)
+    with words.changes(since=1) as feed, pytest.raises(StateReadError, match="the log expects|rolled back|set back"):
+        feed.read()
+
+
+def test_a_log_that_began_again_is_told_from_one_where_nothing_has_come(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made())
+    words.run(FIRST, SECOND, FIRST)
+    again = Words(tmp_path, made(), log_dir=str(tmp_path / "again"))
+    with start(again.topology, "in_process", log_dir=again.log_dir, state_recovery="restart") as running:
+        again.spout.feed(FIRST)
+        running.process_all_available()
+    with (
+        again.changes(since=3) as feed,
+        pytest.raises(ChangesGoneError, match="the log ends with batch 1; it was lost"),
+    ):
+        feed.read()
+
+
+def test_changes_that_somebody_dropped_are_missed(tmp_path: Path, postgres_server: Server) -> None:
+    url, name = f"postgresql://trident@{postgres_server.address}/postgres", tmp_path.name[-30:].replace("-", "_")
+    words = Words(tmp_path, PostgresState.opaque(url, table=name, changes="7d"))
+    words.run([], FIRST)
+    with psycopg.connect(url, autocommit=True) as beside:
+        beside.execute(f"DROP TABLE {name}_changes".encode())
+    with (
+        words.changes() as feed,
+        pytest.raises(BackendError, match=f'there is no table "{name}_changes"; somebody dropped'),
+    ):
+        feed.read()
+    words.run(SECOND)
+    with words.changes() as feed, pytest.raises(ChangesGoneError, match="those up to batch 2 are not kept"):
+        feed.read()
+    with words.changes(since=2) as feed:
+        assert [batch.txid for batch in feed.read()] == [3]
+
+
+def test_a_state_that_no_batch_has_written_to_has_no_changes(made: Made, tmp_path: Path) -> None:
+    words = Words(tmp_path, made())
+    words.run([], [])
+    with words.changes() as feed:
+        assert (feed.read(), feed.txid) == ([], 2)
+        assert feed.snapshot() == (2, [])
 
 
 def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:

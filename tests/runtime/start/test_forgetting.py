@@ -129,6 +129,12 @@ def test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was(visits: Visits) -> N
     assert visits.rows() == {ANN: 10, BOB: 22, "x": 5}
 
 
+def test_a_key_takes_no_letters_along_that_do_not_name_it(visits: Visits) -> None:
+    visits.run(*ROWS)
+    found = [visits.forget(key).letters for key in ("", None, "exampl", "nn@example.com", BOB, ANN)]
+    assert found == [0, 0, 0, 0, 1, 1]
+
+
 def test_a_driver_that_runs_is_not_disturbed(visits: Visits) -> None:
     visits.run(*ROWS)
     with start(visits.topology(*ROWS), "in_process", log_dir=str(visits.folder / "log")) as running:

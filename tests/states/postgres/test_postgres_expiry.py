@@ -73,13 +73,23 @@ def test_the_row_that_a_sentinel_names_stays_so_that_no_loss_is_seen(home: Home,
     assert set(counts.rows().values()) == {64, 2}
 
 
-def test_a_table_of_before_gets_the_column_and_keeps_it(home: Home, tmp_path: Path) -> None:
+def test_a_table_of_before_gets_the_column(home: Home, tmp_path: Path) -> None:
     counts = Counts(home, tmp_path)
     counts.run([("a",), ("b",)])
     counts.run([("a",)], ttl_s=DAY)
     assert home.sql(f"SELECT count(*) FROM {counts.table} WHERE trident_at IS NULL") == [(0,)]
     counts.run([("a",)])  # without ttl_s again
     assert counts.rows() == {"a": 3, "b": 1}
+
+
+def test_a_row_that_was_written_while_nothing_expired_is_not_taken_for_an_old_one(home: Home, tmp_path: Path) -> None:
+    counts = Counts(home, tmp_path)
+    counts.run(*[[("x",)] for _ in range(60)], ttl_s=DAY)
+    counts.run([("old",)], ttl_s=DAY)
+    counts.age("true")
+    counts.run([("old",)])  # nobody notes when
+    counts.run(*[[("x",)] for _ in range(4)], ttl_s=DAY)
+    assert counts.rows() == {"x": 64, "old": 2}
 
 
 def test_what_cannot_expire_is_refused(home: Home, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ class DeadLetters:
     def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
         """Remove the letters, of whatever attempt, whose tuple or error names a key; return how many.
 
-        A letter names a key if it has each of its parts: a text within any text, another value as itself.
+        A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
         """
         removed = 0
         for path in sorted(self.folder.glob("*.jsonl")):
@@ -248,10 +248,13 @@ def _names(letter: DeadLetter, key: Sequence[Any]) -> bool:
     failure = letter.failure
     texts = [failure.row or "", failure.cause, failure.details or ""]
     values = [*_leaves(letter.left_out.values), *texts]
-    return all(
-        any(part in value if isinstance(part, str) and isinstance(value, str) else part == value for value in values)
-        for part in key
-    )
+    return all(any(_is_in(part, value) for value in values) for part in key)
+
+
+def _is_in(part: Any, value: Any) -> bool:
+    if isinstance(part, str) and isinstance(value, str) and part:
+        return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", value) is not None
+    return type(part) is type(value) and bool(part == value)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Self
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
-from trident.errors import ChangesGoneError, UnsupportedOperation
+from trident.errors import ChangesGoneError, StateError, UnsupportedOperation
 from trident.graph import Graph
-from trident.planner import make_plan
-from trident.runtime.reading.open_partitions import readers_of
-from trident.runtime.reading.state_reader import ForeignLog, StateReader
+from trident.runtime.reading.open_partitions import open_view
+from trident.runtime.reading.state_reader import FollowedView, ForeignLog
+from trident.runtime.reading.views import StateView
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.state.winners import Winners
@@ -55,6 +55,8 @@ class ChangeFeed:
     ----------
     txid
         The batch up to which changes were given: what `since` of the next feed is to be, once they are worked up.
+    incarnation
+        Of the log; another one counts batches of its own.
     last_seen
         The last batch that was committed when `committed` was asked.
     """
@@ -69,13 +71,15 @@ class ChangeFeed:
                 'PostgresState.opaque(url, changes="7d") or RedisState.opaque(url, changes="7d")'
             )
         self._log = ForeignLog(graph.name, config, [node], "")
-        self._closed, self._is_total = threading.Event(), not len(node.key_fields) and not node.free_keys
+        self._lock, self._closed = threading.RLock(), threading.Event()
+        self._is_total = not len(node.key_fields) and not node.free_keys
         try:
-            self._store = readers_of(make_plan(graph), config, name, self._log.partitions(name))[0]
+            self._followed = FollowedView(self._log, name, self._opened)
         except BaseException:
             self._log.close()
             raise
-        self.last_seen = self._log.now().txid
+        log = self._log.now()
+        self.incarnation, self.last_seen = log.incarnation, log.txid
         self.txid = self.last_seen if since is None else since
 
     def read(self, most: int | None = None) -> list[ChangedBatch]:
@@ -86,31 +90,44 @@ class ChangeFeed:
         Raises
         ------
         ChangesGoneError
-            The changes of the next batch are not kept, or not any more. Begin with a `snapshot`.
+            The changes of the next batch are not kept, or not any more, or the log began again. Begin with a `snapshot`.
+        StateReadError
+            The store does not belong to the log: it was set back, for example. Nothing of it is given.
         """
-        while True:
-            log = self._log.now()
-            until = min(log.txid, self.txid + (_BATCHES if most is None else min(most, _BATCHES)))
-            since = log.changes_since(self.name)
-            if until <= self.txid:
-                return []
-            if since is None or self.txid < since:
-                raise self._gone(log, log.txid if since is None else since)
-            found, last = self._batches(until, log.winners_of(self.name))
-            gone = self._store.changes_gone()  # after the read, so that nothing was deleted meanwhile
-            if self.txid < gone:
-                raise self._gone(log, gone)
-            self.txid = last
-            if found:
-                return found
+        return self._up_to(None, _BATCHES if most is None else min(most, _BATCHES))
+
+    def _up_to(self, end: int | None, most: int) -> list[ChangedBatch]:
+        """Return the next batches, none of them behind `end`, if it is given."""
+        with self._lock:
+            while True:
+                if self._closed.is_set():
+                    raise StateError(f"read {self!r}: it was closed")
+                log = self._log.now()
+                until = min(log.txid if end is None else end, self.txid + most)
+                if log.incarnation != self.incarnation or max(self.txid, until) > log.txid:
+                    raise self._gone(log, log.txid)
+                if until <= self.txid:
+                    return []
+                if found := self._read(log, until):
+                    return found
 
     def __iter__(self) -> Iterator[ChangedBatch]:
         """Iterate over the batches, those that are still to come included; it ends with `close`, from whatever thread."""
         pause = _SHORTEST_S
         while not self._closed.is_set():
-            for batch in self._one_by_one():
-                pause = _SHORTEST_S
+            start = self.txid
+            try:
+                found = self.read()
+            except StateError:
+                if self._closed.is_set():
+                    return
+                raise
+            end, self.txid = self.txid, start  # that of the batch that was given last, if the iteration is left
+            for batch in found:
+                self.txid = batch.txid
                 yield batch
+            self.txid = max(self.txid, end)
+            pause = _SHORTEST_S if found else pause
             if self._closed.wait(pause):
                 return
             pause = min(_LONGEST_S, 2 * pause)
@@ -121,13 +138,12 @@ class ChangeFeed:
         A row is the key's fields, then the value.
         """
         self.txid = self._log.now().txid
-        with StateReader(self._graph, self.name, self._config) as state:
-            listed = list(state.get_tuples())
+        listed = list(self._followed.current().get_tuples())
         # A row is as of a batch that was committed meanwhile; what the batches since the first changed is known.
         rows = dict(zip(encode_keys([row[:-1] for row in listed]), listed, strict=True))
         last = self._log.now().txid
         while self.txid < last:
-            for batch in self.read(last - self.txid):
+            for batch in self._up_to(last, _BATCHES):
                 for name, change in zip(encode_keys([one.key for one in batch.changes]), batch.changes, strict=True):
                     rows[name] = (*change.key, change.after)
         return self.txid, [row for row in rows.values() if row[-1] is not None]
@@ -136,7 +152,7 @@ class ChangeFeed:
         """Iterate over the batches behind `after` up to `until`, which are committed; the feed goes on behind them."""
         self.txid = after
         while self.txid < until:
-            yield from self.read(until - self.txid)
+            yield from self._up_to(until, _BATCHES)
 
     def committed(self) -> int:
         """Return the last committed batch."""
@@ -146,8 +162,9 @@ class ChangeFeed:
     def close(self) -> None:
         """End an iteration, and close the connections to the store and to the log."""
         self._closed.set()
-        self._store.close()
-        self._log.close()
+        with self._lock:  # another thread may be reading
+            self._followed.view.close()
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -158,21 +175,28 @@ class ChangeFeed:
     def __repr__(self) -> str:
         return f"ChangeFeed({self.topology!r}, {self.name!r}, txid={self.txid})"
 
-    def _one_by_one(self) -> Iterator[ChangedBatch]:
-        """Read what is there now; `txid` is that of the batch that was given last."""
-        start = self.txid
-        found = self.read()
-        end, self.txid = self.txid, start
-        for batch in found:
-            self.txid = batch.txid
-            yield batch
-        self.txid = max(self.txid, end)
+    def _opened(self, partitions: int) -> StateView:
+        log, name = self._log, self.name
+        return open_view(self._graph, self._config, name, lambda: log.now().snapshot(name), partitions, log.now)
 
-    def _batches(self, until: int, winners: Winners) -> tuple[list[ChangedBatch], int]:
+    def _read(self, log: LogState, until: int) -> list[ChangedBatch]:
+        """Read some batches up to `until`; what was deleted, or taken back, is found after the read."""
+        since, view = log.changes_since(self.name), self._followed.current()
+        if since is None or self.txid < since:
+            raise self._gone(log, log.txid if since is None else since)
+        found, last = self._batches(view, until, log.winners_of(self.name))
+        gone = view.changes_gone()
+        if self.txid < gone:
+            raise self._gone(log, gone)
+        view.compare()
+        self.txid = last
+        return found
+
+    def _batches(self, view: StateView, until: int, winners: Winners) -> tuple[list[ChangedBatch], int]:
         """Return batches up to `until`, some thousand rows of them, and the last batch of which all is read."""
         found: list[ChangedBatch] = []
         rows = 0
-        for txid, pairs in self._store.changed(self.txid, until):
+        for txid, pairs in view.changed(self.txid, until):
             batch = self._committed(txid, pairs, winners)
             if batch.changes:
                 found.append(batch)

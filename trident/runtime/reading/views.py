@@ -326,6 +326,14 @@ class StateView:
             ) from error
         return rows
 
+    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what batches changed in all partitions; see `BackingMap.changed`."""
+        return self._partitions[0].changed(after, until)
+
+    def changes_gone(self) -> int:
+        """Return the last batch whose changes are not kept any more, 0 if there is none."""
+        return self._partitions[0].changes_gone()
+
     def _time_travelling(self, state: State) -> State:
         if not state.offers("at"):
             raise UnsupportedOperation(
