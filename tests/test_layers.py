@@ -192,7 +192,11 @@ LAYERS = (
         ),
     ),
     # Runs recorded batches again as the loop does.
-    Layer(_rooms("replaying"), (*_rooms("clock", "steps", "reading", "commit", "start", "loop"), *RUNTIME)),
+    Layer(
+        _rooms("replaying"),
+        (*_rooms("clock", "steps", "reading", "commit", "start", "loop"), *RUNTIME),
+        deferred=("states.memory",),
+    ),
     Layer(
         ("trident.drpc",),
         ("trident.http", *_rooms("steps", "engine", "reading"), *RUNTIME),

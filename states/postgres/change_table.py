@@ -26,7 +26,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS {changes} ({columns}, {at} timestamp with time zone NOT NULL DEFAULT now())",
     "CREATE INDEX IF NOT EXISTS {index} ON {changes} ({txid})",
     "CREATE TABLE IF NOT EXISTS {gone} (state text PRIMARY KEY, txid bigint NOT NULL)",
-    # What a table of before had, if somebody dropped it, is gone too.
+    # What a table of before had, if another program dropped it, is gone too.
     """INSERT INTO {gone} AS known SELECT %(state)s, max({txid}) FROM {table} HAVING max({txid}) IS NOT NULL
     ON CONFLICT (state) DO UPDATE SET txid = greatest(known.txid, excluded.txid)""",
 )
@@ -125,8 +125,8 @@ class ChangeTable:
             ).fetchall()
             if is_there:
                 raise BackendError(
-                    f"read changes of {self._what}: there is no table {self._texts['changes']}; somebody dropped it. Start "
-                    "the topology again, and begin with a snapshot",
+                    f"read changes of {self._what}: there is no table {self._texts['changes']}; another program dropped "
+                    "it. Start the topology again, and begin with a snapshot",
                     retryable=False,
                 )
             return []

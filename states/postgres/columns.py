@@ -90,11 +90,9 @@ class Column(PlainColumn[_Form]):
     __slots__ = ()
 
     @classmethod
-    def of(cls, name: str, declared: str, is_key: bool = False) -> Column:
-        """Return the column of a field whose type has a plain form."""
-        form = _form_of(declared, is_key)
-        assert form is not None, (name, declared)
-        return cls(name, form, declared, is_key)
+    def form_of(cls, declared: str, is_key: bool) -> _Form | None:
+        """Return how the store keeps values of a type; None if it has no plain form there."""
+        return _form_of(declared, is_key)
 
     @property
     def quoted(self) -> str:

@@ -104,7 +104,7 @@ class TypedTable:
             self._alter(connection, added, f"it has no column {AT}", "add it")
         elif (
             not self._expires and AT in found
-        ):  # nobody would note the time of writes, and a later ttl_s would go by old ones
+        ):  # without it no driver notes when it writes, and a later ttl_s would go by old times
             self._alter(connection, f'DROP COLUMN IF EXISTS "{AT}"', f"it has {AT}, and no ttl_s", "drop the column")
         if self._changes is not None:
             self._changes.create(connection)

@@ -114,7 +114,23 @@ class OpaqueTopics(_Topic):
 # ---- Redis ---------------------------------------------------------------------------------------------------------------
 
 
-class StreamRanges(SpoutSource):
+class _OnRedis(SpoutSource):
+    """A source on one server, which can be paused."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.client = server, client_of(server)
+        self.client.flushall()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.pause()
+        try:
+            yield
+        finally:
+            self.server.resume()
+
+
+class StreamRanges(_OnRedis):
     """Two streams, read as logs by their ids; they are there from the beginning."""
 
     limit = LIMIT
@@ -122,8 +138,7 @@ class StreamRanges(SpoutSource):
     idle_s = 1.0
 
     def __init__(self, server: Server) -> None:
-        self.server, self.client = server, client_of(server)
-        self.client.flushall()
+        super().__init__(server)
         self.streams = [f"s{partition}" for partition in range(self.partitions)]
 
     def spout(self) -> Any:
@@ -135,14 +150,6 @@ class StreamRanges(SpoutSource):
         for number in numbers:
             self.client.xadd(self.streams[partition], {"word": f"w{number}", "n": number}, id=f"{number}-0")
         return [(f"w{number}", number, f"{number}-0", self.streams[partition]) for number in numbers]
-
-    @contextmanager
-    def outage(self) -> Iterator[None]:
-        self.server.pause()
-        try:
-            yield
-        finally:
-            self.server.resume()
 
     def change(self) -> None:
         """The streams are trimmed."""
@@ -167,15 +174,14 @@ class StreamGroups(StreamRanges):
         )
 
 
-class StateFeed(SpoutSource):
+class StateFeed(_OnRedis):
     """A state of another topology, in which each batch changes one key."""
 
     limit = LIMIT
     idle_s = 1.0
 
     def __init__(self, server: Server) -> None:
-        self.server, self.client = server, client_of(server)
-        self.client.flushall()
+        super().__init__(server)
         self.home, self.rows = tempfile.mkdtemp(prefix="trident-feed-"), FeederBatchSpout("word: string, n: bigint")
         self.topology = TridentTopology("fed")
         state = RedisState.opaque(url_of(server), changes="1d", timeout_s=1, connect_timeout_s=1, retries=0)
@@ -196,14 +202,6 @@ class StateFeed(SpoutSource):
 
     def row_of(self, emitted: tuple[Any, ...]) -> tuple[Any, ...]:
         return emitted[:-1]
-
-    @contextmanager
-    def outage(self) -> Iterator[None]:
-        self.server.pause()
-        try:
-            yield
-        finally:
-            self.server.resume()
 
     def change(self) -> None:
         """The stream is trimmed, as a state that keeps fewer changes does it."""

@@ -101,8 +101,7 @@ async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -
     try:
         while True:
             for batch in batches:
-                data = {"txid": batch.txid, "changes": [change._asdict() for change in batch.changes]}
-                yield b"id: %d\ndata: %s\n\n" % (batch.txid, to_json(data))
+                yield b"id: %d\ndata: %s\n\n" % (batch.txid, to_json(batch.as_mapping()))
             pause = _SHORTEST_S if batches else min(_LONGEST_S, 2 * pause)
             silent_s = 0.0 if batches else silent_s + pause
             if silent_s >= _SIGN_OF_LIFE_S:

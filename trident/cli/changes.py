@@ -24,7 +24,7 @@ def print_changes(
             txid, rows = feed.snapshot()
             _print({"txid": txid, "rows": rows})
         for batch in feed if follow else chain.from_iterable(iter(feed.read, [])):
-            _print({"txid": batch.txid, "changes": [change._asdict() for change in batch.changes]})
+            _print(batch.as_mapping())
 
 
 def serve_changes(

@@ -55,6 +55,13 @@ class PlainColumn(NamedTuple, Generic[F]):
     @classmethod
     def of(cls, name: str, declared: str, is_key: bool = False) -> Self:
         """Return the column of a field whose type has a plain form."""
+        form = cls.form_of(declared, is_key)
+        assert form is not None, (name, declared)
+        return cls(name, form, declared, is_key)
+
+    @classmethod
+    def form_of(cls, declared: str, is_key: bool) -> F | None:
+        """Return how the store keeps values of a type; None if it has no plain form there."""
         raise NotImplementedError
 
     def loaded(self, values: Sequence[Any]) -> Sequence[Any]:

@@ -305,7 +305,7 @@ def test_a_log_that_began_again_is_told_from_one_where_nothing_has_come(made: Ma
         feed.read()
 
 
-def test_changes_that_somebody_dropped_are_missed(tmp_path: Path, postgres_server: Server) -> None:
+def test_changes_that_another_program_dropped_are_missed(tmp_path: Path, postgres_server: Server) -> None:
     url, name = f"postgresql://trident@{postgres_server.address}/postgres", tmp_path.name[-30:].replace("-", "_")
     words = Words(tmp_path, PostgresState.opaque(url, table=name, changes="7d"))
     words.run([], FIRST)
@@ -313,7 +313,7 @@ def test_changes_that_somebody_dropped_are_missed(tmp_path: Path, postgres_serve
         beside.execute(f"DROP TABLE {name}_changes".encode())
     with (
         words.changes() as feed,
-        pytest.raises(BackendError, match=f'there is no table "{name}_changes"; somebody dropped'),
+        pytest.raises(BackendError, match=f'there is no table "{name}_changes"; another program dropped it'),
     ):
         feed.read()
     words.run(SECOND)

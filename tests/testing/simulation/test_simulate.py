@@ -10,6 +10,7 @@ import pytest
 
 from states.kafka import KafkaTopicState
 from states.memory import MemoryMapState
+from states.memory.map import MemoryBackingMap
 from tests.harness.topology_runs import RowsState
 from tests.runtime.random_topologies import Random
 from tests.testing.simulation import mistaken_topologies as mistaken
@@ -22,7 +23,6 @@ from trident.operations import Count
 from trident.runtime.start import recovery
 from trident.state import Key, OpaqueValue, StateSpec, map_commits, map_state
 from trident.testing import SimulationFailed, simulate
-from trident.testing.simulation import simulated_map
 from trident.testing.simulation.comparing import differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS
 
@@ -65,7 +65,7 @@ RIGHT: dict[str, tuple[Declared, dict[str, Any]]] = {
 BROKEN_RULES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "values of three fields": (OpaqueValue, "stands_before", lambda one, txid, winners: one.txid < txid),
     "a log that does not fence": (MemoryLog, "check_owner", lambda log: None),
-    "a store that does not fence": (simulated_map.SimulatedMap, "_check_fence", lambda store, doing: None),
+    "a store that does not fence": (MemoryBackingMap, "_check_fence", lambda store, doing, keys: None),
     "no comparison at a start": (recovery, "check_sentinel", lambda *given: None),
     "no comparison at a commit": (map_commits, "check_sentinel", lambda *given: None),
 }

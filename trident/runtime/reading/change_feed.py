@@ -44,6 +44,10 @@ class ChangedBatch(NamedTuple):
     txid: int
     changes: list[Change]
 
+    def as_mapping(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return {"txid": self.txid, "changes": [change._asdict() for change in self.changes]}
+
 
 class ChangeFeed:
     """Gives the changes of a state through the log of its topology; never writes. A context manager, for one thread at a time.

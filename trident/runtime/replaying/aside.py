@@ -17,61 +17,16 @@ from trident.runtime.reading.open_partitions import make_state
 from trident.spout.interfaces import IBatchSpout, SpoutType
 from trident.spout.query_batches import QueryBatches
 from trident.spout.spout_kinds import is_partitioned
-from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.kept_values import KeptValues
-from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.equal_keys import canonical_key
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import OpaqueMap
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
-from trident.state.txid import Sentinel
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 
 TOTAL: Key = (DEFAULT_SNAPSHOT_KEY,)
 """The key of a state that is a single value, aside."""
-
-
-class AsideMap(BackingMap):
-    """The values of a state, which all of its partitions share, with a sentinel for each partition."""
-
-    def __init__(self, values: KeptValues) -> None:
-        self.facts = MapFacts(commits_atomically=True, shares_keys=True, keeps_columns=values.may_be_columns)
-        self._values = values
-        self._sentinel: Sentinel | None = None
-
-    def multi_get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
-        return self._values.get(keys)
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[OpaqueValue]) -> None:
-        self._values.put(keys, values)
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        self._values.delete(keys)
-
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Read keys, given field by field; None if what is here does not fit columns."""
-        return self._values.find(parts)
-
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        return self._values.find_keys(keys)
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        self._values.put_found(found, new)
-
-    def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys: one page."""
-        yield self._values.keys()
-
-    def read_sentinel(self) -> Sentinel | None:
-        return self._sentinel
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        self._sentinel = sentinel
-
-    def reset(self) -> None:
-        self._values.clear()
-        self._sentinel = None
 
 
 Below = Callable[[str, Sequence[Key]], Sequence[Any]]
@@ -181,7 +136,14 @@ class AsideFactory:
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
         """Open one partition."""
-        inner = OpaqueMap(AsideMap(self.values), conf.prefix, partition_index)
+        from states.memory.data import MemoryData
+        from states.memory.map import ColumnarMemoryMap
+
+        data = MemoryData()
+        data.values = self.values
+        backing = ColumnarMemoryMap(data)
+        backing.facts = replace(backing.facts, shares_keys=True, keeps_columns=self.values.may_be_columns)
+        inner = OpaqueMap(backing, conf.prefix, partition_index)
         return SnapshottableMap(inner, TOTAL) if self.watch is None else _WatchedMap(inner, self.watch)
 
 

@@ -8,21 +8,18 @@ letters that name them. Killed at any point, the same call goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from trident.config import Config
-from trident.coordination import log_address
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import StartRecord
-from trident.errors import StateError, UnsupportedOperation, WrongKeyError
+from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph
 from trident.planner.meaning import meaning_of
 from trident.runtime.commit.dead_letters import dead_letters_of
-from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import check_meaning
-from trident.runtime.start.moving import Side, StatePlace
+from trident.runtime.start.moving import StatePlace, opened_place
 from trident.state.encoding.declared_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 from trident.state.txid import RETRY_BITS, Txid
@@ -74,13 +71,7 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
         raise WrongKeyError(
             f"forget {list(given)} of state {name!r}: not all of them can be its keys ({node.key_fields})"
         )
-    ForeignLog(graph.name, config, [node], "It ends with that process").close()
-    with ExitStack() as opened:
-        log = log_address.open_log(log_place(graph.name, config), graph.name, config.takeover)
-        opened.callback(log.close)
-        if name not in log.state.layouts:
-            raise StateError(f"forget keys of state {name!r}: topology {graph.name!r} has committed nothing to it yet")
-        place = Side(graph, name, config, opened).open(log.state.layouts[name][0], read_only=False)
+    with opened_place(graph, name, config, "forget keys of") as (log, place):
         migrating = {one.name: one.migrate for one in graph.states if one.migrate is not None}
         check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology, migrating)
         if not place.maps[0].backing.offers("multi_delete"):

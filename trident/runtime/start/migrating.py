@@ -6,19 +6,15 @@ are the same, so that it is right whichever of them counts, and its attempt says
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from trident.config import Config
-from trident.coordination import log_address
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import StartRecord, TopologyRecord
-from trident.errors import StateError, TopologyError
+from trident.errors import TopologyError
 from trident.graph import Graph
 from trident.planner.meaning import Meaning, meaning_of
-from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
-from trident.runtime.start.moving import Moved, Progress, Side, StatePlace
+from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.state.txid import RETRY_BITS, Txid
 from trident.state.winners import FORMER
 
@@ -38,13 +34,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
     node = graph.state(name)
     if node.migrate is None:
         raise TopologyError(f"migrate state {name!r}: it is declared without migrate=")
-    ForeignLog(graph.name, config, [node], "Keep it in a store").close()
-    with ExitStack() as opened:
-        log = log_address.open_log(log_place(graph.name, config), graph.name, config.takeover)
-        opened.callback(log.close)
-        if name not in log.state.layouts:
-            raise StateError(f"migrate state {name!r}: topology {graph.name!r} has committed nothing to it yet")
-        place = Side(graph, name, config, opened).open(log.state.layouts[name][0], read_only=False)
+    with opened_place(graph, name, config, "migrate") as (log, place):
         meaning, migrating = (
             meaning_of(graph),
             {one.name: one.migrate for one in graph.states if one.migrate is not None},

@@ -16,7 +16,7 @@ In the order in which a kill may find it::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -120,6 +120,26 @@ class Side:
         own = [node for node in self.plan.commits if isinstance(node, PersistNode) and node.state == self.name]
         node = self.plan.states[self.name]
         return StatePlace(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
+
+
+@contextmanager
+def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterator[tuple[TransactionLog, StatePlace]]:
+    """Open a state to be written where its topology has it, and hold the log meanwhile.
+
+    Raises
+    ------
+    LogHeldError
+        A driver runs on the log.
+    StateError
+        Nothing was committed to the state yet.
+    """
+    ForeignLog(graph.name, config, [graph.state(name)], "Keep it in a store").close()
+    with ExitStack() as opened:
+        log = log_address.open_log(log_place(graph.name, config), graph.name, config.takeover)
+        opened.callback(log.close)
+        if name not in log.state.layouts:
+            raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
+        yield log, Side(graph, name, config, opened).open(log.state.layouts[name][0], read_only=False)
 
 
 class StatePlace:

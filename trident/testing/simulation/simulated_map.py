@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from trident.errors import ConfigError, FencedError
+from trident.errors import ConfigError
 from trident.graph import StateNode
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import serializer_for
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_state import BackingMapFactory, MapStateFactory
-from trident.state.sentinel import check_move, displaced, is_sentinel_key
+from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Sentinel
 from trident.state.wrappers.forwarding import MapWrapper, SerializedMap
 
@@ -27,80 +28,47 @@ class StoreSeam(Protocol):
         """Whether something goes wrong at a point."""
 
 
-@dataclass
 class SimulatedStore:
     """What is stored of one state; it outlives the drivers of a run.
 
     Attributes
     ----------
-    values
-        By key, of all partitions.
-    sentinels
-        By partition.
     keys
         The keys that any map was given, for maps that cannot list theirs.
     """
 
-    values: dict[Key, Any] = field(default_factory=dict)
-    sentinels: dict[int, Sentinel] = field(default_factory=dict)
-    keys: dict[Key, None] = field(default_factory=dict)
+    def __init__(self) -> None:
+        from states.memory.data import MemoryData
+
+        self.keys: dict[Key, None] = {}
+        self._first = first = MemoryData()
+        self._data = defaultdict[int, MemoryData](lambda: MemoryData(beside=first))
+
+    @property
+    def sentinels(self) -> dict[int, Sentinel]:
+        """The sentinels that were laid, by partition."""
+        return {partition: data.sentinel for partition, data in self._data.items() if data.sentinel is not None}
+
+    def open(self, partition: int) -> BackingMap:
+        """Return a map that fences writers, and writes the puts of a commit one by one, as most stores do."""
+        from states.memory.map import MemoryBackingMap
+
+        backing = MemoryBackingMap[Any](self._data[partition])
+        backing.facts = MapFacts(shares_keys=True)
+        return backing
 
     def copied(self) -> SimulatedStore:
         """Return what is stored now."""
-        return SimulatedStore(dict(self.values), dict(self.sentinels), self.keys)
+        copy = SimulatedStore()
+        copy.keys = self.keys
+        copy.set_to(self)
+        return copy
 
     def set_to(self, other: SimulatedStore) -> None:
         """Store what another one does."""
-        self.values, self.sentinels = dict(other.values), dict(other.sentinels)
-
-
-class SimulatedMap(BackingMap):
-    """A map in memory that fences writers, and writes the puts of a commit one by one, as most stores do."""
-
-    facts = MapFacts(shares_keys=True)
-
-    def __init__(self, store: SimulatedStore, partition: int) -> None:
-        self._store, self._partition = store, partition
-        self._own: Sentinel | None = None
-        self._seen: Sentinel | None = None
-        self._has_seen = False
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        return list(map(self._store.values.get, keys))
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        self._check_fence(f"put {len(keys)} keys")
-        self._store.values.update(zip(keys, values, strict=True))
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        self._check_fence(f"delete {len(keys)} keys")
-        for key in keys:
-            self._store.values.pop(key, None)
-
-    def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys: a single page."""
-        yield list(self._store.values)
-
-    def read_sentinel(self) -> Sentinel | None:
-        self._seen, self._has_seen = self._store.sentinels.get(self._partition), True
-        return self._seen
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        found = self._store.sentinels.get(self._partition)
-        check_move("move the simulated sentinel", sentinel, found, self._seen if self._has_seen else found, force)
-        self._store.sentinels[self._partition] = self._own = self._seen = sentinel
-        self._has_seen = True
-
-    def reset(self) -> None:
-        self._store.set_to(SimulatedStore())
-        self._own, self._has_seen = None, False
-
-    def _check_fence(self, doing: str) -> None:
-        found = self._store.sentinels.get(self._partition)
-        if self._own is None:
-            raise FencedError(doing, str(self._own), str(found))
-        if found != self._own:
-            raise displaced(doing, self._own, found, self._own)
+        self._first.values.entries = dict(other._first.entries)
+        for partition in {*self._data, *other._data}:
+            self._data[partition].sentinel = other._data[partition].sentinel
 
 
 class WatchedMap(MapWrapper):
@@ -151,7 +119,7 @@ class _WatchedMaps:
         if self.given is not None:
             inner = self.given(conf, partition_index, num_partitions)
         else:
-            inner = SimulatedMap(self.store, partition_index)
+            inner = self.store.open(partition_index)
             if not self.by_reference:
                 inner = SerializedMap(inner, serializer_for("codec", self.kind))
         return WatchedMap(inner, self.state, self.store, self.seam)
