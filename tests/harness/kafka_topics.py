@@ -113,9 +113,7 @@ class Topics:
             producer.abort_transaction(_LIMIT_S)
         else:
             producer.commit_transaction(_LIMIT_S)
-        deadline = time.monotonic() + _MARKED_S  # the end is acknowledged before it is noted in the partitions
-        while self.ends(name) != self.ends(name, committed=False) and time.monotonic() < deadline:
-            pass  # another transaction may be open, on purpose
+        self._wait_for_marks(name)
 
     def producer(self, **config: object) -> Producer:
         """Return a producer that waits for all copies and keeps the order; `config` with underscores."""
@@ -127,6 +125,8 @@ class Topics:
 
         `committed`: only records of transactions that were committed, as a careful reader asks for; else all.
         """
+        if committed:
+            self._wait_for_marks(name)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False,
@@ -138,6 +138,12 @@ class Topics:
             return _read(consumer, name, self.ends(name, first=True), self.ends(name, committed=committed))
         finally:
             consumer.close()
+
+    def _wait_for_marks(self, name: str) -> None:
+        """Wait until no transaction is open: its end is acknowledged before it is noted in the partitions."""
+        deadline = time.monotonic() + _MARKED_S
+        while self.ends(name) != self.ends(name, committed=False) and time.monotonic() < deadline:
+            pass  # a transaction may be open on purpose
 
     def _produce(self, producer: Producer, name: str, records: Iterable[Record | bytes]) -> None:
         errors: list[Any] = []
