@@ -1,4 +1,4 @@
-"""The first screen of each store's page: its program runs as it is printed, and the store's own tools see what it says."""
+"""The first screen of each page of a store or a source: its program runs, and the own tools of a store see what it says."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from tests.harness.kafka_topics import Topics
 from tests.harness.servers import Server
 from tests.test_docs import DOCS, blocks, rows, text_of
 
-PAGES = [page for page in sorted((DOCS / "states").glob("*.md")) if page.name != "delta-beyond-memory.md"]
 READ = "Read it with your own tools"
-FIRST = [READ, "What to tune", "How it works"]
+PAGES = [
+    *((page, READ) for page in sorted((DOCS / "states").glob("*.md")) if page.name != "delta-beyond-memory.md"),
+    *((page, "See where it is, with your own tools") for page in sorted((DOCS / "spouts").glob("*.md"))),
+]
 
 
 def section(page: str, title: str) -> str:
@@ -57,11 +59,13 @@ def cells(line: str) -> tuple[str, ...]:
     return tuple(cell.strip() for cell in line.split("|"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_begins_with_what_a_reader_needs(page: Path) -> None:
+@pytest.mark.parametrize(("page", "tools"), PAGES, ids=lambda one: one.name if isinstance(one, Path) else "")
+def test_a_page_begins_with_what_a_reader_needs(page: Path, tools: str) -> None:
     text = text_of(page)
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert headings == FIRST, "whatever else there is to say stands below 'How it works'"
+    assert headings == [tools, "What to tune", "How it works"], (
+        "whatever else there is to say stands below 'How it works'"
+    )
     assert "```python" in text.partition("\n## ")[0]
     assert 1 < len(rows(text, "| setting | default | change it if |")) <= 6
 
