@@ -3,10 +3,11 @@
 Each commit gives its rows a higher `_seq` than all before, and no merge of files changes it. So a few marks tell the age of all
 rows: a mark says that the rows up to a `_seq` were written by a time. A mark is part of a version of the table, as transactions
 of Delta's, and the driver makes one when a sixteenth of `ttl_s` has passed since the last. A row has expired if there is a mark
-that covers it, and a later one by `ttl_s`: nobody else's clock counts, so all who look at a version agree.
+that covers it, and a later one by `ttl_s`: no other clock counts, so all who look at a version agree.
 
 What has expired is deleted by the next commit, beside its own rows, as any deletion is: fenced, in one version, whoever reads.
-So a row is there, whole, until that version, and gone after it; a key that the commit writes stays.
+So a row is there, whole, until that version, and gone after it; a key that the commit writes stays. The deletion stands if the
+attempt fails: what has expired does not come back with a replay.
 """
 
 from __future__ import annotations
