@@ -215,7 +215,7 @@ def local(draw: random.Random, folder: Path, kind: str) -> Any:
     return getattr(DeltaState, kind)(str(folder / "table"), **options, max_keys_in_memory=draw.choice([4, 1000]))
 
 
-SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(12, 600))]
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 600))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -253,7 +253,7 @@ def served(store: str, draw: random.Random, name: str, request: pytest.FixtureRe
 
 
 STORES = [
-    *((store, "in_process", seed) for store in ("postgres", "redis") for seed in range(4)),
+    *((store, "in_process", seed) for store in ("postgres", "redis") for seed in range(3)),
     *(pytest.param(store, "in_process", 1, marks=pytest.mark.long) for store in ("cassandra", "memcached")),
     *(pytest.param(store, "spark", seed, marks=pytest.mark.long) for store in ("redis", "delta") for seed in (0, 1)),
     *(
@@ -315,12 +315,11 @@ def words(topology: TridentTopology, batches: Any = UPDATES) -> Any:
     return topology.new_stream("s", RowsSpout("word: string, gone: boolean", batches, SpoutType.OPAQUE))
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_a_removed_key_starts_again_with_the_next_batch(partitions: int, engine: str) -> None:
+def test_a_removed_key_starts_again_with_the_next_batch(engine: str) -> None:
     topology = TridentTopology("t")
     stream = words(topology)
     counts = stream.where(~col("gone")).group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    counts.parallelism_hint(partitions).remove(stream.where(col("gone")))
+    counts.parallelism_hint(3).remove(stream.where(col("gone")))
     new = keep(counts.new_values_stream())
     with run_all(topology, engine) as running:
         assert sorted(running.state(counts).get_tuples()) == [("a", 1), ("b", 1)]
