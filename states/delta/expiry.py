@@ -1,9 +1,9 @@
 """Rows of a Delta state that expire: how old they are, and which of them a commit deletes.
 
-Each commit gives its rows a higher `_seq` than all before, and no merge of files changes it. So a few marks tell the age of all
-rows: a mark says that the rows up to a `_seq` were written by a time. A mark is part of a version of the table, as transactions
-of Delta's, and the driver makes one when a sixteenth of `ttl_s` has passed since the last. A row has expired if there is a mark
-that covers it, and a later one by `ttl_s`: no other clock counts, so all who look at a version agree.
+Each commit gives its rows a higher `_seq` than all before, also after a reset, and no merge of files changes it. So a few marks
+tell the age of all rows: a mark says that the rows up to a `_seq` were written by a time. A mark is part of a version of the
+table, as transactions of Delta's, and the driver makes one when a sixteenth of `ttl_s` has passed since the last. A row has
+expired if there is a mark that covers it, and a later one by `ttl_s`: no other clock counts, so all who read a version agree.
 
 What has expired is deleted by the next commit, beside its own rows, as any deletion is: fenced, in one version, whoever reads.
 So a row is there, whole, until that version, and gone after it; a key that the commit writes stays. The deletion stands if the
@@ -39,10 +39,6 @@ class Mark(NamedTuple):
         """Return it as a version keeps it, in place of the oldest."""
         slot = self.number % _KEPT
         return [(_APP, self.number), (f"{_APP}/{slot}/at", self.at), (f"{_APP}/{slot}/seq", self.seq)]
-
-
-NO_MARKS: list[Transaction] = [(_APP, 0)]
-"""What a version says that has no marks any more, because the table was emptied."""
 
 
 class Expiry:

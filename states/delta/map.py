@@ -8,7 +8,7 @@ from typing import Any
 
 from states.delta.beyond_memory.base_table import TRIMMED
 from states.delta.beyond_memory.opened_base import OpenedBase
-from states.delta.expiry import NO_MARKS, Expiry
+from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel, overtaken
 from states.delta.index import Index
@@ -263,10 +263,9 @@ class DeltaBackingMap(BackingMap):
             self._index.forget()
             nothing, app = self._layout.table([], [], 0, None), (f"{self._app}/reset", self._table.version)
             try:
-                self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1), *NO_MARKS)
+                self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
-            self._expiry.forget()
             self._index.load()
             self._publishing.clear()
         self._seen = (None,)

@@ -20,7 +20,7 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.topology_runs import QUICK, RowsSpout, dict_state, keep, run_all
 from trident import FailedException, Fields, TopologyError, TridentTopology
-from trident.errors import UnsupportedOperation
+from trident.errors import DirtyReadError, UnsupportedOperation
 from trident.operations import (
     Avg,
     BaseStateUpdater,
@@ -331,15 +331,18 @@ def test_several_streams_remove_and_another_spout_may_be_one(engine: str) -> Non
     topology = TridentTopology("t")
     rows = [("a",), ("b",), ("c",)]
     added = topology.new_stream("added", RowsSpout("word: string", {1: rows, 2: [("d",)]}))
-    left = topology.new_stream("left", RowsSpout("n: bigint, name: string", {2: [(1, "a"), (2, "d")]}))
-    other = topology.new_stream("other", RowsSpout("word: string", {2: [("b",)]}))
     counts = added.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
-    behind = keep(counts.new_values_stream().where(col("count") > 0))  # declared in front of the removals
+    behind = keep(counts.new_values_stream().where(col("count") > 0))  # declared in front of what removes
+    left = topology.new_stream("left", RowsSpout("n: bigint, name: string", {2: [(1, "a"), (2, "d")]}))
+    other = topology.new_stream("other", RowsSpout("word: string", {2: [("b",)]})).shuffle()
     assert counts.remove(left, "name").remove(other, ["word"]) is counts
     with run_all(topology, engine) as running:
         assert list(running.state(counts).get_tuples()) == [("c", 1)]
     assert sorted(behind.rows) == [("a", 1), ("b", 1), ("c", 1)]
-    assert "persist count: Count() -> count by word; removes name of left; removes word of other" in topology.explain()
+    assert (
+        "persist count: Count() -> count by word; removes name of left; removes word of other/shuffle"
+        in topology.explain()
+    )
     assert "sends name; the state removes them" in topology.explain()
 
 
@@ -356,6 +359,15 @@ def test_a_query_of_the_batch_before_may_choose_what_is_removed() -> None:
             assert not driver.step().committed  # type: ignore[union-attr]
             driver.run()
             assert driver.state(counts).multi_get(["a"]) == [expected]
+
+
+def test_a_query_that_may_read_what_a_failed_attempt_wrote_must_not_choose() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("word: string", {}))
+    counts = stream.group_by("word").persistent_aggregate(MemoryMapState.transactional(), Count(), "count")
+    counts.remove(stream.state_query(counts, "word", MapGet(), "count").where(col("count") >= 2), "word")
+    with pytest.raises(DirtyReadError, match="count"):
+        topology.start(engine="in_process")
 
 
 def test_what_cannot_remove_is_refused() -> None:

@@ -115,7 +115,7 @@ def test_rows_of_before_count_from_the_first_commit_with_a_ttl(tmp_path: Path, c
     assert values(batches.state, "old") == [None]
 
 
-def test_an_emptied_table_has_no_marks(tmp_path: Path, clock: Clock) -> None:
+def test_marks_of_before_make_no_row_of_an_emptied_table_older(tmp_path: Path, clock: Clock) -> None:
     batches = Batches(clock, state_at(tmp_path, ttl_s=DAY))
     batches.run({"x": 1}, 20)
     batches.state.reset()
