@@ -86,7 +86,7 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
     assert {name: row["status"] for name, row in rows.items()} == {
         "counting": "ACTIVE", "waiting": "WAITING", "broken": "FAILED",
     }  # fmt: skip
-    assert rows["counting"]["slot"] == "a:6700"
+    assert rows["counting"]["slot"] == "host:6700"
     assert rows["counting"]["rates"] == {"tuplesPerSecond": 7.0}
     assert rows["broken"]["statusReason"] == "no such table"
     assert rows["counting"]["conf"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
@@ -140,7 +140,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
     beating(cluster, storm_id, start, "http://127.0.0.1:9")
     cluster.report_error(storm_id, "words/each", ErrorInfo(1.0, "it broke", "host", 6700))
     page = pages.topology()
-    assert (page["status"], page["txid"], page["slot"]) == ("ACTIVE", 41, "a:6700")
+    assert (page["status"], page["txid"], page["slot"]) == ("ACTIVE", 41, "host:6700")
     assert "what it said last" in page["note"]
     assert page["heardSecondsAgo"] >= 2
     assert [(each["component"], each["error"]) for each in page["topologyErrors"]] == [("words/each", "it broke")]
@@ -152,7 +152,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
         (WantedStatus("failed", 0.0, reason="no such table"), "", "it was marked as failed: no such table"),
         (WantedStatus("killed", 0.0), "", "it ends"),
         (WantedStatus("active", 0.0), "", "it waits: no supervisor is there"),
-        (WantedStatus("active", 0.0), "a", "its driver in slot a:6700 starts"),
+        (WantedStatus("active", 0.0), "a", "its driver in slot host:6700 starts"),
     ],
 )
 def test_a_topology_without_a_driver_says_why(

@@ -121,10 +121,7 @@ def _driver(overview: TopologyOverview) -> str:
 
 
 def _where(overview: TopologyOverview) -> str:
-    if overview.assignment is None:
-        return ""
-    slot = overview.assignment.slot
-    return f"{overview.assignment.node_host.get(slot.node, slot.node)}:{slot.port}"
+    return "" if overview.assignment is None else overview.assignment.where
 
 
 def _utc(seconds: float) -> str:

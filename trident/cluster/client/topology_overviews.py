@@ -51,9 +51,8 @@ class TopologyOverview:
     @property
     def verdict(self) -> dict[str, Any]:
         """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
-        slot = None if self.assignment is None else self.assignment.slot
         beat = None if self.driver in ("none", "starting") else self.heartbeat
-        known = facts(self.storm_id, self.base, slot, beat)
+        known = facts(self.storm_id, self.base, self.assignment, beat)
         reason = self.base.status.reason or self.why_waiting
         return verdict({**({} if beat is None else beat.stats), **known, "statusReason": reason})
 
@@ -77,7 +76,7 @@ class TopologyOverview:
             "generation": base.generation,
             "driver": self.driver,
             "supervisor": None if assigned is None else assigned.slot.node,
-            "host": None if assigned is None else assigned.node_host.get(assigned.slot.node),
+            "host": None if assigned is None else assigned.machine,
             "port": None if assigned is None else assigned.slot.port,
             "pid": None if beat is None else beat.pid,
             "driverUptime": None if beat is None else beat.uptime_secs,
