@@ -29,11 +29,14 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _VALUE = re.compile(r"=[^&;]*")
+_WORDS = ("passw", "pwd", "secret", "token", "key", "bearer")
 
 
 def redacted(text: str) -> str:
     """Return a text whose URLs show neither user and password nor the values of their query, and no `password=…` its value."""
-    text = _NAMED.sub(lambda match: f"{match[1] or match[3]}{_HIDDEN}", text)
+    low = text.lower()
+    if any(word in low for word in _WORDS):  # the pattern alone takes ten times as long
+        text = _NAMED.sub(lambda match: f"{match[1] or match[3]}{_HIDDEN}", text)
     if "://" not in text:
         return text
     shown = _USER.sub(lambda match: match[0] if _is_container(text, match) else _HIDDEN, text)

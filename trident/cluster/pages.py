@@ -10,7 +10,7 @@ from typing import Any
 from trident import __version__
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat, machine_names
+from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import (
@@ -107,14 +107,16 @@ class ClusterOverview:
         return ClusterTopologyPages(self._cluster, self.id_of(topology_id), self.driver_of, self._act)
 
     def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
-        """Return a part of its driver's log, or of what that prints, from the machine to which it is assigned."""
+        """Return a part of its driver's log, or of what that prints, from the machine where it is, or where its driver died."""
         storm_id = self.id_of(topology_id)
         assignment = self._cluster.assignment_info(storm_id)
-        if assignment is None:
+        deaths = [] if assignment is not None else all_deaths(self._cluster.state).get(storm_id, [])
+        if assignment is None and not deaths:
             return {"text": "", "offset": 0, "next": 0, "note": "the topology is not assigned to a machine"}
-        info = self._cluster.supervisor_info(assignment.slot.node)
+        node, machine = (deaths[-1].node,) * 2 if assignment is None else (assignment.slot.node, assignment.machine)
+        info = self._cluster.supervisor_info(node)
         if info is None or "logs" not in info.scheduler_meta:
-            raise ClusterError(f"the log of {storm_id} is on {assignment.machine}, whose supervisor is not there")
+            raise ClusterError(f"the log of {storm_id} is on {machine}, whose supervisor is not there")
         return self._driver(info.scheduler_meta["logs"], storm_id).log(offset, of)
 
     def id_of(self, topology: str) -> str:

@@ -131,7 +131,7 @@ class ClusterTopologyPages:
     def _why_not(self, base: StormBase, assignment: Assignment | None) -> str:
         """Say why there is no driver that could be asked."""
         if base.status.kind == "failed":
-            return f"it was marked as failed: {redacted(base.status.reason)}"
+            return f"it was marked as failed: {first_line(base.status.reason)}"
         if base.status.kind == "killed":
             return "it ends"
         if assignment is None:
@@ -177,15 +177,18 @@ def reasons(cluster: StormClusterState, found: Page, why: str) -> Page:
     last = max(errors, key=lambda each: each.time_secs, default=None)
     died = last is not None and time.time() - last.time_secs < _RECENT_DEATH_S
     return {
-        "statusReason": _in_a_line(found["statusReason"] or why),
-        "driverDied": _in_a_line(redacted(last.error)) if died and last is not None else "",
+        "statusReason": first_line(found["statusReason"] or why),
+        "driverDied": first_line(last.error) if died and last is not None else "",
     }
 
 
-def _in_a_line(text: str) -> str:
-    """Return the first line of a text, and the last one, which in a stack trace is the error."""
-    lines = text.strip().splitlines()
-    return text if len(lines) < 2 else f"{lines[0]} … {lines[-1].strip()}"
+def first_line(error: str) -> str:
+    """Return an error in a line, without secrets: its first one, the last one of a stack trace, both where a list follows."""
+    lines = redacted(error).strip().splitlines() or [""]
+    head, trace, _ = lines[0].partition("Traceback (most recent call last)")
+    if trace:
+        return lines[-1] if lines[-1].startswith(head.strip()) else f"{head}{lines[-1]}"
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
 
 
 def _status(base: StormBase, assignment: Assignment | None, beat: WorkerHeartbeat | None) -> str:

@@ -125,14 +125,17 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
 
 def _failed(page: Mapping[str, Any], failures: int) -> Line:
     tone: Tone = "warn" if _recent_failures(page) else "quiet"
-    since = _share(page) if tone == "warn" else " None of them within ten minutes."
+    share, since = (_share(page), "") if tone == "warn" else ("", " None of them within ten minutes.")
     one = failures == 1
     if page.get("kind") != "trident":
         whose = "its spout was" if one else "their spouts were"
-        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} notified.{since}"
+        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} notified{share}.{since}"
     last = _health(page).get("lastFailure")
     cause = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
-    return tone, f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{cause}{since}"
+    return (
+        tone,
+        f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{share}{cause}{since}",
+    )
 
 
 def _share(page: Mapping[str, Any]) -> str:
@@ -141,7 +144,7 @@ def _share(page: Mapping[str, Any]) -> str:
     failed, of, trend = recent.get("failed"), recent.get("failedOf"), recent.get("failures")
     if not failed or not of:
         return ""
-    return f" Within ten minutes {failed:,} of {of:,} ({failed / of:.1%}){f', {trend}' if trend else ''}."
+    return f" (within ten minutes {failed:,} of {of:,}: {failed / of:.1%}{f', {trend}' if trend else ''})"
 
 
 def _is_recent(page: Mapping[str, Any]) -> bool:

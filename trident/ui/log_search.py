@@ -54,7 +54,7 @@ def matching(read: ReadLog, offset: int | None, level: str | None, search: str) 
     if offset is None and first:  # the line that is cut off
         text = text.partition("\n")[2]
     whole, _, rest = text.rpartition("\n")
-    if not whole:
+    if not whole and len(rest) > TAIL_BYTES:  # no line
         whole, rest = text, ""
     found = [each for each in _records(whole) if _is_of(each, level) and search.lower() in each.lower()]
     shown: deque[str] = deque()

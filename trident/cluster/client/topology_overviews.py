@@ -9,7 +9,7 @@ from typing import Any
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import facts, why_waiting
+from trident.cluster.topology_of_cluster import facts, first_line, why_waiting
 from trident.cluster_errors import NoSuchTopology
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
@@ -53,7 +53,7 @@ class TopologyOverview:
         """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
         beat = None if self.driver in ("none", "starting") else self.heartbeat
         known = facts(self.storm_id, self.base, self.assignment, beat)
-        reason = self.base.status.reason or self.why_waiting
+        reason = first_line(self.base.status.reason) or self.why_waiting
         return verdict({**({} if beat is None else beat.stats), **known, "statusReason": reason})
 
     def as_json(self) -> dict[str, Any]:

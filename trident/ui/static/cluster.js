@@ -17,7 +17,7 @@ const TOPOLOGIES = [
   ["Kind", (row) => (row.kind === "bolts" ? "spouts and bolts" : "Trident"), (row) => row.kind],
   ["Throughput", (row) => rate(row.rates?.tuplesPerSecond), (row) => row.rates?.tuplesPerSecond, "num"],
   ["Lag", (row) => lagText(row.lags), lagOf, "num"],
-  ["Machine", (row) => (row.slot || row.host ? html`${row.slot ?? row.host} ${logLink(row.id)}` : NONE), (row) => row.slot ?? row.host],
+  ["Machine", (row) => (row.slot || row.host ? html`${row.slot ?? row.host} ${logLink(row.id)}` : row.status === "FAILED" ? logLink(row.id) : NONE), (row) => row.slot ?? row.host],
   ["Workers", (row) => count(row.workersTotal), (row) => row.workersTotal, "num"],
   ["Executors", (row) => count(row.executorsTotal), (row) => row.executorsTotal, "num"],
   ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
@@ -31,9 +31,9 @@ function problems(row) {
   return html`<span class=${tone} title=${wrong.map((each) => each.text).join("\n")}><bdi>${cut(firstLine(text), 160)}</bdi></span>`;
 }
 
-const SUPERVISORS = [
+const supervisorsOf = (rows) => [
   ["Machine", (row) => row.host, (row) => row.host],
-  ["Runs", (row) => (row.runs?.length ? row.runs.map(({ port, id }) => html`<div key=${port}>${link(id, id)}, port ${port}, ${logLink(id)}</div>`) : NONE)],
+  ["Runs", (row) => (row.runs?.length ? row.runs.map(({ port, id }) => html`<div key=${port}>${link(id, rows.find((each) => each.id === id)?.name ?? id)}, port ${port}, ${logLink(id)}</div>`) : NONE)],
   ["Slots used", (row) => `${count(row.slotsUsed)} of ${count(row.slotsTotal)}`, (row) => row.slotsUsed, "num"],
   ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
 ];
@@ -72,7 +72,7 @@ export function Cluster({ cluster: first }) {
         empty=${topologies ? "No topology was submitted. Begin with: trident submit MODULE:TOPOLOGY --name NAME" : "…"} />
     <//>
     <div class="columns">
-      <${Card} title="Supervisors" id="supervisors"><${Table} caption="Supervisors" columns=${SUPERVISORS} rows=${supervisors?.supervisors ?? []} keyOf=${(row) => row.id} empty="No supervisor is there: topologies wait." /><//>
+      <${Card} title="Supervisors" id="supervisors"><${Table} caption="Supervisors" columns=${supervisorsOf(rows)} rows=${supervisors?.supervisors ?? []} keyOf=${(row) => row.id} empty="No supervisor is there: topologies wait." /><//>
       <${Card} title="Nimbus" id="nimbus"><${Table} caption="Nimbus" columns=${NIMBUSES} rows=${nimbuses?.nimbuses ?? []} keyOf=${(row) => row.url ?? row.host} empty="No Nimbus is there." /><//>
     </div>`;
 }

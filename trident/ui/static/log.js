@@ -27,7 +27,7 @@ function Chosen({ id, logs, first = "driver" }) {
   return html`<form class="logtools" onSubmit=${searched}>
       ${logs.length > 1 && html`<label>Of <select value=${of} onChange=${(event) => setOf(event.target.value)}><option value="driver">the driver</option><option value="output">what its processes print</option></select></label>`}
       <label>From <select value=${level} onChange=${(event) => setLevel(event.target.value)}><option value="">all</option>${LEVELS.map((each) => html`<option key=${each} value=${each}>${each.toLowerCase()}</option>`)}</select></label>
-      <label>Search <input type="search" name="search" onSearch=${searched} /></label>
+      <label>Search <input type="search" name="search" /></label>
       <button class="button">Search</button>
       <button type="button" class="button" onClick=${save}>Download</button>
     </form>

@@ -1,7 +1,7 @@
 // What a topology did over the chosen window, as small lines. The server keeps it, so it is there when the page is opened.
 
 import { html } from "./vendor/preact-htm.js";
-import { clock, count, duration, is, moment, ms, number, plural, rate } from "./format.js";
+import { clock, count, duration, is, moment, ms, NONE, number, plural, rate } from "./format.js";
 import { Card } from "./pieces.js";
 
 const HEIGHT = 56;
@@ -14,14 +14,15 @@ export function OverTime({ series, trident, unit }) {
     ["Throughput", series.tuplesPerSecond, (value) => rate(value)],
     [trident ? "A batch takes" : "A message takes", series.latencyMs, ms],
     ...(trident ? [["The slowest batch", series.longestMs, ms]] : []),
-    [trident ? "Lag" : "Pending", series.lag, (value) => plural(value, unit)],
+    [trident ? "Lag" : "Pending", series.lag, (value) => (is(value) ? plural(value, unit) : NONE)],
     [trident ? "Failed attempts" : "Failed messages", series.failed, count],
   ];
   return html`<${Card} title="Over time" id="overtime" wide side=${html`<span class="muted">a point is ${duration(series.spanSeconds)}</span>`}>
     <div class="lines">${lines.map(([title, values, text]) => html`<figure key=${title}>
       <figcaption>${title} <strong>${text(values.findLast(is))}</strong></figcaption>
+      <p class="muted small">${values.some(is) ? `at most ${text(Math.max(...values.filter(is)))}` : "not known"}</p>
       <${Line} values=${values} label=${labelOf(title, values, text)} bad=${title.startsWith("Failed")} />
-      <p class="ends muted"><span>${when(first)}</span><span>${values.some(is) ? `at most ${text(Math.max(...values.filter(is)))}` : "not known"}</span><span>${when(last)}</span></p>
+      <p class="ends muted"><span>${when(first)}</span><span>${when(last)}</span></p>
     </figure>`)}</div>
   <//>`;
 }

@@ -15,6 +15,7 @@ import { Card, Folded, Problem, Status, Table, Tile, Windows } from "./pieces.js
 import { States } from "./states.js";
 
 const isServed = (page) => page.isServed !== false; // else nobody can say more than this page does
+const isSaid = ({ note, verdict }) => verdict?.lines.some(({ text }) => text.toLowerCase().startsWith(note.toLowerCase()));
 export const pathOf = (id) => `topology/${encodeURIComponent(id)}`;
 const failed = (row) => html`<span class=${row.failed ? "warn" : ""}>${count(row.failed)}${row.failed ? `: ${failedShare(row)}` : ""}</span>`;
 const FIGURES = [
@@ -72,7 +73,7 @@ export function Topology({ id, meta, alone }) {
       <${Actions} id=${id} page=${page} meta=${meta} alone=${alone} />
     </div>
     <${Problem} error=${error} />
-    ${page.note && html`<p class="problem"><bdi>${page.note}</bdi></p>`}
+    ${page.note && !isSaid(page) && html`<p class="problem"><bdi>${page.note}</bdi></p>`}
     ${page.verdict && html`<${Verdict} found=${page.verdict} />`}
     <${Tiles} page=${page} batches=${batches} series=${series} window=${window} />
     <${Windows} window=${window} choose=${choose} />
