@@ -30,7 +30,7 @@ _CHANCE = 2.0  # standard deviations: what differs less may be chance
 
 
 @dataclass(slots=True)
-class Span:
+class TimeSpan:
     """What happened in a part of the time.
 
     Attributes
@@ -55,7 +55,7 @@ class Span:
     failed: int = 0
     lag: int | None = None
 
-    def take(self, other: Span) -> None:
+    def take(self, other: TimeSpan) -> None:
         """Add what happened in another one."""
         self.tuples += other.tuples
         self.timed += other.timed
@@ -71,14 +71,14 @@ class _Line:
 
     def __init__(self, width_s: float, of_all_time: bool = False) -> None:
         self.width_s, self._of_all_time = width_s, of_all_time
-        self.spans: deque[Span] = deque(maxlen=SPANS)
+        self.spans: deque[TimeSpan] = deque(maxlen=SPANS)
 
-    def add(self, happened: Span, age_s: float) -> None:
+    def add(self, happened: TimeSpan, age_s: float) -> None:
         """Add what happened now."""
         self.widen(age_s)
         number = int(age_s // self.width_s)
         if not self.spans or self.spans[-1].number < number:
-            self.spans.append(Span(number))
+            self.spans.append(TimeSpan(number))
         self.spans[-1].take(happened)
 
     def widen(self, age_s: float) -> None:
@@ -88,15 +88,15 @@ class _Line:
             self.spans.clear()
             for each in before:
                 if not self.spans or self.spans[-1].number < each.number // 2:
-                    self.spans.append(Span(each.number // 2))
+                    self.spans.append(TimeSpan(each.number // 2))
                 self.spans[-1].take(each)
 
-    def between(self, begin_s: float, age_s: float) -> list[Span]:
+    def between(self, begin_s: float, age_s: float) -> list[TimeSpan]:
         """Return the spans from one age to another, also those in which nothing happened."""
         self.widen(age_s)
         known, last = {each.number: each for each in self.spans}, int(age_s // self.width_s)
         first = max(0, last - SPANS + 1, int(begin_s // self.width_s))
-        return [known.get(number, Span(number)) for number in range(first, last + 1)]
+        return [known.get(number, TimeSpan(number)) for number in range(first, last + 1)]
 
 
 class TimeSeries:
@@ -113,7 +113,7 @@ class TimeSeries:
         self._lines = [_Line(window / SPANS) for window in WINDOWS_S]
         self._lines.append(_Line(WINDOWS_S[-1] / SPANS, of_all_time=True))
 
-    def add(self, happened: Span, now: float) -> None:
+    def add(self, happened: TimeSpan, now: float) -> None:
         """Add what happened since the last call."""
         with self._guard:
             for line in self._lines:
@@ -169,7 +169,7 @@ class TimeSeries:
             return "grows"
         return "shrinks" if last < first * (1 - _SHARE) - _AMOUNT else "steady"
 
-    def _over(self, window_s: int, now: float) -> tuple[float, Sequence[Span]]:
+    def _over(self, window_s: int, now: float) -> tuple[float, Sequence[TimeSpan]]:
         """Return the shortest spans that reach over a window, or over the age of the topology if that is less."""
         age_s = now - self._began
         reach_s = age_s if window_s == ALL_TIME else min(window_s, age_s)
@@ -178,5 +178,5 @@ class TimeSeries:
             return line.width_s, line.between(age_s - reach_s, age_s)
 
 
-def _failed(spans: Sequence[Span]) -> int:
+def _failed(spans: Sequence[TimeSpan]) -> int:
     return sum(each.failed for each in spans)

@@ -81,6 +81,12 @@ def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
         yield "bad", f"It has ended: {_cut(health['error'], _LONGEST_ERROR)}"
     elif status == "FAILED":
         yield "bad", f"It was marked as failed: {_cut(reason, _LONGEST_ERROR)}" if reason else "It has failed."
+    yield from _idle(page)
+
+
+def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
+    """Say why it does nothing, or nothing more."""
+    status, reason = page.get("status"), page.get("statusReason")
     if status == "INACTIVE":
         yield "warn", "Deactivated: its sources are not asked for more until it is activated."
     elif status == "STOPPED":

@@ -32,7 +32,7 @@ class TopologyPages(Protocol):
         """Return the picture: nodes and edges with rates."""
 
     def series(self, window_s: int = 0) -> Page:
-        """Return throughput, latency, lag and failures over time as columns; without any while nobody knows."""
+        """Return throughput, latency, lag and failures over time as columns; without any while no driver answers."""
 
     def batches(self) -> Sequence[Page]:
         """Return the last batches, oldest first, with the seconds of their phases; none for spouts and bolts."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases
 from trident.observe.rolling_totals import Difference, Windows
-from trident.observe.time_series import Span, TimeSeries
+from trident.observe.time_series import TimeSeries, TimeSpan
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
@@ -89,7 +89,7 @@ class OperationTotals:
     def failed(self, step: str, now: float) -> None:
         """Take in a failed attempt."""
         self._count("failed", (TOPOLOGY, step), now)
-        self.series.add(Span(failed=1), now)
+        self.series.add(TimeSpan(failed=1), now)
 
     def _count(self, measure: str, operations: Iterable[str], now: float) -> None:
         amounts: dict[Key, float] = defaultdict(float)
@@ -164,11 +164,11 @@ class OperationTotals:
         self._windows.add(amounts, event.recorded_at)
 
 
-def _span_of(events: Sequence[BatchCommitted]) -> Span:
+def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
     took, lags = [event.phases.total for event in events], [each for each in events[-1].read.lags.values() if each]
     known = 0 < len(lags) == len(events[-1].read.lags)
     tuples, lag = sum(event.tuples for event in events), sum(each.amount for each in lags) if known else None
-    return Span(tuples=tuples, timed=len(events), took_s=sum(took), longest_s=max(took), lag=lag)
+    return TimeSpan(tuples=tuples, timed=len(events), took_s=sum(took), longest_s=max(took), lag=lag)
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:
