@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
 from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
 from tests.ui.page_servers import NASTY, TOKEN, get, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
+from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.beat_records import SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.operations import BaseFunction, Count, Split
 from trident.runtime.running import RunningTopology
 from trident.ui.ui_server import UIServer
 
@@ -127,11 +131,32 @@ def test_failures_say_of_how_many(browser: Browser, url: str) -> None:
         )
 
 
-def test_what_failed_is_the_first_row(browser: Browser, url: str) -> None:
-    with opened(browser, url) as page:
-        row = page.get_by_role("region", name="Operations").first.locator("tbody tr").first
-        expect(row).to_contain_text("Price")
-        expect(row).to_contain_text("has no price")
+class Fails(BaseFunction):
+    """Raises on each third word."""
+
+    output_types = ("string",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        if tuple[0] == "cow":
+            raise ValueError(f"no such animal at redis://me:hush@h/0: {NASTY}")
+        collector.emit((tuple[0],))
+
+
+def test_what_failed_is_the_first_row_with_its_error(browser: Browser) -> None:
+    topology = TridentTopology("animals")
+    words = topology.new_stream("words", FixedBatchSpout("word", 1, ["the"], ["cow"], ["moon"], cycle=True))
+    words = words.each("word", Split(), "each").each("each", Fails(), "animal")
+    words.group_by("animal").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with trident_server(topology, conf=CONF) as (running, server), opened(browser, server.url) as page:
+        until(lambda: running.status["failures"] > 0)
+        rows = page.get_by_role("region", name="Operations").first.locator("tbody tr")
+        expect(rows.first).to_contain_text("Fails")
+        expect(rows.first).to_contain_text("no such animal at redis://***@h/0: <script>")
+        expect(rows.nth(1)).to_contain_text("Split")
+        page.locator("details.error summary").first.click()
+        expect(page.locator("details.error pre").first).to_contain_text("no such animal at redis://***@h/0")
+        assert "hush" not in page.content()
+        assert "hush" not in str(get(server, f"{T}/animals"))
 
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
