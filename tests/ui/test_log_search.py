@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,7 +121,7 @@ def test_a_download_is_the_end_of_the_log_and_ends_while_more_is_logged() -> Non
 # ---- over HTTP -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     with RecentLog("trident.tests.searched") as log:
         logger = logging.getLogger("trident.tests.searched")
@@ -190,10 +189,11 @@ def test_a_download_of_no_topology_is_an_error_and_no_file(client: httpx.Client)
 # ---- files of a supervisor -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[UIServer]:
-    (tmp_path / "secret.log").write_text("hush")
-    folder = MachineFolder(tmp_path / "machine")
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UIServer]:
+    above = tmp_path_factory.mktemp("supervisor")
+    (above / "secret.log").write_text("hush")
+    folder = MachineFolder(above / "machine")
     folder.log_file("t-1-5").write_text(LINES)
     folder.output_file("t-1-5").write_text("printed\n")
     (folder.path / "token.log").write_text("hush")
