@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,6 +213,16 @@ def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
     assert of_machine(machine, "t-1-5/log?level=ERROR").json()["found"] == 1
     assert of_machine(machine, "t-1-5/log/download").text == LINES
     assert httpx.get(f"{machine.url}/api/v1/topology/t-1-5/log/download").status_code == 401
+
+
+def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(tmp_path: Path) -> None:
+    folder = MachineFolder(tmp_path)
+    lines = "".join(f"{number} redis://me:hush@cache:{number}/0 answers ü\n" for number in range(9000)) + "the end"
+    folder.output_file("t").write_text(lines)
+    pages = MachinePages(folder)
+    told = "".join(each["text"] for each in end_of_log(lambda offset: pages.log("t", offset, "output")))
+    assert told == lines.replace("me:hush", "***")
+    folder.close()
 
 
 @pytest.mark.parametrize("of", ["driver", "output"])

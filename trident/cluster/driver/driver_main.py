@@ -7,6 +7,7 @@ import logging
 import logging.handlers
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -170,7 +171,8 @@ def main() -> int:
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))
     _log_to(Path(order.log_file))
-    logger.info("driver of %s, generation %d, in slot %s:%d", order.storm_id, order.generation, order.node, order.port)
+    where = f"{socket.gethostname()}:{order.port}"
+    logger.info("driver of %s, generation %d, in slot %s", order.storm_id, order.generation, where)
     return _Driver(order).run()
 
 
