@@ -38,7 +38,7 @@ const supervisorsOf = (rows) => [
   ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
 ];
 const NIMBUSES = [
-  ["Nimbus", (row) => row.url ?? row.host, (row) => row.host],
+  ["Machine", (row) => html`${row.host}<span class="muted detail">${row.url}</span>`, (row) => row.host],
   ["Role", (row) => html`<${Status} status=${row.status === "Leader" ? "LEADS" : row.status === "Offline" ? "offline" : "stands by"} />`],
   ["Version", (row) => row.version ?? NONE],
   ["Up for", (row) => age(row.nimbusUpTimeSeconds), null, "num"],

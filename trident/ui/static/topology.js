@@ -48,7 +48,7 @@ const SETTINGS = [
 ];
 const workers = (id, logs) => [
   ["Worker", (row) => `worker ${row.worker ?? 0}`],
-  ["Host", (row) => row.host],
+  ["Machine", (row) => row.host],
   ["Process", (row) => row.pid],
   ["Up for", (row) => age(row.uptimeSeconds), null, "num"],
   ["Executors", (row) => count(row.executorsTotal), null, "num"],
