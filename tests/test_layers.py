@@ -181,6 +181,8 @@ LAYERS = (
             "trident.spark",
             *RUNTIME,
         ),
+        # A start that rewinds replays batches before it goes on.
+        deferred=_rooms("replaying"),
     ),
     Layer(
         _rooms("loop"),

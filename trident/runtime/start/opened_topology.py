@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from trident.config import Config
@@ -19,7 +20,7 @@ from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, stage_loads
-from trident.planner.meaning import meaning_of
+from trident.planner.meaning import Meaning, meaning_of
 from trident.retention import Retention
 from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
@@ -39,7 +40,7 @@ from trident.runtime.start.engine_choice import open_runner
 from trident.runtime.start.feeds import with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
-from trident.runtime.start.recovery import reconcile
+from trident.runtime.start.recovery import Found, reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
 from trident.state.kinds import LaterWrite
@@ -220,12 +221,21 @@ def _bring_together(
     meaning = meaning_of(graph)
     check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
     meaning = migrations(log, meaning, migrating, states)
-    reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
+    reconcile(
+        plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which),
+        partial(_rewind, graph, config, log, meaning), executors,
+    )  # fmt: skip
     meaning = with_feeds(plan, log.state, meaning)
     recorded = NewMeaning(log, meaning, {*lasting, *migrating})
     if migrating:
         recorded.before_writing()  # readers and the first commit have to know which values are of the new types
     return recorded
+
+
+def _rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found]) -> None:
+    from trident.runtime.replaying.rewinding import rewind  # which opens a topology of its own
+
+    rewind(graph, config, log, meaning, founds)
 
 
 def program_of(plan: Plan, config: Config, emitters: Mapping[str, Any]) -> Program:

@@ -1,0 +1,98 @@
+"""RecordedPast: what a log's history says of each state beside its batches, and from which batch on it says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from trident.coordination.history import read_history
+from trident.coordination.records import (
+    AdoptRecord,
+    CommitRecord,
+    LayoutRecord,
+    Record,
+    ResetRecord,
+    StartRecord,
+    TopologyRecord,
+)
+from trident.state.winners import CHANGES, FORMER
+
+
+class Mark(NamedTuple):
+    """A sentinel that a start has laid in all partitions of a state."""
+
+    txid: int
+    attempt: int
+
+
+class RecordedPast:
+    """What was recorded between the batches that a log still has.
+
+    Attributes
+    ----------
+    first
+        The first batch that it has; None: none.
+    whole_after
+        What was recorded between batches is known from this batch on; None: the log keeps no history.
+    begun
+        By state, the first batch that wrote it since it was emptied last.
+    emptied
+        By state, the batch after which it was emptied last.
+    adopted, laid_out
+        By state, what was laid when it was taken over as it was found, or got another number of partitions, for the last time.
+    changed
+        By state, the batch after which it began to mean something else for the last time.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.first: int | None = None
+        self.whole_after: int | None = None
+        self.begun: dict[str, int] = {}
+        self.emptied: dict[str, int] = {}
+        self.adopted: dict[str, Mark] = {}
+        self.laid_out: dict[str, Mark] = {}
+        self.changed: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+        self._means: dict[str, dict[str, Any]] = {}
+        for record in read_history(place, beside=self._beside):
+            self._follow(record)
+
+    def knows_first_batch_of(self, state: str) -> bool:
+        """Whether no batch before `begun` can have written a state."""
+        return self.whole_after == 0 or state in self.emptied
+
+    def attempt_at(self, state: str, txid: int) -> int:
+        """Return the attempt of what a start has laid at a batch, 0 if it laid nothing."""
+        marks = (self.adopted.get(state), self.laid_out.get(state))
+        return max((mark.attempt for mark in marks if mark is not None and mark.txid == txid), default=0)
+
+    def _follow(self, record: CommitRecord) -> None:
+        self.first = self.first or record.txid
+        self._note_meanings(record.declares.get("states", {}), record.txid - 1)
+        for state in record.touched:
+            self.begun.setdefault(state, record.txid)
+
+    def _beside(self, record: Record, txid: int) -> None:
+        if isinstance(record, StartRecord) and self.whole_after is None:
+            self.whole_after = txid
+        elif isinstance(record, ResetRecord):
+            self.emptied[record.state] = txid
+            self.begun.pop(record.state, None)
+            self.adopted.pop(record.state, None)
+        elif isinstance(record, AdoptRecord):
+            attempts = [attempt for _, attempt in record.sentinels.values()]
+            self.adopted[record.state] = Mark(record.txid, min(attempts, default=0))
+        elif isinstance(record, LayoutRecord):
+            if self._partitions.setdefault(record.state, record.partitions) != record.partitions:
+                self.laid_out[record.state] = Mark(txid, record.attempt or 0)
+            self._partitions[record.state] = record.partitions
+            self._note_meanings({record.state: record.means} if record.means else {}, txid)
+        elif isinstance(record, TopologyRecord):
+            self._note_meanings(record.states, txid)
+
+    def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
+        for name, facts in states.items():
+            means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
+            if name in self.begun and self._means.get(name) != means:
+                self.changed[name] = txid
+            self._means[name] = means
