@@ -181,8 +181,6 @@ LAYERS = (
             "trident.spark",
             *RUNTIME,
         ),
-        # A start that rewinds replays batches before it goes on.
-        deferred=_rooms("replaying"),
     ),
     Layer(
         _rooms("loop"),
@@ -196,7 +194,7 @@ LAYERS = (
     # Runs recorded batches again as the loop does.
     Layer(
         _rooms("replaying"),
-        (*_rooms("clock", "steps", "reading", "commit", "start", "loop"), *RUNTIME),
+        (*_rooms("clock", "steps", "windows", "engine", "reading", "commit", "start", "loop"), *RUNTIME),
         deferred=("states.memory",),
     ),
     Layer(
