@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trident.coordination.history import read_history
@@ -26,7 +26,14 @@ class Mark(NamedTuple):
 
 
 class RecordedPast:
-    """What was recorded between the batches that a log still has.
+    """What was recorded between the batches that a log still has, and which batch wrote a partition next.
+
+    Parameters
+    ----------
+    place
+        The log.
+    reached
+        By state and partition, the batch behind which `whole_until` looks.
 
     Attributes
     ----------
@@ -34,8 +41,6 @@ class RecordedPast:
         The first batch that it has; None: none.
     whole_after
         What was recorded between batches is known from this batch on; None: the log keeps no history.
-    begun
-        By state, the first batch that wrote it since it was emptied last.
     emptied
         By state, the batch after which it was emptied last.
     adopted, laid_out
@@ -44,22 +49,28 @@ class RecordedPast:
         By state, the batch after which it began to mean something else for the last time.
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, reached: Mapping[str, Sequence[int]]) -> None:
         self.first: int | None = None
         self.whole_after: int | None = None
-        self.begun: dict[str, int] = {}
         self.emptied: dict[str, int] = {}
         self.adopted: dict[str, Mark] = {}
         self.laid_out: dict[str, Mark] = {}
         self.changed: dict[str, int] = {}
+        self._reached = reached
+        self._begun: dict[str, int] = {}  # the first batch that wrote a state since it was emptied
+        self._next: dict[tuple[str, int], int] = {}
         self._partitions: dict[str, int] = {}
         self._means: dict[str, dict[str, Any]] = {}
         for record in read_history(place, beside=self._beside):
             self._follow(record)
 
-    def knows_first_batch_of(self, state: str) -> bool:
-        """Whether no batch before `begun` can have written a state."""
-        return self.whole_after == 0 or state in self.emptied
+    def whole_until(self, state: str, partition: int, reached: int, last: int) -> int:
+        """Return the batch before the next one that wrote a partition, `last` if none did."""
+        if not reached and self.whole_after != 0 and state not in self.emptied:
+            return 0  # batches before the history may have written it
+        if state in self.laid_out and not reached:  # the partitions of then are not those of now
+            return self._begun.get(state, last + 1) - 1
+        return self._next.get((state, partition), last + 1) - 1
 
     def attempt_at(self, state: str, txid: int) -> int:
         """Return the attempt of what a start has laid at a batch, 0 if it laid nothing."""
@@ -69,16 +80,21 @@ class RecordedPast:
     def _follow(self, record: CommitRecord) -> None:
         self.first = self.first or record.txid
         self._note_meanings(record.declares.get("states", {}), record.txid - 1)
-        for state in record.touched:
-            self.begun.setdefault(state, record.txid)
+        for state, partitions in record.touched.items():
+            self._begun.setdefault(state, record.txid)
+            reached = self._reached.get(state, ())
+            for partition in partitions:
+                if partition < len(reached) and record.txid > reached[partition]:
+                    self._next.setdefault((state, partition), record.txid)
 
     def _beside(self, record: Record, txid: int) -> None:
         if isinstance(record, StartRecord) and self.whole_after is None:
             self.whole_after = txid
         elif isinstance(record, ResetRecord):
             self.emptied[record.state] = txid
-            self.begun.pop(record.state, None)
+            self._begun.pop(record.state, None)
             self.adopted.pop(record.state, None)
+            self._next = {place: first for place, first in self._next.items() if place[0] != record.state}
         elif isinstance(record, AdoptRecord):
             attempts = [attempt for _, attempt in record.sentinels.values()]
             self.adopted[record.state] = Mark(record.txid, min(attempts, default=0))
@@ -93,6 +109,6 @@ class RecordedPast:
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         for name, facts in states.items():
             means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
-            if name in self.begun and self._means.get(name) != means:
+            if name in self._begun and self._means.get(name) != means:
                 self.changed[name] = txid
             self._means[name] = means
