@@ -1,0 +1,251 @@
+"""Real stores that were set back are brought forward again (`state_recovery="rewind"`), also from the middle of a commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+import redis
+from deltalake import DeltaTable
+
+import trident
+from spouts import FixedBatchSpout
+from states.cassandra import CassandraState
+from states.delta import DeltaState
+from states.postgres import PostgresState
+from states.redis import RedisState
+from tests.harness import topology_runs
+from tests.harness.servers import Server
+from tests.runtime.replaying.set_back import Killed
+from tests.states.redis.redis_cluster import Cluster
+from trident import TridentTopology
+from trident.errors import StateMismatchError
+from trident.operations import BaseFilter, CombinerAggregator, Count
+from trident.runtime.running import RunningTopology
+from trident.state import StateSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+WORDS = [f"word {number * number % 13}" for number in range(48)]
+HOOKS: dict[str, Callable[[], object]] = {}
+
+
+def pass_by(place: str) -> None:
+    """Do once what a test has put there."""
+    HOOKS.pop(place, lambda: None)()
+
+
+class NoticedCount(CombinerAggregator[int]):
+    """Counts, and tells when a commit combines."""
+
+    def init(self, tuple: Any) -> int:
+        return 1
+
+    def combine(self, one: int, other: int) -> int:
+        if one > 2:
+            pass_by("commit")
+        return one + other
+
+    def zero(self) -> int:
+        return 0
+
+
+class Noticed(BaseFilter):
+    """Keeps all, and tells when a certain word comes by."""
+
+    def is_keep(self, tuple: Any) -> bool:
+        if tuple["word"] == WORDS[33]:
+            pass_by("row")
+        return True
+
+
+class Home(Protocol):
+    """A store."""
+
+    def spec(self, name: str) -> StateSpec: ...
+
+    def copy(self) -> Callable[[], object]:
+        """Copy all that is there; return what brings it back."""
+
+
+class RedisHome:
+    def __init__(self, start: Callable[..., Server]) -> None:
+        self.server = start("--save", "3600 1")
+
+    def spec(self, name: str) -> StateSpec:
+        return RedisState.opaque(f"redis://{self.server.address}", prefix=name, backoff_s=0.01)
+
+    def copy(self) -> Callable[[], object]:
+        with redis.Redis(port=self.server.port) as raw:
+            raw.save()
+        data = (self.server.work / "dump.rdb").read_bytes()
+
+        def bring_back() -> None:
+            self.server.kill()
+            (self.server.work / "dump.rdb").write_bytes(data)
+            self.server.start()
+
+        return bring_back
+
+
+class PostgresHome:
+    def __init__(self, server: Server, schema: str) -> None:
+        self.url, self.schema = f"postgresql://trident@{server.address}/postgres", schema
+        self._execute(f"CREATE SCHEMA {schema}", f"CREATE SCHEMA {schema}_copy")
+
+    def spec(self, name: str) -> StateSpec:
+        return PostgresState.opaque(self.url, schema=self.schema, table=name)
+
+    def copy(self) -> Callable[[], object]:
+        with psycopg.connect(self.url) as session:
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s"
+            tables = [f"{self.schema}.{name}" for (name,) in session.execute(query, [self.schema])]
+            copies = {table: f"{self.schema}_copy.{table.partition('.')[2]}" for table in tables}
+            for table, copied in copies.items():
+                session.execute(f"CREATE TABLE {copied} AS TABLE {table}")  # type: ignore[call-overload]
+        return lambda: self._execute(
+            *(f"TRUNCATE {table}" for table in copies),
+            *(f"INSERT INTO {table} SELECT * FROM {copied}" for table, copied in copies.items()),
+        )
+
+    def _execute(self, *statements: str) -> None:
+        with psycopg.connect(self.url) as session:
+            for statement in statements:
+                session.execute(statement)  # type: ignore[call-overload]
+
+
+class DeltaHome:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def spec(self, name: str) -> StateSpec:
+        return DeltaState.opaque(str(self.folder / name))
+
+    def copy(self) -> Callable[[], object]:
+        paths = [str(path / "_trident" / "changes") for path in self.folder.iterdir()]  # where the state itself is
+        versions = {path: DeltaTable(path).version() for path in paths}
+        return lambda: [DeltaTable(path).restore(version) for path, version in versions.items()]
+
+
+@pytest.fixture(params=["redis", "postgres", "delta"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
+    if request.param == "redis":
+        return RedisHome(request.getfixturevalue("start"))
+    if request.param == "postgres":
+        return PostgresHome(
+            request.getfixturevalue("postgres_server"), f"rewound_{tmp_path.name[-20:].replace('-', '_')}"
+        )
+    (tmp_path / "tables").mkdir()
+    return DeltaHome(tmp_path / "tables")
+
+
+@pytest.fixture(autouse=True)
+def no_hooks() -> Iterator[None]:
+    yield
+    HOOKS.clear()
+
+
+class Words:
+    """Counts words in three states, the last of them behind a query of the first."""
+
+    def __init__(self, home: Home, folder: Path) -> None:
+        self._home, self._log = home, str(folder / "log")
+
+    def topology(self, rows: int) -> TridentTopology:
+        topology = TridentTopology("words")
+        spout = FixedBatchSpout("word: string", 3, *[[word] for word in WORDS[:rows]])
+        words = topology.new_stream("words", spout).filter(Noticed())
+        count = words.group_by("word").persistent_aggregate(self._home.spec("a"), Count(), "count")
+        count.parallelism_hint(2)
+        words.persistent_aggregate(self._home.spec("b"), NoticedCount(), "total")
+        reached = count.new_values_stream().group_by("count")
+        reached.persistent_aggregate(self._home.spec("c"), Count(), "reached").parallelism_hint(3)
+        return topology
+
+    def start(self, rows: int, **conf: Any) -> RunningTopology:
+        return topology_runs.start(self.topology(rows), "in_process", log_dir=self._log, history="7d", **conf)
+
+    def run(self, rows: int, **conf: Any) -> None:
+        with self.start(rows, **conf) as running:
+            running.process_all_available()
+
+    def judge(self, rows: int) -> None:
+        done = trident.verify_state(self.topology(rows), log_dir=self._log)
+        assert [(one.state, list(one.wrong)) for one in done] == [("count", []), ("total", []), ("reached", [])]
+        with trident.open_state(self.topology(rows), "count", log_dir=self._log) as state:
+            assert dict(state.get_tuples()) == Counter(WORDS[:rows])
+
+
+@pytest.mark.parametrize("moment", ["between", "commit"])
+def test_a_store_that_came_back_from_a_copy_is_exact_again(home: Home, moment: str, tmp_path: Path) -> None:
+    words, copied = Words(home, tmp_path), []
+    words.run(12)
+    if moment == "commit":
+        HOOKS["commit"] = lambda: copied.append(home.copy())
+        words.run(21)
+    else:
+        copied.append(home.copy())
+    words.run(39)
+    copied[0]()
+    with pytest.raises(StateMismatchError, match="log expects batch 13 "):
+        words.start(39)
+    HOOKS["row"] = lambda: (_ for _ in ()).throw(Killed)
+    with suppress(Killed):
+        words.start(39, state_recovery="rewind").stop()
+    assert not HOOKS  # it was killed on the way
+    words.run(39, state_recovery="rewind")
+    words.judge(39)
+    words.run(48)  # they belong together again
+    words.judge(48)
+
+
+class NodeHome:
+    """A Redis Cluster, of which one node is set back."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._node, self._url = cluster.clients[0], f"redis://{cluster.nodes[0].address}"
+
+    def spec(self, name: str) -> StateSpec:
+        return RedisState.opaque(self._url, prefix=name, cluster=True, backoff_s=0.01)
+
+    def copy(self) -> Callable[[], object]:
+        there = {key: self._node.dump(key) for key in self._node.keys()}
+
+        def bring_back() -> None:
+            self._node.flushall()
+            for key, data in there.items():
+                self._node.restore(key, 0, data)
+
+        return bring_back
+
+
+@pytest.mark.parametrize("rows", [0, 12])
+def test_one_node_of_a_cluster_that_was_set_back_or_emptied_is_exact_again(
+    cluster: Cluster, rows: int, tmp_path: Path
+) -> None:
+    home = NodeHome(cluster)
+
+    def topology(rows: int) -> TridentTopology:
+        topology = TridentTopology("one")
+        words = topology.new_stream("words", FixedBatchSpout("word: string", 3, *[[word] for word in WORDS[:rows]]))
+        words.group_by("word").persistent_aggregate(home.spec("a"), Count(), "count").parallelism_hint(2)
+        words.persistent_aggregate(home.spec("b"), Count(), "total")
+        return topology
+
+    settings: dict[str, Any] = {"log_dir": str(tmp_path / "log"), "history": "7d"}
+    if rows:
+        topology_runs.run_all(topology(rows), "in_process", **settings)
+    bring_back = home.copy()
+    topology_runs.run_all(topology(39), "in_process", **settings)
+    bring_back()
+    with pytest.raises(StateMismatchError):
+        topology_runs.start(topology(39), "in_process", **settings)
+    topology_runs.run_all(topology(48), "in_process", state_recovery="rewind", **settings)
+    done = trident.verify_state(topology(48), log_dir=str(tmp_path / "log"))
+    assert [(one.equal, list(one.wrong)) for one in done] == [(len(set(WORDS)), []), (1, [])]
