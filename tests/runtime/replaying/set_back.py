@@ -26,6 +26,10 @@ class Stores:
         By state and partition, what is stored.
     kill_in, copy_in
         After so many writes, in the middle of one, the driver ends, and `copied` is what is stored at that moment; None: never.
+    fail_in, error
+        After so many writes one raises this error; None: none does.
+    puts
+        By state and partition, how often something was written.
     """
 
     def __init__(self) -> None:
@@ -33,15 +37,19 @@ class Stores:
         self.copied: Entries = {}
         self.kill_in: int | None = None
         self.copy_in: int | None = None
+        self.fail_in: int | None = None
+        self.error: Exception | None = None
+        self.puts: dict[tuple[str, int], int] = {}
 
     def state(self, kind: str = "opaque") -> StateSpec:
         def backing(conf: Any, partition: int, count: int) -> _Map:
-            return _Map(self, self.entries.setdefault((conf.state, partition), {}))
+            return _Map(self, (conf.state, partition))
 
         return map_state(backing, kind)
 
     def copy(self) -> Entries:
-        return copy.deepcopy(self.entries)
+        """Return a copy of what is stored."""
+        return copy.deepcopy({place: entries for place, entries in self.entries.items() if entries})
 
     def set_back(self, older: Entries, *states: str, partitions: Sequence[int] = range(100)) -> None:
         """Bring what some partitions of some states had then."""
@@ -50,8 +58,14 @@ class Stores:
                 entries.clear()
                 entries.update(copy.deepcopy(older.get((state, partition), {})))
 
-    def wrote(self) -> None:
+    def wrote(self, place: tuple[str, int]) -> None:
         """Count a write, of which half is there."""
+        self.puts[place] = self.puts.get(place, 0) + 1
+        if self.fail_in is not None:
+            self.fail_in -= 1
+            if self.fail_in < 0 and self.error is not None:
+                self.fail_in = None
+                raise self.error
         if self.copy_in is not None:
             self.copy_in -= 1
             if self.copy_in < 0:
@@ -64,14 +78,14 @@ class Stores:
 
 
 class _Map(DictMap):
-    def __init__(self, stores: Stores, entries: dict[Key, Any]) -> None:
-        super().__init__(entries)
-        self._stores = stores
+    def __init__(self, stores: Stores, place: tuple[str, int]) -> None:
+        super().__init__(stores.entries.setdefault(place, {}))
+        self._stores, self._place = stores, place
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         middle = len(keys) // 2
         super().multi_put(keys[:middle], values[:middle])
-        self._stores.wrote()
+        self._stores.wrote(self._place)
         super().multi_put(keys[middle:], values[middle:])
 
     def key_pages(self) -> Iterator[Sequence[Key]]:

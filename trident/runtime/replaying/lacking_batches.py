@@ -133,6 +133,7 @@ class Lacking:
         log.check_owner()
         for instance in self.found.instances if self.empties else ():
             instance.reset()
+            instance.read_sentinel()  # a sentinel is laid over the one that was read last
         winners = log.state.winners_of(self.name)
         for partition, (done, expected) in enumerate(zip(self.done, self.expected, strict=True)):
             attempt = max(winners.winner(done) or 0, past.attempt_at(self.name, done)) if done else 0
@@ -221,8 +222,9 @@ def span_of(past: RecordedPast, lacking: Sequence[Lacking]) -> range:
 
 def _check_history(past: RecordedPast, names: set[str], name: str, first: int) -> None:
     if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
-        kept = max(past.first or 1, (past.whole_after or 0) + 1)
-        raise RewindError(name, f"its store lacks batch {first}, and the history begins with batch {kept}", 0)
+        begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
+        why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
+        raise RewindError(name, why, 0)
     for state, after in past.changed.items():
         if after >= first and state in names:
             why = f"from batch {after + 1} on it means something else; the batches from {first} on ran other code"

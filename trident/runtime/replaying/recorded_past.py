@@ -66,8 +66,8 @@ class RecordedPast:
 
     def whole_until(self, state: str, partition: int, reached: int, last: int) -> int:
         """Return the batch before the next one that wrote a partition, `last` if none did."""
-        if not reached and self.whole_after != 0 and state not in self.emptied:
-            return 0  # batches before the history may have written it
+        if state not in self.emptied and (self.whole_after is None or reached < self.whole_after):
+            return reached  # what was before the history may have written it, or emptied the state
         if state in self.laid_out and not reached:  # the partitions of then are not those of now
             return self._begun.get(state, last + 1) - 1
         return self._next.get((state, partition), last + 1) - 1
