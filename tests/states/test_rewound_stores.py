@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -251,22 +251,65 @@ def test_a_state_that_tasks_of_spark_commit_is_exact_again(
     assert (done.equal, list(done.wrong)) == (4, [])
 
 
+class CassandraHome:
+    """A table whose rows are copied with their times, as files of Cassandra are."""
+
+    def __init__(self, server: Server, table: str, layout: str) -> None:
+        from cassandra.cluster import Cluster as Driver
+
+        self._driver, self.table = Driver(["127.0.0.1"], port=server.port), table
+        self._session = self._driver.connect()
+        self._options = {"port": server.port, "keyspace": "tests", "replication": 1, "layout": layout}
+
+    def spec(self, name: str) -> StateSpec:
+        return CassandraState.opaque(table=self.table, **self._options)
+
+    def copy(self) -> Callable[[], object]:
+        query = "SELECT column_name, kind FROM system_schema.columns WHERE keyspace_name = 'tests' AND table_name = %s"
+        columns = {row.column_name: row.kind for row in self._session.execute(query, [self.table])}
+        rows = []
+        for name in (name for name, kind in columns.items() if kind == "regular"):
+            keys = [key for key, kind in columns.items() if kind not in ("regular", "static")]
+            found = self._session.execute(f"SELECT {', '.join(keys)}, {name}, WRITETIME({name}) FROM tests.{self.table}")
+            rows += [([*keys, name], row[:-1], row[-1]) for row in map(tuple, found) if row[-1] is not None]
+
+        def bring_back() -> None:
+            self._session.execute(f"TRUNCATE tests.{self.table}")
+            for names, values, time in rows:
+                marks = ", ".join(["%s"] * len(names))
+                insert = f"INSERT INTO tests.{self.table} ({', '.join(names)}) VALUES ({marks}) USING TIMESTAMP {time}"
+                self._session.execute(insert, values)
+
+        return bring_back
+
+    def close(self) -> None:
+        self._driver.shutdown()
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("columns", [False, True])
-def test_a_table_of_cassandra_that_lost_its_rows_is_exact_again(
-    cassandra_server: Server, columns: bool, tmp_path: Path
+@pytest.mark.parametrize("rows", [0, 12])
+@pytest.mark.parametrize("layout", ["binary", "columns"])
+def test_a_table_of_cassandra_that_came_back_from_a_copy_or_empty_is_exact_again(
+    cassandra_server: Server, layout: str, rows: int, tmp_path: Path
 ) -> None:
-    table, settings = tmp_path.name[-30:].replace("-", "_"), {"log_dir": str(tmp_path / "log"), "history": "7d"}
-    options: dict[str, Any] = {"hosts": [cassandra_server.address], "keyspace": "tests", "table": table}
+    with closing(CassandraHome(cassandra_server, f"back_{layout}_{rows}", layout)) as home:
 
-    def topology(rows: int) -> TridentTopology:
-        topology = TridentTopology("kept")
-        words = topology.new_stream("words", FixedBatchSpout("word: string", 3, *[[word] for word in WORDS[:rows]]))
-        words.group_by("word").persistent_aggregate(CassandraState.opaque(**options), Count(), "count")
-        return topology
+        def topology(rows: int) -> TridentTopology:
+            topology = TridentTopology("kept")
+            words = topology.new_stream("words", FixedBatchSpout("word: string", 3, *[[word] for word in WORDS[:rows]]))
+            words.group_by("word").persistent_aggregate(home.spec("a"), Count(), "count").parallelism_hint(2)
+            return topology
 
-    topology_runs.run_all(topology(39), "in_process", **settings)
-    raise NotImplementedError
+        settings: dict[str, Any] = {"log_dir": str(tmp_path / "log"), "history": "7d"}
+        topology_runs.run_all(topology(max(rows, 3)), "in_process", **settings)
+        bring_back = home.copy() if rows else lambda: home._session.execute(f"TRUNCATE tests.{home.table}")
+        topology_runs.run_all(topology(39), "in_process", **settings)
+        bring_back()
+        with pytest.raises(StateMismatchError):
+            topology_runs.start(topology(39), "in_process", **settings)
+        topology_runs.run_all(topology(48), "in_process", state_recovery="rewind", **settings)
+        (done,) = trident.verify_state(topology(48), log_dir=str(tmp_path / "log"))
+        assert (done.equal, list(done.wrong)) == (len(set(WORDS)), [])
 
 
 @pytest.mark.parametrize("rows", [0, 12])
