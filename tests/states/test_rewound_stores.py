@@ -270,7 +270,9 @@ class CassandraHome:
         rows = []
         for name in (name for name, kind in columns.items() if kind == "regular"):
             keys = [key for key, kind in columns.items() if kind not in ("regular", "static")]
-            found = self._session.execute(f"SELECT {', '.join(keys)}, {name}, WRITETIME({name}) FROM tests.{self.table}")
+            found = self._session.execute(
+                f"SELECT {', '.join(keys)}, {name}, WRITETIME({name}) FROM tests.{self.table}"
+            )
             rows += [([*keys, name], row[:-1], row[-1]) for row in map(tuple, found) if row[-1] is not None]
 
         def bring_back() -> None:

@@ -190,8 +190,9 @@ def test_tuples_that_were_left_out_are_left_out_again(world: World) -> None:
     letters: dict[str, Any] = {"on_poison": "dead_letter", "max_batch_attempts": 2}
     old = world.run(2, **letters)
     before = world.run(20, **letters)
-    world.stores.set_back(old, "even", "count")
-    assert world.run(20, state_recovery="rewind", **letters) == before
+    for states in (["even", "count"], ["even"], ["count"]):
+        world.stores.set_back(old, *states)
+        assert world.run(20, state_recovery="rewind", **letters) == before
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for(world: World) -> None:
@@ -299,6 +300,21 @@ def test_a_store_of_before_it_was_adopted_is_refused(world: World) -> None:
     world.run(20)
     world.stores.set_back(old, "count")
     world.refused(20, r"after batch 10 it was taken over as it was found \(adopt\)")
+
+
+def test_a_store_that_was_emptied_after_it_got_other_partitions_is_made_again(world: World) -> None:
+    world.run(6)
+    world.partitions = 5
+    before = world.run(10)
+    world.stores.set_back({}, "count")
+    made = written(world.run(10, state_recovery="rewind"), "count")
+    assert {key: value.curr for key, value in made.items()} == {
+        key: 4 if key == ("a",) else 2 if key == ("b",) else 1 for key in made
+    }
+    assert before
+    world.run(20)
+    with trident.open_state(world.topology(20), "count", log_dir=world.log) as state:
+        assert state.multi_get(["a", "b", "c"]) == [8, 4, 2]
 
 
 def test_a_store_of_before_it_got_other_partitions_is_refused(world: World) -> None:

@@ -62,10 +62,12 @@ class Lacking:
         By partition, the sentinel that the log expects; None: no batch has written the partition.
     done
         By partition, the batch up to which its store has all.
+    laid_out_after
+        The batch since which it has these partitions.
     writes
         By partition, whether the batches behind `done` go to its store.
-    goal
-        The last batch that the store lacks; 0: it lacks none.
+    goal, lacks
+        The last batch that the store lacks, 0 if it lacks none; and from the first to the last, how many.
     empties
         Whether the store has to be emptied first, because the state was, after what is there.
     laid
@@ -77,7 +79,9 @@ class Lacking:
     expected: Sequence[Sentinel | None]
     done: list[int]
     writes: list[bool]
+    laid_out_after: int
     goal: int = 0
+    lacks: int = 0
     empties: bool = False
     laid: list[Sentinel] = field(default_factory=list)
 
@@ -88,8 +92,14 @@ class Lacking:
         """Find out what the store lacks."""
         name, partitions = found.name, range(len(found.instances))
         behind = [partition in found.mismatches for partition in partitions]
+        laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
         one = cls(
-            found, is_read, [log.expected(name, partition) for partition in partitions], list(sentinels_reach), behind
+            found,
+            is_read,
+            [log.expected(name, partition) for partition in partitions],
+            list(sentinels_reach),
+            behind,
+            laid_out_after,
         )
         for partition in found.mismatches:
             _refuse_changed_places(name, found.sentinels[partition], past)
@@ -99,6 +109,7 @@ class Lacking:
         if one.empties:
             one.lower_to(emptied)
         one.goal = max((each.txid for each in one._of_behind(one.expected) if each is not None), default=0)
+        one.lacks = max(0, one.goal - min(one.done))
         if is_read and found.mismatches:
             one._lower_together()
         return one

@@ -84,14 +84,12 @@ def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, 
     ]
     check_states_fit(graph, log.state, meaning, lacking)
     span = span_of(past, lacking)
-    for one in lacking:
-        one.begin(log, past)
     if span:
-        _replay(_pruned(graph, needed), config, log, lacking, span)
+        _replay(_pruned(graph, needed), config, log, past, lacking, span)
     for one in lacking:
         one.end(log)
         if one.is_behind:
-            logger.warning("state %s: rewound by %d batches, exact again", one.name, len(span))
+            logger.warning("state %s: rewound by %d batches, exact again", one.name, one.lacks)
 
 
 # ---- which states, and which batches -----------------------------------------------------------------------------------
@@ -132,11 +130,15 @@ def _pruned(graph: Graph, names: Collection[str]) -> Graph:
 # ---- the batches -------------------------------------------------------------------------------------------------------
 
 
-def _replay(graph: Graph, config: Config, log: TransactionLog, lacking: Sequence[Lacking], span: range) -> None:
+def _replay(
+    graph: Graph, config: Config, log: TransactionLog, past: RecordedPast, lacking: Sequence[Lacking], span: range
+) -> None:
     name = next(one.name for one in lacking if one.is_behind)
     replayed, say_at = 0, time.monotonic()
     try:
         with _RewindReplay(graph, config, log, lacking, span[0]) as replay:
+            for one in lacking:  # once it is known that the sources can be read again
+                one.begin(log, past)
             for _ in replay.until(span[-1]):
                 replayed += 1
                 if time.monotonic() >= say_at or replayed == len(span):
@@ -172,7 +174,7 @@ class _RewindReplay(Replay):
         committed = self._opened.committer.commit(txids, output, now, captures)
         for one, partition in self._written(record.txid):
             if partition in committed.touched.get(one.name, ()):
-                if partition not in record.touched.get(one.name, ()):
+                if record.txid > one.laid_out_after and partition not in record.touched.get(one.name, ()):
                     raise self._failed(record, one.name, f"it has rows for partition {partition} now, and had none")
                 one.laid[partition] = txids[one.name][partition].sentinel or one.laid[partition]
         return committed
