@@ -18,6 +18,7 @@ from tests.runtime.replaying.set_back import Entries, Stores
 from trident import Stream, TridentTopology
 from trident.errors import ReplayFailedError, RewindError, StateMismatchError, StoreAwayError
 from trident.operations import BaseFilter, Count, MapGet, Max, Sum
+from trident.runtime.loop.retrying import giving_up_if
 from trident.spout.interfaces import SpoutType
 from trident.state import OpaqueValue
 
@@ -179,8 +180,10 @@ def test_a_state_that_was_declared_later_gets_no_batch_of_before(world: World) -
 class Odd(BaseFilter):
     """Raises for some words."""
 
+    words = "ceg"
+
     def is_keep(self, tuple: Any) -> bool:
-        if tuple["w"] in "ceg":
+        if tuple["w"] in list(Odd.words):
             raise ValueError("odd")
         return True
 
@@ -193,6 +196,26 @@ def test_tuples_that_were_left_out_are_left_out_again(world: World) -> None:
     for states in (["even", "count"], ["even"], ["count"]):
         world.stores.set_back(old, *states)
         assert world.run(20, state_recovery="rewind", **letters) == before
+
+
+def test_tuples_that_would_not_be_left_out_now_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.more = lambda world, words: words.filter(Odd()).persistent_aggregate(world.stores.state(), Count(), "even")
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "max_batch_attempts": 2}
+    old = world.run(2, **letters)
+    world.run(10, **letters)
+    world.stores.set_back(old, "even")
+    monkeypatch.setattr(Odd, "words", "")
+    with pytest.raises(RewindError, match="batch 3 .*: it has 0 dead letters now, and had 1 when it was committed"):
+        world.run(10, state_recovery="rewind", **letters)
+
+
+def test_a_start_that_is_asked_to_end_leaves_the_rest_to_the_next_one(world: World) -> None:
+    old = world.run(6)
+    before = world.run(20)
+    world.stores.set_back(old, "count")
+    with pytest.raises(RewindError, match="it was asked to end. 1 batches were"), giving_up_if(lambda: True):
+        world.run(20, state_recovery="rewind")
+    assert world.run(20, state_recovery="rewind") == before
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for(world: World) -> None:
@@ -345,7 +368,7 @@ def test_batches_of_other_code_are_refused(world: World, already: bool) -> None:
     match = "declared otherwise than its batches ran .state 'made': by "
     if already:
         world.run(20, allow_changed_topology=True)
-        match = "from batch 11 on it means something else; the batches from 7 on ran other code"
+        match = "from batch 11 on 'made' means something else; the batches from 7 on ran other code"
     world.stores.set_back(old, "made")
     world.refused(20, match, allow_changed_topology=True)
 

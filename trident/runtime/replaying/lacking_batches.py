@@ -201,7 +201,7 @@ def _refuse_changed_places(name: str, sentinel: Sentinel | None, past: RecordedP
         raise RewindError(name, why, 0)
 
 
-def span_of(past: RecordedPast, lacking: Sequence[Lacking]) -> range:
+def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:
     """Return the batches to replay, and lower states that are read to the batch before the first.
 
     Raises
@@ -227,7 +227,7 @@ def span_of(past: RecordedPast, lacking: Sequence[Lacking]) -> range:
                 "begin with the first batch, from which on that value could be computed"
             )
             raise RewindError(behind[0].name, why, 0)
-    _check_history(past, {one.name for one in lacking}, behind[0].name, first)
+    _check_history(past, {one.name for one in lacking} | set(streams), behind[0].name, first)
     return range(first, last + 1)
 
 
@@ -236,10 +236,10 @@ def _check_history(past: RecordedPast, names: set[str], name: str, first: int) -
         begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
         why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
         raise RewindError(name, why, 0)
-    for state, after in past.changed.items():
-        if after >= first and state in names:
-            why = f"from batch {after + 1} on it means something else; the batches from {first} on ran other code"
-            raise RewindError(state, why, 0)
+    for changed, after in past.changed.items():
+        if after >= first and changed in names:
+            why = f"from batch {after + 1} on {changed!r} means something else; the batches from {first} on ran other code"
+            raise RewindError(name, why, 0)
 
 
 def check_states_fit(graph: Graph, log: LogState, meaning: Meaning, lacking: Sequence[Lacking]) -> None:

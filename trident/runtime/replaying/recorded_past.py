@@ -46,7 +46,7 @@ class RecordedPast:
     adopted, laid_out
         By state, what was laid when it was taken over as it was found, or got another number of partitions, for the last time.
     changed
-        By state, the batch after which it began to mean something else for the last time.
+        By state or stream, the batch after which it began to mean something else for the last time.
     """
 
     def __init__(self, place: str, reached: Mapping[str, Sequence[int]]) -> None:
@@ -57,7 +57,9 @@ class RecordedPast:
         self.laid_out: dict[str, Mark] = {}
         self.changed: dict[str, int] = {}
         self._reached = reached
-        self._begun: dict[str, int] = {}  # the first batch that wrote a state since it was emptied
+        self._begun: dict[
+            str, int
+        ] = {}  # the first batch that wrote a state since it was emptied, or that a stream had
         self._next: dict[tuple[str, int], int] = {}
         self._partitions: dict[str, int] = {}
         self._means: dict[str, dict[str, Any]] = {}
@@ -79,7 +81,10 @@ class RecordedPast:
 
     def _follow(self, record: CommitRecord) -> None:
         self.first = self.first or record.txid
-        self._note_meanings(record.declares.get("states", {}), record.txid - 1)
+        for facts in record.declares.values():
+            self._note_meanings(facts, record.txid - 1)
+        for stream in record.spouts:
+            self._begun.setdefault(stream, record.txid)
         for state, partitions in record.touched.items():
             self._begun.setdefault(state, record.txid)
             reached = self._reached.get(state, ())
@@ -104,7 +109,7 @@ class RecordedPast:
             self._partitions[record.state] = record.partitions
             self._note_meanings({record.state: record.means} if record.means else {}, txid)
         elif isinstance(record, TopologyRecord):
-            self._note_meanings(record.states, txid)
+            self._note_meanings({**record.states, **record.streams}, txid)
 
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         for name, facts in states.items():

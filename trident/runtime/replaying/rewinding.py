@@ -36,6 +36,7 @@ from trident.graph import Graph, Node, PersistNode, QueryNode
 from trident.planner.meaning import Meaning
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.replaying.lacking_batches import Lacking, check_states_fit, reached, span_of
@@ -83,7 +84,7 @@ def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, 
         if found.name in needed
     ]
     check_states_fit(graph, log.state, meaning, lacking)
-    span = span_of(past, lacking)
+    span = span_of(past, lacking, [spout.id for spout in graph.spouts()])
     if span:
         _replay(_pruned(graph, needed), config, log, past, lacking, span)
     for one in lacking:
@@ -144,6 +145,8 @@ def _replay(
                 if time.monotonic() >= say_at or replayed == len(span):
                     logger.warning("topology %s: rewound %d of %d batches", graph.name, replayed, len(span))
                     say_at = time.monotonic() + _SAY_EVERY_S
+                if replayed < len(span) and is_given_up():
+                    raise RewindError(name, "it was asked to end", replayed)
     except ReplayFailedError as error:
         if isinstance(error.__cause__, (FencedError, SourceAwayError, StoreAwayError)):
             raise error.__cause__ from None  # a start waits for what is away, and goes on
@@ -164,12 +167,19 @@ class _RewindReplay(Replay):
         self._log, self._lacking = log, lacking
         self._aside = {name: list(partitions) for name, partitions in self._opened.states.items()}
         for one in lacking:
-            if one.name in self.left_out:
+            why = self.left_out.get(one.name, "")
+            if not why and len(self._aside[one.name]) != len(one.done):
+                why = "the number of its partitions follows from states that it does not depend on"
+            if why:
                 self.close()
-                raise UnsupportedOperation(self.left_out[one.name])
+                raise UnsupportedOperation(f"state {one.name!r}: {why}")
 
     def _commit(self, record: CommitRecord, output: TaskOutput, now: Now | None, captures: bool) -> Committed:
         self._log.check_owner()
+        if len(output.captured) != record.counts.get(
+            "dead_letters", 0
+        ):  # they may have been put back since, by another batch
+            raise self._other_count(record, "dead letters", len(output.captured))
         txids = self._txids(record)
         committed = self._opened.committer.commit(txids, output, now, captures)
         for one, partition in self._written(record.txid):
