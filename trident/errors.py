@@ -543,9 +543,8 @@ class RewindError(StateMismatchError):
 
     def __str__(self) -> str:
         state, why, replayed = self.args
-        done = (
-            f"{replayed:,} batches were, and the next start goes on behind them" if replayed else "Nothing was written"
-        )
+        batches = "1 batch was" if replayed == 1 else f"{replayed:,} batches were"
+        done = f"{batches}, and the next start goes on behind that" if replayed else "Nothing was written"
         return (
             f"state {state!r} cannot be rewound: {why}. {done}. Remove the cause and start again, bring back a newer copy of "
             'the store, or decide with state_recovery="adopt" or "restart"'

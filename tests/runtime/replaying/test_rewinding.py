@@ -213,7 +213,7 @@ def test_a_start_that_is_asked_to_end_leaves_the_rest_to_the_next_one(world: Wor
     old = world.run(6)
     before = world.run(20)
     world.stores.set_back(old, "count")
-    with pytest.raises(RewindError, match="it was asked to end. 1 batches were"), giving_up_if(lambda: True):
+    with pytest.raises(RewindError, match="it was asked to end. 1 batch was, and"), giving_up_if(lambda: True):
         world.run(20, state_recovery="rewind")
     assert world.run(20, state_recovery="rewind") == before
 
@@ -274,7 +274,7 @@ def test_a_source_that_lost_a_batch_is_refused_after_those_that_it_has(tmp_path:
     stores.set_back(copies[0], "count")
     (books / "c").rename(tmp_path / "c")
     with pytest.raises(
-        RewindError, match="batch 3 cannot be processed again as it was, at step 'lines': .* 1 batches were"
+        RewindError, match="batch 3 cannot be processed again as it was, at step 'lines': .* 1 batch was, and"
     ) as raised:
         run(state_recovery="rewind")
     assert isinstance(raised.value.__cause__, ReplayFailedError)

@@ -227,18 +227,19 @@ def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[st
                 "begin with the first batch, from which on that value could be computed"
             )
             raise RewindError(behind[0].name, why, 0)
-    _check_history(past, {one.name for one in lacking} | set(streams), behind[0].name, first)
+    used = {("states", one.name) for one in lacking} | {("streams", stream) for stream in streams}
+    _check_history(past, used, behind[0].name, first)
     return range(first, last + 1)
 
 
-def _check_history(past: RecordedPast, names: set[str], name: str, first: int) -> None:
+def _check_history(past: RecordedPast, used: set[tuple[str, str]], name: str, first: int) -> None:
     if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
         begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
         why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
         raise RewindError(name, why, 0)
     for changed, after in past.changed.items():
-        if after >= first and changed in names:
-            why = f"from batch {after + 1} on {changed!r} means something else; the batches from {first} on ran other code"
+        if after >= first and changed in used:
+            why = f"from batch {after + 1} on {changed[1]!r} means something else; the batches from {first} on ran other code"
             raise RewindError(name, why, 0)
 
 

@@ -46,7 +46,7 @@ class RecordedPast:
     adopted, laid_out
         By state, what was laid when it was taken over as it was found, or got another number of partitions, for the last time.
     changed
-        By state or stream, the batch after which it began to mean something else for the last time.
+        By "states" or "streams" and the name of one, the batch after which it began to mean something else for the last time.
     """
 
     def __init__(self, place: str, reached: Mapping[str, Sequence[int]]) -> None:
@@ -55,14 +55,13 @@ class RecordedPast:
         self.emptied: dict[str, int] = {}
         self.adopted: dict[str, Mark] = {}
         self.laid_out: dict[str, Mark] = {}
-        self.changed: dict[str, int] = {}
+        self.changed: dict[tuple[str, str], int] = {}
         self._reached = reached
-        self._begun: dict[
-            str, int
-        ] = {}  # the first batch that wrote a state since it was emptied, or that a stream had
+        self._begun: dict[str, int] = {}  # the first batch that wrote a state since it was emptied
         self._next: dict[tuple[str, int], int] = {}
+        self._streams: set[str] = set()
         self._partitions: dict[str, int] = {}
-        self._means: dict[str, dict[str, Any]] = {}
+        self._means: dict[tuple[str, str], dict[str, Any]] = {}
         for record in read_history(place, beside=self._beside):
             self._follow(record)
 
@@ -81,10 +80,9 @@ class RecordedPast:
 
     def _follow(self, record: CommitRecord) -> None:
         self.first = self.first or record.txid
-        for facts in record.declares.values():
-            self._note_meanings(facts, record.txid - 1)
-        for stream in record.spouts:
-            self._begun.setdefault(stream, record.txid)
+        for kind, facts in record.declares.items():
+            self._note_meanings(kind, facts, record.txid - 1)
+        self._streams.update(record.spouts)
         for state, partitions in record.touched.items():
             self._begun.setdefault(state, record.txid)
             reached = self._reached.get(state, ())
@@ -107,13 +105,15 @@ class RecordedPast:
             if self._partitions.setdefault(record.state, record.partitions) != record.partitions:
                 self.laid_out[record.state] = Mark(txid, record.attempt or 0)
             self._partitions[record.state] = record.partitions
-            self._note_meanings({record.state: record.means} if record.means else {}, txid)
+            self._note_meanings("states", {record.state: record.means} if record.means else {}, txid)
         elif isinstance(record, TopologyRecord):
-            self._note_meanings({**record.states, **record.streams}, txid)
+            self._note_meanings("states", record.states, txid)
+            self._note_meanings("streams", record.streams, txid)
 
-    def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
-        for name, facts in states.items():
+    def _note_meanings(self, kind: str, facts_of: Mapping[str, Mapping[str, Any]], txid: int) -> None:
+        there = self._begun if kind == "states" else self._streams
+        for name, facts in facts_of.items():
             means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
-            if name in self._begun and self._means.get(name) != means:
-                self.changed[name] = txid
-            self._means[name] = means
+            if name in there and self._means.get((kind, name)) != means:
+                self.changed[kind, name] = txid
+            self._means[kind, name] = means
