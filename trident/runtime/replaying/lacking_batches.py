@@ -215,21 +215,25 @@ def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[st
     if first > last:
         return range(0)
     for one in lacking:
-        if not one.is_read or min(one.done) < first:
-            continue
-        if one.content <= first and kind_of(one.found.instances[0]) is StateType.OPAQUE:
-            one.lower_to(first - 1)
-        elif past.whole_after == 0 and one.name not in past.adopted:
-            first = 1
-        else:
-            why = (
-                f"it reads state {one.name!r} as of batch {first - 1}, which has batch {one.content}, and the history does not "
-                "begin with the first batch, from which on that value could be computed"
-            )
-            raise RewindError(behind[0].name, why, 0)
+        if one.is_read and min(one.done) >= first:
+            first = _first_with(one, first, past, behind[0].name)
     used = {("states", one.name) for one in lacking} | {("streams", stream) for stream in streams}
     _check_history(past, used, behind[0].name, first)
     return range(first, last + 1)
+
+
+def _first_with(read: Lacking, first: int, past: RecordedPast, name: str) -> int:
+    """Return the batch to begin with so that a state which is read, and has that batch, is as it was before each batch."""
+    if read.content <= first and kind_of(read.found.instances[0]) is StateType.OPAQUE:
+        read.lower_to(first - 1)
+        return first
+    if past.whole_after == 0 and read.name not in past.adopted:
+        return 1
+    why = (
+        f"it reads state {read.name!r} as of batch {first - 1}, which has batch {read.content}, and the history does not "
+        "begin with the first batch, from which on that value could be computed"
+    )
+    raise RewindError(name, why, 0)
 
 
 def _check_history(past: RecordedPast, used: set[tuple[str, str]], name: str, first: int) -> None:
