@@ -47,12 +47,12 @@ def declared(seed: int, life: int, kind: str, stores: Stores) -> TridentTopology
     return topology
 
 
-def live(topology: TridentTopology, folder: Path) -> bool:
+def live(topology: TridentTopology, folder: Path, recovery: str = "rewind") -> bool:
     """Run until all is committed; False if the driver was killed before."""
     settings: dict[str, Any] = {
         "log_dir": str(folder / "log"),
         "history": "7d",
-        "state_recovery": "rewind",
+        "state_recovery": recovery,
         "max_spout_pending": 2,
     }
     with suppress(Killed), start(topology, "in_process", **settings) as running:
@@ -82,8 +82,11 @@ def judge(seed: int, kind: str, folder: Path) -> int:
     """Run one world to its end and judge it; return how many keys were compared."""
     rng, stores, lives = random.Random(f"{kind} {seed}"), Stores(), 0
     stores.copy_in = rng.randint(5, 200)
-    for _ in range(rng.randint(1, 3)):
+    for number in range(rng.randint(1, 3)):
         stores.kill_in = rng.randint(20, 150)
+        if number and rng.random() < 0.3:  # a state begins again, and may be set back to before
+            stores.set_back({}, "weights")
+            live(declared(seed, lives := lives + 1, kind, stores), folder, "restart")
         live(declared(seed, lives := lives + 1, kind, stores), folder)
     stores.kill_in = None
     if stores.copied:

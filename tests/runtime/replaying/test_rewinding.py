@@ -167,6 +167,16 @@ def test_a_state_that_was_emptied_since_begins_again_there(world: World) -> None
     world.judge(20)
 
 
+def test_a_state_that_was_emptied_since_and_got_nothing_then_is_emptied_again(world: World) -> None:
+    old = world.run(6)
+    world.stores.set_back({}, "count")
+    world.run(6, state_recovery="restart")
+    world.stores.set_back(old, "count")
+    assert written(world.run(6, state_recovery="rewind"), "count") == {}
+    world.run(10)
+    world.judge(10)
+
+
 def test_a_state_that_was_declared_later_gets_no_batch_of_before(world: World) -> None:
     world.run(6)
     world.more = lambda world, words: words.persistent_aggregate(world.stores.state(), Count(), "late")

@@ -39,9 +39,8 @@ def _reached(found: Found, log: LogState, partition: int) -> int:
     if sentinel.incarnation != log.incarnation or not is_of_log:
         why = f"{what}, which this log does not know: the store is of another log, or the log has lost its end"
         raise RewindError(found.name, why, 0)
-    if expected is None or (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
-        last = "no commit there" if expected is None else expected
-        raise RewindError(found.name, f"{what}, so the store is ahead of the log, which has {last}", 0)
+    if expected is not None and (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
+        raise RewindError(found.name, f"{what}, so the store is ahead of the log, which has {expected}", 0)
     winner = log.winners_of(found.name).winner(sentinel.txid) or 0
     # A start lays its claim at a batch that an earlier driver has committed; a failed attempt is of the winner's driver.
     is_whole = sentinel.attempt == winner or epoch_of(sentinel.attempt) > epoch_of(winner) or not sentinel.txid
@@ -102,7 +101,7 @@ class Lacking:
             laid_out_after,
         )
         for partition in found.mismatches:
-            _refuse_changed_places(name, found.sentinels[partition], past)
+            one._refuse_other_past(partition, past)
             one.done[partition] = past.whole_until(name, partition, sentinels_reach[partition], log.txid)
         emptied = past.emptied.get(name, -1)
         one.empties = any(s is None or s.txid <= emptied for s in one._of_behind(found.sentinels)) and emptied >= 0
@@ -179,6 +178,20 @@ class Lacking:
     def _of_behind(self, values: Iterable[Any]) -> list[Any]:
         return [each for each, is_written in zip(values, self.writes, strict=True) if is_written]
 
+    def _refuse_other_past(self, partition: int, past: RecordedPast) -> None:
+        name, sentinel, why = self.name, self.found.sentinels[partition], ""
+        at = Mark(0, 0) if sentinel is None else Mark(sentinel.txid, sentinel.attempt)
+        if name in past.adopted and at < past.adopted[name]:
+            why = (
+                f"after batch {past.adopted[name].txid} it was taken over as it was found (adopt), which is in no batch"
+            )
+        elif name in past.laid_out and sentinel is not None and at < past.laid_out[name]:
+            why = f"after batch {past.laid_out[name].txid} it got another number of partitions, and its store is of before"
+        elif self.expected[partition] is None and at.txid > past.emptied.get(name, -1):
+            why = f"partition {partition} has {sentinel}, so the store is ahead of the log, which has no commit there"
+        if why:
+            raise RewindError(name, why, 0)
+
     def _lower_together(self) -> None:
         first = min(self.done) + 1
         if self.content > first:
@@ -188,17 +201,6 @@ class Lacking:
             )
             raise RewindError(self.name, why, 0)
         self.lower_to(first - 1)
-
-
-def _refuse_changed_places(name: str, sentinel: Sentinel | None, past: RecordedPast) -> None:
-    at = Mark(0, 0) if sentinel is None else Mark(sentinel.txid, sentinel.attempt)
-    why = ""
-    if name in past.adopted and at < past.adopted[name]:
-        why = f"after batch {past.adopted[name].txid} it was taken over as it was found (adopt), which is in no batch"
-    elif name in past.laid_out and sentinel is not None and at < past.laid_out[name]:
-        why = f"after batch {past.laid_out[name].txid} it got another number of partitions, and its store is of before"
-    if why:
-        raise RewindError(name, why, 0)
 
 
 def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:

@@ -87,6 +87,9 @@ def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, 
     span = span_of(past, lacking, [spout.id for spout in graph.spouts()])
     if span:
         _replay(_pruned(graph, needed), config, log, past, lacking, span)
+    else:
+        for one in lacking:
+            one.begin(log, past)
     for one in lacking:
         one.end(log)
         if one.is_behind:
