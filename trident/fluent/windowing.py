@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -160,16 +160,11 @@ def _declare(
 ) -> S:
     refuse_state(stream, "a window")
     _check_config(stream, group, config, late)
-    spec, rest = _state(args)
+    spec, rest = spec_and_rest(args)
     member = member_of(stream, rest, "window")
     key, limits = group or Fields(), _bounds(stream, config, bounds)
     fields = key.concat(limits, stream.get_name()).concat(member.outputs, stream.get_name())
-    reserved = [name for name in (*fields.names, *member.inputs.names, *late.names) if name.startswith("$")]
-    if reserved:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: a window cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
-            "rename the field"
-        )
+    check_own_names(stream, "a window", (*fields.names, *member.inputs.names, *late.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
     stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
     label = step_label("window", member.aggregator, name)
@@ -181,6 +176,16 @@ def _declare(
         grouped=group is not None, member=member, bounds=limits, late=late,
     )  # fmt: skip
     return type(stream)(stream._topology, node)
+
+
+def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None:
+    """Refuse names of fields that begin as those of the rows that are kept."""
+    reserved = [name for name in names if name.startswith("$")]
+    if reserved:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: {what} cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
+            "rename the field"
+        )
 
 
 def _check_config(stream: StreamBase, group: Fields | None, config: WindowConfig, late: Fields) -> None:
@@ -205,7 +210,7 @@ def _where(stream: S, label: str, condition: Expression) -> S:
     return stream._then(label, FilterNode, stream.fields, inputs=stream.fields.select([LATE]), filter=condition)
 
 
-def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
+def spec_and_rest(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     """Split `([state,] …)`; a state in memory if there is none."""
     from states.memory import MemoryMapState
 
@@ -271,13 +276,7 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
     """The fields of the bounds with their types; also checks the field of the event time."""
     type_ = "bigint" if config.counts else "timestamp"
     if config.event_time is not None:
-        (found,) = stream._select([config.event_time.field]).types
-        if found not in EVENT_TIMES:
-            raise TopologyError(
-                f"stream {stream.get_name()!r}: the event time {config.event_time.field!r} is {found}; it must be a timestamp, "
-                f"a timestamp_ntz, or a bigint of milliseconds since 1970. The stream has {stream.fields}"
-            )
-        type_ = EVENT_TIMES[found]
+        type_ = EVENT_TIMES[event_time_type(stream, config.event_time.field)]
     if bounds is None:
         return Fields()
     named = Fields(bounds)
@@ -287,3 +286,14 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
             f"here they are {type_}"
         )
     return Fields.of(named.names, [type_, type_])
+
+
+def event_time_type(stream: StreamBase, field: str) -> str:
+    """Return the type of a field with the time of the event; `TopologyError` if that is no time."""
+    (type_,) = stream._select([field]).types
+    if type_ not in EVENT_TIMES:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: the event time {field!r} is {type_}; it must be a timestamp, a timestamp_ntz, or a "
+            f"bigint of milliseconds since 1970. The stream has {stream.fields}"
+        )
+    return type_

@@ -11,10 +11,10 @@ import pyarrow as pa
 from trident.arrow import arrow_type, schema_of
 from trident.graph import WindowNode
 from trident.operations.names import merging_member
-from trident.operations.windows import LATE, late_field
+from trident.operations.windows import FIRST_MS, LATE, late_field
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import END, FIRST_MS, START, aggregating, bigint, with_column
+from trident.runtime.windows.worker_input import END, START, aggregating, bigint, with_column
 
 _MANY = 1 << 20
 

@@ -19,7 +19,7 @@ from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinSide, JoinWithinNode, Member, WindowNode
 from trident.operations.metrics import count_again
 from trident.operations.names import merging_member
-from trident.operations.windows import SessionWindow
+from trident.operations.windows import FIRST_MS, LAST_MS, SessionWindow
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import Ints, group_ids
@@ -33,8 +33,6 @@ a session."""
 
 NOTHING = Fields.of(["$"], ["boolean"])
 """The column that stands in for an aggregator without inputs, because a table needs a column to have rows."""
-
-FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
 
 
 def content_fields(node: WindowNode) -> Fields:
