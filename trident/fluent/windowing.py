@@ -10,13 +10,14 @@ from typing import Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.fluent.aggregating import member_of
+from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.graph import FilterNode, ProjectNode, SelectNode, WindowNode
+from trident.graph import FilterNode, Member, ProjectNode, SelectNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.expressions import Expression, col
 from trident.operations.names import step_label
+from trident.operations.several import result_fields
 from trident.operations.windows import (
     LATE,
     SessionWindow,
@@ -51,6 +52,8 @@ class Windowing(TridentNames, Generic[S]):
         Of a grouped stream a count window counts the tuples of each key by themselves, and `parallelism_hint` on the
         result is the number of partitions of the state; without a group there is one.
 
+        Several combiners by name, `(config, [state,] {"revenue": Sum("euros"), "orders": Count()}[, out])`, give a field each.
+
         Parameters
         ----------
         config
@@ -61,7 +64,8 @@ class Windowing(TridentNames, Generic[S]):
             end is not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and
             of its last tuple.
         state_name
-            The stream's label (`name`), or the first field of `out` and `-window`, unless given.
+            The stream's label (`name`), or the first field of `out` and `-window`, unless given; of several aggregates
+            `aggregates-window`.
 
         Raises
         ------
@@ -161,9 +165,11 @@ def _declare(
     refuse_state(stream, "a window")
     _check_config(stream, group, config, late)
     spec, rest = spec_and_rest(args)
-    member = member_of(stream, rest, "window")
+    named = by_name(stream, rest, "aggregates", "window")
+    member = member_of(stream, rest, "window") if named is None else Member(*named, combines=True)
+    given = member.outputs if named is None else result_fields(named[1])
     key, limits = group or Fields(), _bounds(stream, config, bounds)
-    fields = key.concat(limits, stream.get_name()).concat(member.outputs, stream.get_name())
+    fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
     check_own_names(stream, "a window", (*fields.names, *member.inputs.names, *late.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
     stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
