@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike
+from trident.fields import Fields, FieldsLike, free_name
 from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, refuse_state
 from trident.fluent.declaration import spec_of
@@ -165,10 +165,11 @@ def _declare(
     refuse_state(stream, "a window")
     _check_config(stream, group, config, late)
     spec, rest = spec_and_rest(args)
-    named = by_name(stream, rest, "aggregates", "window")
-    member = member_of(stream, rest, "window") if named is None else Member(*named, combines=True)
-    given = member.outputs if named is None else result_fields(named[1])
     key, limits = group or Fields(), _bounds(stream, config, bounds)
+    named = by_name(stream, rest, free_name("aggregates", key.names), "window")
+    member = member_of(stream, rest, "window") if named is None else Member(*named, combines=True)
+    key.concat(member.outputs, stream.get_name())  # both are kept, so their names must differ
+    given = member.outputs if named is None else result_fields(named[1])
     fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
     check_own_names(stream, "a window", (*fields.names, *member.inputs.names, *late.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
@@ -268,12 +269,16 @@ def _check_expiry(stream: StreamBase, what: str, name: str, ttl_s: float | None,
         return
     cure = "leave ttl_s out, because what is no longer needed is overwritten or removed"
     if least_s is None:
-        needed = "until there are enough of them, however long that takes: " + cure
+        until = (
+            "your code lets go of them" if what == "process" else "there are enough of them, however long that takes"
+        )
+        needed = f"until {until}: {cure}"
     else:
         also = ", a day of which is for a standstill" if standstill_s else ""
         needed = f"for {timedelta(milliseconds=kept_ms or 0)}: {cure}, or give at least {least_s}{also}"
+    kept = "values and timers" if what == "process" else "tuples"
     raise TopologyError(
-        f"stream {stream.get_name()!r}: the {what} keeps tuples in state {name!r}, whose values expire {ttl_s:.12g} seconds "
+        f"stream {stream.get_name()!r}: the {what} keeps {kept} in state {name!r}, whose values expire {ttl_s:.12g} seconds "
         f"after they were written (ttl_s), and it needs them {needed}"
     )
 
