@@ -37,6 +37,7 @@ class TimersConfig(WindowConfig):
     time_type: str = "timestamp"
     counts = False
     what = "process"
+    keeps_results = False
 
     @property
     def event_time(self) -> EventTime | None:

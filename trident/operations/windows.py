@@ -64,6 +64,9 @@ class WindowConfig:
     what: ClassVar[str] = "window"
     """What it configures, as people read it."""
 
+    keeps_results: ClassVar[bool] = True
+    """Whether the results decide what is kept; else the user's code does."""
+
     def __post_init__(self) -> None:
         if not hasattr(self, "counts"):
             raise TopologyError("a WindowConfig is made by of: TumblingCountWindow.of(100), for example")

@@ -369,7 +369,7 @@ def test_a_process_gives_what_the_model_gives_whatever_crashes(by_event_time: bo
 @pytest.mark.soak
 @pytest.mark.parametrize("by_event_time", [True, False], ids=["event", "batch"])
 @given(life=LIVES)
-@settings(max_examples=2000)
+@settings(max_examples=300)
 def test_a_process_gives_what_the_model_gives_in_many_lives(by_event_time: bool, life: Any) -> None:
     lived(by_event_time, life)
 
@@ -584,18 +584,27 @@ def test_a_spout_that_promises_nothing_is_refused() -> None:
         start(topology, "in_process")
 
 
-def test_records_of_another_version_and_another_process_are_refused(tmp_path: Path) -> None:
+def test_a_process_goes_on_with_other_outputs_and_is_refused_with_another_time_or_version(tmp_path: Path) -> None:
     entries: dict[Any, OpaqueValue] = {}
+    conf: dict[str, Any] = {"log_dir": str(tmp_path), "max_batch_attempts": 1}
     topology, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {1: [("a", 1, 1)]}))
-    run_all(topology, "in_process", log_dir=str(tmp_path))
-    other, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {}), out="what: string, a: int, b: bigint")
-    with pytest.raises(TopologyChangedError):
-        start(other, "in_process", log_dir=str(tmp_path))
+    run_all(topology, "in_process", **conf)
+    by_batch, _ = declared(False, dict_state(entries), RowsSpout(FIELDS, {}))
+    with pytest.raises(
+        TopologyChangedError, match="window timers by event time at, .* -> timers by the time of the batch"
+    ):
+        start(by_batch, "in_process", **conf)
+    other, stream = declared(
+        True, dict_state(entries), RowsSpout(FIELDS, {2: [("a", 1, 9)]}), "x: string, y: int, z: bigint"
+    )
+    kept = keep(stream)
+    run_all(other, "in_process", **conf)
+    assert kept.rows == [("a", "came", 1, 1), ("a", "2", 2, 1)]
     stored = entries[("key", "a")]
     entries[("key", "a")] = OpaqueValue(stored.txid, stored.attempt, stored.prev, b"\x01\x94\x09\x00\xc0\x90")
-    again, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {2: [("a", 1, 2)]}))
+    again, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {3: [("a", 1, 2)]}))
     with pytest.raises(BatchFailedError, match="those of a key are of version 9, this program knows 1"):
-        run_all(again, "in_process", log_dir=str(tmp_path), max_batch_attempts=1)
+        run_all(again, "in_process", **conf)
 
 
 def test_explain_and_describe_name_the_process() -> None:
