@@ -1,11 +1,11 @@
 """Keys that must be looked at when a time has come, in the directory and the chunks of `kept_windows`.
 
 A key is noted with its time in a *pane*, which begins after the present. The further away the time is, the wider the pane: 1,
-16, 256 … milliseconds, at most as wide as the time is away. So a directory has few panes, however far times reach. When a pane
-has begun, its keys are taken out: those whose time has come are due, the others are noted again, in narrower panes. So each key
-is read a few times, not with each batch.
+8, 64 … milliseconds, at most an eighth of how far away it is. So a directory has few panes, however far times reach. When a
+pane has begun, its keys are taken out: those whose time has come are due, the others are noted again, in narrower panes. So
+each key is read a few times, not with each batch.
 
-The number of a pane is where it begins, in units of its width, and the exponent of the width in the last four bits.
+The number of a pane is where it begins, in units of its width, and in the last five bits the exponent of the width.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from trident.runtime.windows.worker_input import bigint
 from trident.state.interfaces import Key
 
 _DUE = "$due"
-_BITS = 4
-_WIDER = 1 << _BITS
+_BITS, _EXPONENT_BITS = 3, 5
 
 NEVER = -(1 << 62)
 """A time before all others."""
@@ -43,7 +42,7 @@ class DueKeys:
     """
 
     def __init__(self, state: Any, key: Fields, place: PartitionPlace = ONE) -> None:
-        self._store = WindowStore(state, key.concat(bigint(_DUE)), _WIDER, place, key)
+        self._store = WindowStore(state, key.concat(bigint(_DUE)), 1 << _BITS, place, key)
         self.frontier = self._store.directory.frontier
 
     @property
@@ -91,8 +90,8 @@ class DueKeys:
     def _add(self, rows: pa.Table, now: int) -> None:
         rows = rows.cast(self._store.schema)
         due = rows.column(_DUE).to_numpy()
-        digits = (np.frexp((due - now).astype(np.float64))[1] - 1).astype(np.int64) // _BITS
-        panes = ((due >> (digits * _BITS)) << _BITS) | digits
+        exponents = np.maximum((np.frexp((due - now).astype(np.float64))[1] - 1) // _BITS - 1, 0).astype(np.int64)
+        panes = ((due >> (exponents * _BITS)) << _EXPONENT_BITS) | exponents
         for pane in np.unique(panes).tolist():
             runs = self._store.directory.panes.get(pane, [])
             merges = runs[len(runs) - mergeable(runs, True) :]
@@ -102,7 +101,7 @@ class DueKeys:
 
 
 def _begins(pane: int) -> int:
-    return (pane >> _BITS) << ((pane & (_WIDER - 1)) * _BITS)
+    return (pane >> _EXPONENT_BITS) << ((pane & ((1 << _EXPONENT_BITS) - 1)) * _BITS)
 
 
 def keys_together(group: Fields, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Key], Ints]:
