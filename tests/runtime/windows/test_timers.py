@@ -181,6 +181,44 @@ def test_a_timer_fires_in_the_batch_that_passes_its_time(engine: str) -> None:
     assert found == {2: [("b", 35, 1)], 3: [("a", 50, 2)], 4: [("b", 100, 1)]}
 
 
+class Twice(KeyedProcess[Any]):
+    """Sets two timers for each tuple."""
+
+    def process(self, value: Any, tuple: TridentTuple, timers: Timers, collector: Any) -> Any:
+        timers.set(tuple["at"] + 10)
+        timers.set(tuple["at"] + 20)
+
+    def on_timer(self, value: Any, time: Any, timers: Timers, collector: Any) -> Any:
+        collector.emit([time])
+
+
+@pytest.mark.parametrize("times", [range(11, 40), (10, 20), (12, 19, 20, 30)])
+def test_a_timer_behind_another_one_fires_too(times: Sequence[int]) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("k: string, at: bigint", {}))
+    process = stream.group_by("k").process(Twice(), "at: bigint", event_time="at")
+    with TopologyTestDriver(topology) as driver:
+        for key, at in [("a", 0), *(("z", at) for at in times)]:
+            driver.feed("s", (key, at))
+            driver.run()
+        fired = {txid: [row[1] for row in rows if row[0] == "a"] for txid, rows in driver.captured(process).items()}
+    first, second = (next(n for n, at in enumerate(times, 2) if at >= due) for due in (10, 20))
+    assert {txid: rows for txid, rows in fired.items() if rows} == {first: [10], second: [20]}
+
+
+def test_the_watermark_is_that_of_the_stream_also_where_a_partition_has_no_tuples() -> None:
+    one, other = "a", next(key for key in "bcdefgh" if partition_of((key,), 2) != partition_of(("a",), 2))
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("k: string, at: bigint", {}))
+    process = stream.group_by("k").process(Twice(), "at: bigint", event_time="at").parallelism_hint(2)
+    with TopologyTestDriver(topology) as driver:
+        for row in ((other, 0), (one, 9), (other, -5), (one, 3)):
+            driver.feed("s", row)
+            driver.run()
+        found = [sorted(rows) for rows in driver.captured(process).values()]
+    assert found == [[], [], [(other, 5)], []]
+
+
 class AtOnce(KeyedProcess[Any]):
     """Sets timers that are due already, in no order."""
 
