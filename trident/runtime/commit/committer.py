@@ -185,7 +185,9 @@ class Committer:
         elsewhere: Collection[str],
     ) -> Committed:
         done = Committed(dict(output.touched), dict(output.keys), key_counts=dict(output.key_counts))
-        run = StepRun(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
+        done.timers.extend(output.timers)
+        on_error = TupleErrors(capture, done.captured, self._bounds)
+        run = StepRun(_attempt_of(txids), on_error, self._static_state, done.timers)
         flow, took = Flow(self._plan, self._exchanges, output, run), dict[str, int]()
         for node in self._plan.commits:
             if node.id in elsewhere:

@@ -176,7 +176,12 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
         return parts[0] if parts else schema_of(aggregation.partial).empty_table()
-    kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
+    return merged_table(aggregation, pa.concat_tables(parts))
+
+
+def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
+    """Merge the rows of a table of partials, which has some, with a kernel: one row per key. None if no kernel can do it."""
+    kernel = merging_kernel(aggregation)
     if is_pick(aggregation.aggregator):
         return picked_of_partials(aggregation, table)
     if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.output):
