@@ -89,7 +89,7 @@ class OpaqueMap(CommittedMap):
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
         keys, txid = self._distinct(keys), self._current()
         bases, written = self._bases(keys, txid), self._written
-        values = _updated(owned(bases), updaters)
+        values = _updated(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values_to_store(values, updaters), strict=False)
@@ -193,7 +193,7 @@ def migrated(
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
-    return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
+    return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
 
 
 def _listed(values: Any) -> Sequence[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from trident.fields import Fields, free_name, normal_type, split_commas
@@ -37,12 +39,14 @@ class PlainShape(NamedTuple):
     def structs(self, columns: Sequence[Sequence[Any]], nulls: Sequence[Any]) -> list[Any]:
         """Return values that are structs, of a column for each field; `nulls` is true where a value is null itself."""
         names = [name for name, _ in self.values]
-        made: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        made: list[Any] = list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
         """Return a column for each field of values that are structs."""
-        return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+        if None in structs:
+            return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+        return [list(map(itemgetter(name), structs)) for name, _ in self.values]
 
 
 def shape_of(conf: StateConf, snapshot_key: Any, refusal: Refusal) -> PlainShape | str:

@@ -16,7 +16,6 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
-from trident.operations.several import Several
 from trident.planner import Exchange, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.committed import Committed, Updated, check_one_writer, marks_of
@@ -32,6 +31,7 @@ from trident.runtime.commit.entries import (
 from trident.runtime.commit.flow import Flow, paused_garbage_collection
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.aggregates import combining, is_native
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of
@@ -444,6 +444,6 @@ def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: R
 def _updaters(aggregation: Aggregation, entries: RowEntries) -> Sequence[Any]:
     aggregator = aggregation.aggregator
     if aggregation.combines:
-        combine_all = aggregator.combine_all if isinstance(aggregator, Several) else None
-        return CombinerUpdates(aggregator.combine, entries.given, combine_all)
+        combine_all, is_pure = combining(aggregator), is_native(aggregator)
+        return CombinerUpdates(aggregator.combine, entries.given, combine_all, is_pure)
     return [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]

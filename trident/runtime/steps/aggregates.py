@@ -8,6 +8,7 @@ The kernel of `First` and `Last`: the number of the row that each key keeps, the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from trident.arrow import arrow_type, one_array, schema_of
 from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, First, Last, Max, Min, Sum
+from trident.operations.builtin import sums
 from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import keys_of, one_form
 from trident.runtime.steps.rows import columns_of, iterate
-from trident.runtime.steps.several import added, is_several_native, several_of, several_of_partials, structs_in
+from trident.runtime.steps.several import added, is_several_native, several_of, several_of_partials
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 
@@ -46,6 +48,13 @@ _FEW_ROWS = 64
 def is_native(aggregator: Any) -> bool:
     """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
     return type(aggregator) in _KERNELS or is_pick(aggregator) or is_several_native(aggregator)
+
+
+def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
+    """Return what combines many values faster than `combine` does one after the other; None if nothing does."""
+    if isinstance(aggregator, Several):
+        return aggregator.combine_all
+    return sums if type(aggregator) in (Count, Sum) else None
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
@@ -201,9 +210,7 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    column = table.column(aggregation.output.names[0])
-    values = structs_in(column) if isinstance(aggregation.aggregator, Several) else column.to_pylist()
-    return keys_of(table, aggregation.group.names), values
+    return keys_of(table, aggregation.group.names), table.column(aggregation.output.names[0]).to_pylist()
 
 
 def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:

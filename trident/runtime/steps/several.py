@@ -44,15 +44,6 @@ def added(aggregation: Aggregation, table: pa.Table, are_partials: bool) -> Iter
             yield table.column(part.inputs.names[0]) if whole is None else pc.struct_field(whole, [_kept(part)[0]])
 
 
-def structs_in(column: pa.ChunkedArray) -> list[dict[str, Any]]:
-    """Return the values of a column of structs, none of them null: faster than Arrow makes them one by one."""
-    value = one_array(column)
-    names = [field.name for field in value.type]
-    return [
-        dict(zip(names, row, strict=True)) for row in zip(*(one.to_pylist() for one in value.flatten()), strict=True)
-    ]
-
-
 def _kept(part: Part) -> Sequence[str]:
     """Return the fields of a partial that are added, or compared, when partials are merged."""
     return part.outputs.names[1:] if part.is_wide else part.outputs.names
