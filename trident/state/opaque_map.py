@@ -16,7 +16,7 @@ from trident.state.interfaces import IBackingMap, Key, MigrateAll, StateType, Va
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, values_to_store
+from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, stands_before, values_to_store
 from trident.state.winners import Winners
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class OpaqueMap(CommittedMap):
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
         return bool(self.backing.keeps_attempts())
 
-    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
+    def multi_combine(
+        self, parts: Sequence[Sequence[Any]], values: Any, function: Combine | Sequence[Combine]
+    ) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
 
         Parameters
@@ -60,9 +62,9 @@ class OpaqueMap(CommittedMap):
         parts
             The keys: for each grouping field its values, a list or an Arrow array.
         values
-            A column of the values to combine, none of them null.
+            A column of the values to combine, none of them null; or structs, of whose fields only means are null.
         function
-            The function that combines.
+            The function that combines; of structs one for each field.
 
         Returns
         -------
@@ -160,11 +162,11 @@ class OpaqueMap(CommittedMap):
         found = migrated(found, winners, self._migrate)
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
-        if any(written_by > txid for written_by, _ in heads):
+        if heads and max(heads)[0] > txid:
             later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
             key, stored_txid = next(later)
             raise StaleTransactionError(self.name, key, behind, stored_txid)
-        fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
+        fell = {head for head in heads if not stands_before(*head, txid, winners)}
         if not fell:
             return self._latest(found)
         return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]

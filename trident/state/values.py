@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-Combine = Literal["sum", "min", "max"]
-"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one, for stores that take columns."""
+Combine = Literal["sum", "min", "max", "mean"]
+"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one, for stores that take columns.
+
+Of a struct each field has one of them: "mean" is made of the two fields behind it, a sum and a count, once these are combined.
+"""
 
 UNKNOWN_ATTEMPT = -1
 """The attempt of a value that was stored without one, by Storm: it counts as the one that won, which is Storm's rule."""
@@ -48,13 +51,16 @@ class OpaqueValue(NamedTuple):
         A write of `txid` itself is not, whatever the attempt: an earlier attempt of it, or a retried task of
         this one.
         """
-        if self.txid >= txid:
-            return False
-        return winners.won(self.txid, self.attempt) or self.attempt == UNKNOWN_ATTEMPT
+        return stands_before(self.txid, self.attempt, txid, winners)
 
     def at(self, snapshot: Snapshot) -> Any:
         """Return the value as of a committed snapshot that is at most one batch behind this write (R12)."""
         return self.curr if self.stands_before(snapshot.txid + 1, snapshot.winners) else self.prev
+
+
+def stands_before(written_by: int, attempt: int, txid: int, winners: Winners) -> bool:
+    """Answer `OpaqueValue.stands_before` for the first two fields of a value."""
+    return written_by < txid and (winners.won(written_by, attempt) or attempt == UNKNOWN_ATTEMPT)
 
 
 class TransactionalValue(NamedTuple):

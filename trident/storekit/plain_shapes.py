@@ -8,7 +8,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from trident.fields import Fields, free_name, normal_type, split_commas
+from trident.fields import free_name, normal_type, struct_fields
 from trident.state.interfaces import StateConf
 
 Field = tuple[str, str]
@@ -70,12 +70,5 @@ def fits_json(type_: str) -> bool:
 
 def _parts(type_: str, keys: Sequence[str], refusal: Refusal) -> tuple[Field, ...]:
     """Return the fields of a struct; none if it is no struct, or one of them has no plain form, or the name of a key's."""
-    parts = _fields_of(type_)
+    parts = struct_fields(type_)
     return () if any(refusal(*part, False) or part[0] in keys for part in parts) else parts
-
-
-def _fields_of(type_: str) -> tuple[Field, ...]:
-    if not type_.startswith("struct<"):
-        return ()
-    fields = Fields(split_commas(type_[len("struct<") : -1]))
-    return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
+from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code, failing_at
 from trident.runtime.steps.key_columns import keys_in, keys_of, partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
@@ -44,7 +44,7 @@ class ColumnEntries:
 
     table: pa.Table
     arrays: list[pa.Array]
-    function: Combine
+    function: Combine | Sequence[Combine]
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -57,7 +57,8 @@ class ColumnEntries:
     def with_values(self, new: Any) -> pa.Table:
         """Return a table of the keys and the given values."""
         schema = self.table.schema
-        return pa.table([*self.table.columns[:-1], pa.array(new, schema.types[-1])], schema=schema)
+        values = new.cast(schema.types[-1]) if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
+        return pa.table([*self.table.columns[:-1], values], schema=schema)
 
     def rows(self) -> RowEntries:
         """Return these entries as rows."""
@@ -95,19 +96,27 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
 
     They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
     """
-    if aggregation is None or not (aggregation.grouped and aggregation.combines) or merging_kernel(aggregation) is None:
+    if (
+        aggregation is None
+        or not (aggregation.grouped and aggregation.combines)
+        or merging_function(aggregation) is None
+    ):
         return False
-    number = schema_of(aggregation.output).types[0]
-    fit = all(map(is_plain_key, aggregation.group.types)) and number in (pa.int64(), pa.float64())
+    value = schema_of(aggregation.output).types[0]
+    numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
+    fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
     return fit and len(states) == 1 and states[0].facts.keeps_columns
 
 
 def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
     """Return merged partials as columns; None where one of them is null."""
-    arrays = [one_array(column) for column in table.columns]
-    if arrays[-1].null_count:
+    arrays, function = [one_array(column) for column in table.columns], merging_function(aggregation)
+    assert function is not None, "takes_columns asked before"
+    values = arrays[-1].flatten() if isinstance(arrays[-1], pa.StructArray) else [arrays[-1]]
+    functions = [function] if isinstance(function, str) else function
+    if any(each.null_count for each, what in zip(values, functions, strict=True) if what != "mean"):
         return None
-    return ColumnEntries(table, arrays, cast(Combine, merging_kernel(aggregation)))
+    return ColumnEntries(table, arrays, function)
 
 
 @calls_user_code(lambda local: (local["node"].id, None))

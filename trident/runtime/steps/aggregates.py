@@ -8,8 +8,8 @@ The kernel of `First` and `Last`: the number of the row that each key keeps, the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,10 @@ from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import keys_of, one_form
 from trident.runtime.steps.rows import columns_of, iterate
-from trident.runtime.steps.several import added, is_several_native, several_of, several_of_partials
+from trident.runtime.steps.several import added, is_several_native, merging_functions, several_of, several_of_partials
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
+from trident.state.values import Combine
 
 # the kernel that aggregates tuples, the kernel that merges partials
 _KERNELS: dict[type[Any], tuple[str, str]] = {
@@ -174,8 +175,14 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
     return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
 
 
-def merging_kernel(aggregation: Aggregation) -> str | None:
-    """Return the function of Arrow that merges partials, as a store of columns knows it; None if there is none."""
+def merging_function(aggregation: Aggregation) -> Combine | Sequence[Combine] | None:
+    """Return what merges partials, as a store of columns knows it: a function, or one for each field; None if nothing does."""
+    if is_several_native(aggregation.aggregator):
+        return cast("Sequence[Combine]", merging_functions(aggregation.aggregator))
+    return cast("Combine | None", _merging_kernel(aggregation))
+
+
+def _merging_kernel(aggregation: Aggregation) -> str | None:
     kernel = _KERNELS.get(type(aggregation.aggregator))
     return kernel and kernel[1]
 
@@ -185,7 +192,7 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
         return parts[0] if parts else schema_of(aggregation.partial).empty_table()
-    kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
+    kernel, table = _merging_kernel(aggregation), pa.concat_tables(parts)
     if is_pick(aggregation.aggregator):
         return picked_of_partials(aggregation, table)
     if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.output):

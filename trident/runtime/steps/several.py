@@ -44,6 +44,14 @@ def added(aggregation: Aggregation, table: pa.Table, are_partials: bool) -> Iter
             yield table.column(part.inputs.names[0]) if whole is None else pc.struct_field(whole, [_kept(part)[0]])
 
 
+def merging_functions(several: Several) -> tuple[str, ...]:
+    """Return the functions that merge the fields of values, as a store of columns knows them."""
+    merging: list[str] = []
+    for part in several.parts:
+        merging += ["mean"] * part.is_wide + [_MERGING[one] for one in _FUNCTIONS[type(part.aggregator)]]
+    return tuple(merging)
+
+
 def _kept(part: Part) -> Sequence[str]:
     """Return the fields of a partial that are added, or compared, when partials are merged."""
     return part.outputs.names[1:] if part.is_wide else part.outputs.names
