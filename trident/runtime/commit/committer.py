@@ -26,6 +26,7 @@ from trident.runtime.commit.entries import (
     RowEntries,
     inputs_kept,
     inputs_of,
+    row_entries,
     takes_columns,
 )
 from trident.runtime.commit.flow import Flow, paused_garbage_collection
@@ -409,7 +410,8 @@ def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bound
         values = entries.update(state)
         if values is not None:
             return entries.with_values(values) if wanted else None
-        entries = entries.rows()
+        assert node.aggregation is not None, node
+        entries = row_entries(entries.table, node.aggregation)
     if isinstance(entries, PiecedEntries):
         tables = [
             _new_values(node, _update_keys(node, state.multi_update_once, piece), wanted) for piece in entries.pieces()

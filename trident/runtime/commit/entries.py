@@ -13,7 +13,7 @@ from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_function, rows_of
 from trident.runtime.steps.failures import calls_user_code, failing_at
-from trident.runtime.steps.key_columns import keys_in, keys_of, partition_of_total, partitions_of
+from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
@@ -60,11 +60,6 @@ class ColumnEntries:
         values = new.cast(schema.types[-1]) if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
         return pa.table([*self.table.columns[:-1], values], schema=schema)
 
-    def rows(self) -> RowEntries:
-        """Return these entries as rows."""
-        *parts, values = self.arrays
-        return RowEntries(keys_in(parts), values.to_pylist())
-
 
 @dataclass(frozen=True)
 class PiecedEntries:
@@ -89,6 +84,13 @@ Entries = RowEntries | ColumnEntries | PiecedEntries
 
 PIECE = 1 << 17
 """How many keys are updated at once."""
+
+
+def row_entries(table: pa.Table, aggregation: Aggregation) -> RowEntries | PiecedEntries:
+    """Return merged partials as rows."""
+    if table.num_rows > PIECE:
+        return PiecedEntries(table, aggregation)
+    return RowEntries(*rows_of(table, aggregation))
 
 
 def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
@@ -152,7 +154,7 @@ def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entri
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
     if columnar and (table := merged(aggregation, tables)) is not None:
-        return _as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+        return _as_columns(table, aggregation) or row_entries(table, aggregation)
     if sum(table.num_rows for table in tables) > PIECE and (table := merged(aggregation, tables)) is not None:
         return PiecedEntries(table, aggregation)
     keys, values = merge_partials(aggregation, tables)

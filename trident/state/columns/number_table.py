@@ -131,11 +131,8 @@ class NumberTable:
     def _columns(self, rows: Rows) -> NumberColumns:
         # An absent key reads the last row's numbers: "wrap" is faster than a check of each row.
         numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
-        return (
-            NumberColumns(numbers, flags, self.dtype)
-            if self._form is None
-            else StructColumns(numbers, flags, self._form)
-        )
+        made = NumberColumns if self._form is None else StructColumns
+        return made(numbers, flags, self.dtype)
 
     def _note(self, put: Span | None) -> None:
         """Widen the span by a put; there is none for two attempts."""

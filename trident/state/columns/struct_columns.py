@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from trident.state.columns.number_columns import (
     ATTEMPT,
+    CURR,
     PREV,
     TXID,
     Column,
@@ -83,6 +84,18 @@ class StructForm:
         span = Span(attempts[0], min(txids), max(txids)) if len(set(attempts)) == 1 else None
         return StructColumns(numbers, flags, self, span)
 
+    def read(self, txids: pa.Array, attempts: pa.Array, *sides: pa.StructArray) -> StructColumns:
+        """Return values of an Arrow array for each of their fields: who wrote them, then prev and curr."""
+        numbers, flags = np.empty((len(txids), 2 + 2 * self.width), np.int64), np.zeros(len(txids), np.int64)
+        numbers[:, TXID], numbers[:, ATTEMPT] = txids, attempts
+        for at, side in enumerate(sides):
+            first, bit = PREV + at * self.width, at * (self.width + 1)
+            flags |= _there(side) << bit + self.width
+            for field, column in enumerate(side.flatten()):
+                numbers[:, first + field] = column.fill_null(0).to_numpy().view(np.int64)
+                flags |= _there(column) << bit + field
+        return StructColumns(numbers, flags, self)
+
     def _fill(self, side: Sequence[Any], numbers: npt.NDArray[np.int64]) -> Flags:
         """Write the numbers of structs, or None, into an array; return their flags. TypeError: they are of another form."""
         names, there = list(self.names), np.array([one is not None for one in side])
@@ -116,34 +129,24 @@ class StructColumns(NumberColumns):
 
     def values(self) -> list[OpaqueValue]:
         """Return the values one by one."""
-        width = self.dtype.width
-        prev, curr = self.numbers[:, PREV : PREV + width], self.numbers[:, PREV + width :]
-        fields = [
-            self.numbers[:, TXID].tolist(),
-            self.numbers[:, ATTEMPT].tolist(),
-            self._structs(prev, self.flags & self.dtype.full),
-            self._structs(curr, self.flags >> width + 1),
-        ]
+        heads = [self.numbers[:, at].tolist() for at in (TXID, ATTEMPT)]
+        fields = [*heads, *(self._structs(*self._side(at)) for at in (PREV, CURR))]
         return list(map(tuple.__new__, repeat(OpaqueValue), zip(*fields, strict=True)))
 
-    @property
-    def curr(self) -> pa.StructArray:
-        """The current values, as an array of structs."""
-        width, flags = self.dtype.width, self.flags >> self.dtype.width + 1
-        fields = [
-            pa.array(column, mask=flags >> at & 1 == 0)
-            for at, column in enumerate(self._fields(self.numbers[:, PREV + width :]))
-        ]
-        return pa.StructArray.from_arrays(fields, list(self.dtype.names), mask=pa.array(flags >> width & 1 == 0))
+    def column(self, at: int) -> Any:
+        """Return `TXID` or `ATTEMPT` as int64, `PREV` or `CURR` as an Arrow array of structs."""
+        if at < PREV:
+            return self.numbers[:, at]
+        numbers, flags = self._side(at)
+        fields = [pa.array(column, mask=flags >> bit & 1 == 0) for bit, column in enumerate(self._fields(numbers))]
+        is_none = pa.array(flags >> self.dtype.width & 1 == 0)
+        return pa.StructArray.from_arrays(fields, list(self.dtype.names), mask=is_none)
 
     def before(self, txid: int, winners: Winners) -> tuple[npt.NDArray[np.int64], Flags]:
         """Return the bits of the values before batch `txid`, of shape (n, width), and their flags."""
-        width = self.dtype.width
-        curr, has_curr = self.numbers[:, PREV + width :], self.flags >> width + 1
-        stand = self.stand(txid, winners)
+        (prev, has_prev), (curr, has_curr), stand = self._side(PREV), self._side(CURR), self.stand(txid, winners)
         if stand is None:
             return curr, has_curr
-        prev, has_prev = self.numbers[:, PREV : PREV + width], self.flags & self.dtype.full
         return np.where(stand[:, np.newaxis], curr, prev), np.where(stand, has_curr, has_prev)
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
@@ -157,7 +160,7 @@ class StructColumns(NumberColumns):
         base, had = self.before(int(txid), txid.winners)
         numbers = np.empty((len(base), 2 + 2 * width), np.int64)
         numbers[:, TXID], numbers[:, ATTEMPT], numbers[:, PREV : PREV + width] = int(txid), txid.attempt, base
-        given, new = values.flatten(), StructColumns(numbers, had, form).curr_fields()
+        given, new = values.flatten(), self._fields(numbers[:, PREV + width :])
         has = np.full(len(base), form.full)
         for at, old in reversed(list(enumerate(self._fields(base)))):  # the fields that a mean is made of are behind it
             if function[at] == "mean":
@@ -168,9 +171,12 @@ class StructColumns(NumberColumns):
         flags = had | has << width + 1
         return StructColumns(numbers, flags, form, Span(txid.attempt, int(txid), int(txid)))
 
-    def curr_fields(self) -> list[Column]:
-        """Return the current values as a view for each field."""
-        return self._fields(self.numbers[:, PREV + self.dtype.width :])
+    def _side(self, at: int) -> tuple[npt.NDArray[np.int64], Flags]:
+        """Return the bits and the flags of `PREV` or `CURR`."""
+        width = self.dtype.width
+        if at == PREV:
+            return self.numbers[:, PREV : PREV + width], self.flags & self.dtype.full
+        return self.numbers[:, PREV + width :], self.flags >> width + 1
 
     def _fields(self, side: npt.NDArray[np.int64]) -> list[Column]:
         """Return a view for each field."""
@@ -186,6 +192,11 @@ class StructColumns(NumberColumns):
         for place in np.flatnonzero(flags >> width & 1 == 0).tolist():
             structs[place] = None
         return structs
+
+
+def _there(column: pa.Array) -> Flags:
+    there: Flags = column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
+    return there
 
 
 def _combine_into(new: Column, old: Column, had: npt.NDArray[np.bool_], given: Column, function: Combine) -> bool:
