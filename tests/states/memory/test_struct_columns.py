@@ -166,7 +166,8 @@ def test_columns_of_values_and_back() -> None:
     columns = FORM.columns(values)
     assert columns is not None
     assert (repr(columns.values()), columns.span) == (repr(values), (1, 2, 3))
-    assert columns.curr.to_pylist() == [value.curr for value in values]
+    current: Any = columns.curr
+    assert current.to_pylist() == [value.curr for value in values]
     assert FORM.columns([*values, None]) is None
     assert NumberColumns.of(values) is None
 

@@ -26,8 +26,8 @@ from trident.runtime.commit.entries import (
     RowEntries,
     inputs_kept,
     inputs_of,
+    merging_columns,
     row_entries,
-    takes_columns,
 )
 from trident.runtime.commit.flow import Flow, paused_garbage_collection
 from trident.runtime.engine.routing import RowFrame
@@ -95,10 +95,10 @@ class Committer:
         self._reach, self._bounds = reach or (lambda point, state: None), bounds
         self._plan, self._states, self._static_state = plan, states, static_state
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
-        self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
+        self._columns = {node.id: merging_columns(node.aggregation, states[node.state]) for node in persists}
         self._later: list[LaterWrite] = []
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
-        self.is_quick = all(node.id in self._columnar for node in plan.commits)
+        self.is_quick = all(self._columns.get(node.id) is not None for node in plan.commits)
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
@@ -227,9 +227,7 @@ class Committer:
     ) -> dict[int, pa.Table]:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
         in_place = node.aggregation is None and len(states) > 1  # the stream's partitions become the state's
-        work = (
-            inputs_kept(node, arrived) if in_place else inputs_of(node, tables, len(states), node.id in self._columnar)
-        )
+        work = inputs_kept(node, arrived) if in_place else inputs_of(node, tables, len(states), self._columns[node.id])
         if not work:
             return {}
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?

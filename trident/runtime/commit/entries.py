@@ -11,13 +11,19 @@ import pyarrow as pa
 from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_function, rows_of
+from trident.runtime.steps.aggregates import (
+    Merging,
+    is_plain_key,
+    merge_partials,
+    merged,
+    merging_function,
+    rows_of,
+)
 from trident.runtime.steps.failures import calls_user_code, failing_at
 from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
-from trident.state.values import Combine
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class ColumnEntries:
 
     table: pa.Table
     arrays: list[pa.Array]
-    function: Combine | Sequence[Combine]
+    function: Merging
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -93,39 +99,39 @@ def row_entries(table: pa.Table, aggregation: Aggregation) -> RowEntries | Piece
     return RowEntries(*rows_of(table, aggregation))
 
 
-def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
-    """Whether batches go to the state as columns; this is known before the first batch.
+def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
+    """Return what merges batches that go to the state as columns, None if they do not; this is known before the first batch.
 
     They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
     """
-    if (
-        aggregation is None
-        or not (aggregation.grouped and aggregation.combines)
-        or merging_function(aggregation) is None
-    ):
-        return False
+    if aggregation is None or not (aggregation.grouped and aggregation.combines):
+        return None
     value = schema_of(aggregation.output).types[0]
     numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
     fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
-    return fit and len(states) == 1 and states[0].facts.keeps_columns
+    return merging_function(aggregation) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
 
 
-def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
-    """Return merged partials as columns; None where one of them is null."""
-    arrays, function = [one_array(column) for column in table.columns], merging_function(aggregation)
-    assert function is not None, "takes_columns asked before"
-    values = arrays[-1].flatten() if isinstance(arrays[-1], pa.StructArray) else [arrays[-1]]
-    functions = [function] if isinstance(function, str) else function
-    if any(each.null_count for each, what in zip(values, functions, strict=True) if what != "mean"):
-        return None
-    return ColumnEntries(table, arrays, function)
+def _as_columns(table: pa.Table, function: Merging) -> ColumnEntries | None:
+    """Return merged partials as columns; None where one of them is null, if it is no mean."""
+    arrays = [one_array(column) for column in table.columns]
+    values = arrays[-1]
+    if isinstance(function, str):
+        has_null = values.null_count > 0
+    else:
+        has_null = any(
+            field.null_count for field, what in zip(values.flatten(), function, strict=True) if what != "mean"
+        )
+    return None if has_null else ColumnEntries(table, arrays, function)
 
 
 @calls_user_code(lambda local: (local["node"].id, None))
-def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
-    """Return the entries of a batch for each partition that it touches; `columnar`: see `takes_columns`."""
+def inputs_of(
+    node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
+) -> dict[int, Entries]:
+    """Return the entries of a batch for each partition that it touches; `columns`: see `merging_columns`."""
     with failing_at(node.id):  # a user's combine or zero
-        entries = _entries(node, tables, columnar)
+        entries = _entries(node, tables, columns)
     if partitions == 1:
         return {0: entries} if len(entries) else {}
     if isinstance(entries, PiecedEntries):
@@ -143,18 +149,18 @@ def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Ent
     tables: dict[int, list[pa.Table]] = {}
     for frame in frames:
         tables.setdefault(frame.partition, []).append(frame.data)
-    return {partition: _entries(node, tables[partition], columnar=False) for partition in sorted(tables)}
+    return {partition: _entries(node, tables[partition], None) for partition in sorted(tables)}
 
 
-def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
+def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None) -> Entries:
     aggregation = node.aggregation
     if aggregation is None:
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
         return RowEntries(rows, [None] * len(rows))
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
-    if columnar and (table := merged(aggregation, tables)) is not None:
-        return _as_columns(table, aggregation) or row_entries(table, aggregation)
+    if columns is not None and (table := merged(aggregation, tables)) is not None:
+        return _as_columns(table, columns) or row_entries(table, aggregation)
     if sum(table.num_rows for table in tables) > PIECE and (table := merged(aggregation, tables)) is not None:
         return PiecedEntries(table, aggregation)
     keys, values = merge_partials(aggregation, tables)

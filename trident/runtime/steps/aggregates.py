@@ -53,9 +53,9 @@ def is_native(aggregator: Any) -> bool:
 
 def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
     """Return what combines many values faster than `combine` does one after the other; None if nothing does."""
-    if isinstance(aggregator, Several):
-        return aggregator.combine_all
-    return sums if type(aggregator) in (Count, Sum) else None
+    if type(aggregator) in (Count, Sum):
+        return sums
+    return aggregator.combine_all if isinstance(aggregator, Several) else None
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
@@ -175,8 +175,12 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
     return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
 
 
-def merging_function(aggregation: Aggregation) -> Combine | Sequence[Combine] | None:
-    """Return what merges partials, as a store of columns knows it: a function, or one for each field; None if nothing does."""
+Merging = Combine | Sequence[Combine]
+"""What merges partials, as a store of columns knows it: a function, or one for each field of the value."""
+
+
+def merging_function(aggregation: Aggregation) -> Merging | None:
+    """Return what merges partials in a store of columns; None if nothing does."""
     if is_several_native(aggregation.aggregator):
         return cast("Sequence[Combine]", merging_functions(aggregation.aggregator))
     return cast("Combine | None", _merging_kernel(aggregation))
