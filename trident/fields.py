@@ -152,9 +152,9 @@ def split_commas(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
-def struct_fields(type_: str) -> tuple[tuple[str, str], ...]:
+def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
     """Return the names and the types of the fields of a struct; none of another type."""
-    if not type_.startswith("struct<"):
+    if type_ is None or not type_.startswith("struct<"):
         return ()
     fields = Fields(split_commas(type_[len("struct<") : -1]))
     return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))

@@ -65,11 +65,13 @@ class RawForms:
         self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
         self._plain_values = self._value_ddl in {None, *_FAITHFUL}
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
-        self.form = StructForm.of(struct_fields(self._value_ddl or ""))
-        are_numbers = self._value_ddl in _NUMBERS or self.form is not None
-        self.takes_columns = kind is StateType.OPAQUE and are_numbers and self.typed_keys and self._plain_keys
+        self.form = StructForm.of(struct_fields(self._value_ddl))
+        self.takes_columns = self._plain_keys and self.typed_keys and self._are_opaque_numbers()
         self.deleted: RawValue = (None,) * len(self.value_columns)
         """The raw value that marks a deleted key; compared by identity before it is stored, by its None after."""
+
+    def _are_opaque_numbers(self) -> bool:
+        return self.kind is StateType.OPAQUE and (self._value_ddl in _NUMBERS or self.form is not None)
 
     # ---- keys -----------------------------------------------------------------------------------------------------
 

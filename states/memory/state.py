@@ -57,7 +57,7 @@ def data_of(
     with _lock:
         partitions = _kept.setdefault((factory_id, conf.prefix), {})
         if partition not in partitions:
-            form = StructForm.of(struct_fields(conf.value_type or ""))
+            form = StructForm.of(struct_fields(conf.value_type))
             partitions[partition] = MemoryData(max_size, next(iter(partitions.values()), None), form)
         data = partitions[partition]
         data.keep(num_partitions)
