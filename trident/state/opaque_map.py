@@ -16,7 +16,7 @@ from trident.state.interfaces import IBackingMap, Key, MigrateAll, StateType, Va
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, stands_before, values_to_store
+from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, values_to_store
 from trident.state.winners import Winners
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class OpaqueMap(CommittedMap):
             later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
             key, stored_txid = next(later)
             raise StaleTransactionError(self.name, key, behind, stored_txid)
-        fell = {head for head in heads if not stands_before(*head, txid, winners)}
+        fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
         if not fell:
             return self._latest(found)
         return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]

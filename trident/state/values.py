@@ -51,16 +51,13 @@ class OpaqueValue(NamedTuple):
         A write of `txid` itself is not, whatever the attempt: an earlier attempt of it, or a retried task of
         this one.
         """
-        return stands_before(self.txid, self.attempt, txid, winners)
+        if self.txid >= txid:
+            return False
+        return winners.won(self.txid, self.attempt) or self.attempt == UNKNOWN_ATTEMPT
 
     def at(self, snapshot: Snapshot) -> Any:
         """Return the value as of a committed snapshot that is at most one batch behind this write (R12)."""
         return self.curr if self.stands_before(snapshot.txid + 1, snapshot.winners) else self.prev
-
-
-def stands_before(written_by: int, attempt: int, txid: int, winners: Winners) -> bool:
-    """Answer `OpaqueValue.stands_before` for the first two fields of a value."""
-    return written_by < txid and (winners.won(written_by, attempt) or attempt == UNKNOWN_ATTEMPT)
 
 
 class TransactionalValue(NamedTuple):
