@@ -122,7 +122,7 @@ class CommittingProgram(WorkerProgram):
             and partition != partition_of_total(partitions)
         ):
             return None  # the one value is elsewhere
-        entries = inputs_of(node, tables, 1, columnar=False).get(0)
+        entries = inputs_of(node, tables, 1, columns=None).get(0)
         fragment = self.program.fragments[node.id]
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)
