@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import logging
+import os
 import platform
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     logging.disable(logging.ERROR)  # what is killed is warned of
     records = []
-    about = {"date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}", "commit": _commit(), "machine": platform.platform()}
+    about = {"date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}", "commit": _commit(), "machine": _machine()}
     for name in options.row or ROWS:
         row = ROWS[name] if options.seeds is None else ROWS[name].of_size(options.seeds)
         with tempfile.TemporaryDirectory(prefix="trident-proof-", ignore_cleanup_errors=True) as work:
@@ -43,6 +44,10 @@ def main(argv: list[str] | None = None) -> int:
         records.append(record)
     sys.stdout.write(table(records) + "".join(f"WRONG {each}\n" for record in records for each in record.wrong))
     return 1 if any(record.wrong for record in records) else 0
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 def _commit() -> str:

@@ -1,4 +1,4 @@
-"""P4 and P5: drivers, workers, executors, supervisors and servers that are killed, stopped and replaced; then all is compared."""
+"""P4 and P5: drivers, workers, executors, supervisors and servers that are killed, or stopped and replaced."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ and no process sees time run backwards.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,10 +72,30 @@ def _cycles(
     history: Sequence[Txn], orders: Mapping[str, Sequence[int]], writers: Mapping[tuple[str, int], int]
 ) -> list[str]:
     """Return the transactions that no order can hold: what is left when those that depend on nothing else have gone."""
-    after: dict[int, set[int]] = defaultdict(set)
+    after = _dependencies(history, orders, writers)
+    before = dict.fromkeys(range(len(history)), 0)
+    for other in itertools.chain.from_iterable(after.values()):
+        before[other] += 1
+    free = [number for number, count in before.items() if not count]
+    while free:
+        number = free.pop()
+        del before[number]
+        for other in after[number]:
+            before[other] -= 1
+            if not before[other]:
+                free.append(other)
+    return [
+        f"transaction {number} is in a cycle, or behind one: {history[number]}"[:500] for number in list(before)[:5]
+    ]
+
+
+def _dependencies(
+    history: Sequence[Txn], orders: Mapping[str, Sequence[int]], writers: Mapping[tuple[str, int], int]
+) -> Mapping[int, set[int]]:
+    """Return what must come after each transaction: later appends, reads that see it, appends that it does not see."""
+    after: dict[int, set[int]] = {number: set() for number in range(len(history))}
     for key, values in orders.items():
-        numbers = [writers[key, value] for value in values]
-        for one, other in zip(numbers, numbers[1:], strict=False):
+        for one, other in itertools.pairwise(writers[key, value] for value in values):
             after[one].add(other)
     last: dict[int, int] = {}
     for number, txn in enumerate(history):
@@ -87,22 +108,7 @@ def _cycles(
                 after[writers[key, values[-1]]].add(number)
             if len(values) < len(order):
                 after[number].add(writers[key, order[len(values)]])
-    before = dict.fromkeys(range(len(history)), 0)
-    for number, others in after.items():
-        others.discard(number)
-        for other in others:
-            before[other] += 1
-    free = [number for number, count in before.items() if not count]
-    while free:
-        number = free.pop()
-        del before[number]
-        for other in after[number]:
-            before[other] -= 1
-            if not before[other]:
-                free.append(other)
-    return [
-        f"transaction {number} is in a cycle, or behind one: {history[number]}"[:500] for number in list(before)[:5]
-    ]
+    return {number: others - {number} for number, others in after.items()}
 
 
 def edn(history: Sequence[Txn]) -> str:

@@ -1,4 +1,4 @@
-"""P3: Hypothesis machines over maps, the log, readers, spouts' metadata and the acker; that of the coordinator is its own test's."""
+"""P3: Hypothesis machines over maps, log, readers, spouts' metadata and acker; the coordinator has one among its tests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from tests.proof.proof_servers import RowServers
 from tests.spout.partition_source import Source
 from tests.spout.test_partitioned_random import declared
 from tests.state.test_crash_schedules import PAIRINGS, STORES, Batch, Schedule, opaque_map, transactional_map
-from tests.storm.execution.test_acker import SPOUT, Told
 from tests.stores import drivers
 from tests.stores.catalog import STORES as CATALOG
 from tests.stores.catalog import Home as StoreHome
+from tests.storm.execution.test_acker import SPOUT, Told
 from trident.errors import FencedError, StaleTransactionError
+from trident.runtime.steps.key_columns import partitions_of
 from trident.spout import SpoutType
 from trident.state import Snapshot, StateType
 from trident.storm.execution.messages import Tracking
@@ -155,7 +156,7 @@ class Readers(RuleBasedStateMachine):
         """A reader that is late sees its snapshot, or is told that it cannot; never anything else."""
         snapshot, wanted = data.draw(st.sampled_from(self.snapshots))
         instances = self.home.open(self.driver.name, True)
-        places = drivers.partitions_of(drivers.KEYS, self.home.store.partitions)
+        places = partitions_of(drivers.KEYS, self.home.store.partitions)
         for partition, at in places.items():
             try:
                 found = instances[partition].multi_get_at([drivers.KEYS[place] for place in at], snapshot)
@@ -180,17 +181,18 @@ class Partitions(RuleBasedStateMachine):
         self.source = Source(limit=limit, before=lambda partition: self._reach("reading"), arrow=arrow)
         self.folder, self.next, self.failures = tempfile.TemporaryDirectory(), 0, list[str]()
         kind = SpoutType.TRANSACTIONAL if transactional else SpoutType.OPAQUE
-        kept = [{}, {}]  # type: ignore[var-annotated]
-        self.start = lambda: start(
-            declared(self.source, kind, "transactional" if transactional else "opaque", RowsState(), kept),
-            "in_process",
+        self.kind, self.pending = kind, pending
+        self.kept: list[dict[Any, Any]] = [{}, {}]
+        self.running = self.started()
+
+    def started(self) -> Any:
+        """Start a driver on the same source, states and log."""
+        state = "transactional" if self.kind is SpoutType.TRANSACTIONAL else "opaque"
+        return start(
+            declared(self.source, self.kind, state, RowsState(), self.kept), "in_process",
             lambda point, attempt: self._reach(point),
-            log_dir=self.folder.name,
-            max_batch_attempts=1000,
-            retry_backoff_ms=0,
-            max_spout_pending=pending,
+            log_dir=self.folder.name, max_batch_attempts=1000, retry_backoff_ms=0, max_spout_pending=self.pending,
         )  # fmt: skip
-        self.running = self.start()
 
     def _reach(self, point: str) -> None:
         if point in self.failures:
@@ -213,7 +215,7 @@ class Partitions(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.running.stop()
-        self.running = self.start()
+        self.running = self.started()
 
     @rule()
     def run(self) -> None:

@@ -38,9 +38,9 @@ def _mutant(seed: int) -> Mapping[str, int]:
 ROWS = {
     row.name: row
     for row in (
-        Row("P1", "simulated cells: fault × point × spout × state × store × cache × partitions, and the crash matrix", {}, cells),
+        Row("P1", "simulated cells: fault, point, spout, state, store, cache, partitions; the crash matrix", {}, cells),
         Row("P2", "random schedules of the code of production under simulation", {"cases": 100_000}, schedules),
-        Row("P3", "Hypothesis machines: maps, log in four homes, coordinator, readers, metadata, acker", {"cases": 20_000}, machines),
+        Row("P3", "Hypothesis: maps, log (4 homes), coordinator, readers, metadata, acker", {"cases": 20_000}, machines),
         Row("P4", "real processes killed, or stopped, replaced and woken", {"kills": 500, "zombies": 100}, killed),
         Row("P5", "servers killed, brokers and members that lead lost", {"kills": 200}, servers_killed),
         Row("P6", "snapshot reads beside commits, from other processes", {"reads": 1_000_000}, reads),

@@ -58,9 +58,9 @@ class RowServers(ExitStack):
 
     def log_at(self, home: str) -> str:
         """Return how the address of a log begins that is kept there; empty: in files."""
-        return {
-            "files": lambda: "",
-            "postgres": lambda: f"postgresql://trident@{self['postgres'].address}/postgres?topology=",
-            "s3": lambda: self["s3"] and "s3://logs/proof",
-            "zookeeper": lambda: f"zookeeper://{self['zookeeper'].hosts}/proof",
-        }[home]()
+        if home == "files":
+            return ""
+        server = self[home]
+        if home == "postgres":
+            return f"postgresql://trident@{server.address}/postgres?topology="
+        return "s3://logs/proof" if home == "s3" else f"zookeeper://{server.hosts}/proof"

@@ -54,7 +54,7 @@ def _orders(task: Mapping[str, object]) -> Orders:
         second = RedisState.opaque(str(task["redis"]), prefix=f"{folder.name}b")
         in_postgres = "and PostgreSQL" in store
         specs = [first, PostgresState.opaque(str(task["postgres"]), table=folder.name) if in_postgres else second]
-    return Orders(folder, *specs, partitions=(1, 1) if "hash" in store else (2, 3))
+    return Orders(folder, specs[0], specs[1], partitions=(1, 1) if "hash" in store else (2, 3))
 
 
 def _read(task: dict[str, object], servers: RowServers) -> Mapping[str, int]:
