@@ -107,18 +107,22 @@ def run_row(row: Row, seed: int, work: Path, minutes: float | None = None) -> Re
     record, began = Record(row, seed), time.monotonic()
     work.mkdir(parents=True, exist_ok=True)
     trials: Any = row.trials(work, seed)
-    for trial in trials:
-        try:
-            record.add(trial.group, trial.run())
-        except Exception as error:  # noqa: BLE001  each wrong case is told, and the next one is tried
-            record.fail(trial.group, error)
-        record.samples = trial.samples or record.samples
-        record.seconds = time.monotonic() - began
-        if (row.wanted and record.is_complete) or (minutes is not None and record.seconds >= 60 * minutes):
-            break
     try:
+        for trial in trials:
+            _run(trial, record)
+            record.seconds = time.monotonic() - began
+            if (row.wanted and record.is_complete) or (minutes is not None and record.seconds >= 60 * minutes):
+                break
         trials.close()
-    except Exception as error:  # noqa: BLE001  as above
-        record.fail("at the end", error)
+    except Exception as error:  # noqa: BLE001  what servers and other things do that all trials need
+        record.fail("at the begin or the end", error)
     record.seconds = time.monotonic() - began
     return record
+
+
+def _run(trial: Trial, record: Record) -> None:
+    try:
+        record.add(trial.group, trial.run())
+    except Exception as error:  # noqa: BLE001  each wrong case is told, and the next one is tried
+        record.fail(trial.group, error)
+    record.samples = trial.samples or record.samples
