@@ -30,7 +30,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--out", type=Path, default=Path("build/proof"), help="the folder of the records")
     options = parser.parse_args(argv)
-    logging.disable(logging.ERROR)  # what is killed is warned of
     records = []
     about = {"date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M}", "commit": _commit(), "machine": _machine()}
     for name in options.row or ROWS:
@@ -56,4 +55,5 @@ def _commit() -> str:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.ERROR)  # what is killed is warned of
     sys.exit(main())

@@ -21,7 +21,7 @@ from trident.operations import CombinerAggregator
 from trident.state import StateSpec
 from trident.tuples import TridentTuple
 
-ROWS, BATCH_SIZE = 600, 10
+BATCH_SIZE = 10
 
 
 class Appended(CombinerAggregator[list[int]]):
@@ -41,7 +41,7 @@ def topology_of(life: dict[str, Any]) -> TridentTopology:
     """Append the weight of each row to the list of its word; what a replay of a batch has is another draw."""
     topology = TridentTopology(life["name"])
     rows = topology.new_stream(
-        "rows", ScriptedSpout("changing", life["seed"], life["number"], Fuse(), ROWS, BATCH_SIZE)
+        "rows", ScriptedSpout("changing", life["seed"], life["number"], Fuse(), life["rows"], BATCH_SIZE)
     )
     spec: StateSpec = (
         DeltaState.opaque(f"{life['folder']}/lists") if not life["redis"] else RedisState.opaque(life["redis"])

@@ -16,7 +16,6 @@ from typing import Any
 from tests.crash.driver_runs import DriverServer
 from tests.crash.spout import rows_of
 from tests.harness.servers import Server
-from tests.proof.append_driver import ROWS
 from tests.proof.list_append import Txn, anomalies, edn
 from tests.proof.proof_row import Trial
 from tests.proof.proof_servers import RowServers
@@ -24,32 +23,26 @@ from trident.coordination.log_address import open_reader
 
 __all__ = ["histories"]
 
-_READERS = 2
+_READERS, _ROWS = 2, 600
 
 
-def histories(work: Path, seed: int) -> Iterator[Trial]:
+def histories(work: Path, seed: int, rows: int = _ROWS) -> Iterator[Trial]:
     """Give runs over Delta whose drivers are killed, and over a Redis that is killed as well; each leaves its history."""
     (work / "histories").mkdir()
     with RowServers(work) as servers, closing(DriverServer("tests.proof.append_driver")) as drivers:
         for at in itertools.count(seed):
-            yield Trial("Delta, drivers killed", partial(_run, drivers, work, at, None))
+            yield Trial("Delta, drivers killed", partial(_run, drivers, work, at, rows))
             yield Trial(
-                "Redis, drivers and server killed", partial(_run, drivers, work, at, servers["redis that keeps"])
+                "Redis, drivers and server killed", partial(_run, drivers, work, at, rows, servers["redis that keeps"])
             )
 
 
-def _run(drivers: DriverServer, work: Path, seed: int, redis: Server | None) -> Mapping[str, int]:
+def _run(drivers: DriverServer, work: Path, seed: int, rows: int, redis: Server | None = None) -> Mapping[str, int]:
     name = f"{'delta' if redis is None else 'redis'}-{seed}"
     folder, chance = work / name, random.Random(seed)
     folder.mkdir()
-    life: dict[str, Any] = {
-        "folder": str(folder),
-        "name": name,
-        "seed": seed,
-        "log_dir": str(folder / "log"),
-        "number": 0,
-    }
-    life["redis"] = "" if redis is None else f"redis://{redis.address}/0"
+    life: dict[str, Any] = {"folder": str(folder), "name": name, "seed": seed, "log_dir": str(folder / "log")}
+    life |= {"rows": rows, "number": 0, "redis": "" if redis is None else f"redis://{redis.address}/0"}
     readers = [drivers.start({**life, "role": "reader", "number": at}) for at in range(_READERS)]
     kills = 0
     with _killed_now_and_then(redis, random.Random(f"server {seed}")) as bounces:
@@ -90,7 +83,7 @@ def _killed_now_and_then(server: Server | None, chance: random.Random) -> Iterat
 
 def _history(folder: Path, life: Mapping[str, Any]) -> list[Txn]:
     """Return the committed batches in the order of the log, as one process, and what each reader saw."""
-    rows = rows_of(life["seed"], ROWS)
+    rows = rows_of(life["seed"], life["rows"])
     with closing(open_reader(life["log_dir"])) as reader:
         records = reader.refresh().history
     batches = [[(rows[at].word, rows[at].weight) for at in record.spouts["rows"]["rows"]] for record in records]

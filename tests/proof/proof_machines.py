@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from kazoo.client import KazooClient
@@ -343,11 +343,14 @@ def _of(make_home: Callable[[], Home]) -> type[Drivers]:
     return type("DriversThere", (Drivers,), {"make_home": staticmethod(make_home)})
 
 
-def run_machine(machine: type[RuleBasedStateMachine], drawn: int, examples: int = _EXAMPLES) -> Mapping[str, int]:
-    """Run so many examples of a machine from a seed."""
+def run_machine(
+    machine: type[RuleBasedStateMachine], drawn: int, examples: int = _EXAMPLES, shrinks: bool = True
+) -> Mapping[str, int]:
+    """Run so many examples of a machine from a seed; one that fails is made small, which may take minutes."""
     quiet = settings(
         max_examples=examples, stateful_step_count=_STEPS, deadline=None, database=None, print_blob=False,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
     )  # fmt: skip
     run_state_machine_as_test(seed(drawn)(machine), settings=quiet)
     return {"cases": examples}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from trident.state import Key, StateType, map_state
 from trident.testing.simulation.fault_plan import FAULT_KINDS, OF_STATES, POINTS, Fault, FaultPlan
 from trident.testing.simulation.judged_runs import Declared, JudgedRuns, _Wrong
 
-__all__ = ["cells", "checked_cell", "schedules"]
+__all__ = ["cells", "schedules"]
 
 _KINDS = (StateType.NON_TRANSACTIONAL, StateType.TRANSACTIONAL, StateType.OPAQUE)
 _SPOUTS = (SpoutType.TRANSACTIONAL, SpoutType.OPAQUE)
@@ -36,16 +37,18 @@ _BLOCK = 100
 
 
 def cells(work: Path, seed: int) -> Iterator[Trial]:
-    """Give the simulated cells, then those of the crash matrix that run in this process: each is run once."""
+    """Give the simulated cells, and those of the crash matrix that run in this process, each once; the seed shuffles them."""
+    trials = []
     for spout, kind, store, partitions in itertools.product(_SPOUTS, _KINDS, _STORES, (1, 3)):
-        runs = JudgedRuns(
-            partial(_declared, spout, kind, store, partitions), mistaken.ROWS, FAULT_KINDS, False, (), {"allow_inexact": True}
-        )  # fmt: skip
+        declared = partial(_declared, spout, kind, store, partitions)
+        runs = JudgedRuns(declared, mistaken.ROWS, FAULT_KINDS, False, (), {"allow_inexact": True})
         runs._check_repeats()
-        for plan in _plans(seed):
-            yield Trial(f"{spout.value} spout, {kind.value} state", partial(checked_cell, runs, plan, spout, kind))
+        group = f"{spout.value} spout, {kind.value} state"
+        trials += [Trial(group, partial(_cell, runs, plan, spout, kind)) for plan in _plans(seed)]
     for number, case in enumerate(case for pairing in PAIRINGS for case in memory_cases(pairing, seed)):
-        yield Trial(f"crash matrix, {case.pairing}", partial(_matrix_cell, case, work / str(number)))
+        trials.append(Trial(f"crash matrix, {case.pairing}", partial(_matrix_cell, case, work / str(number))))
+    random.Random(seed).shuffle(trials)
+    yield from trials
 
 
 def _declared(spout: SpoutType, kind: StateType, store: str, partitions: int) -> TridentTopology:
@@ -74,7 +77,7 @@ def _plans(seed: int) -> Iterator[FaultPlan]:
             yield FaultPlan(seed, (fault,), 3, pending, recuts=True)
 
 
-def checked_cell(runs: JudgedRuns, plan: FaultPlan, spout: SpoutType, kind: StateType) -> Mapping[str, int]:
+def _cell(runs: JudgedRuns, plan: FaultPlan, spout: SpoutType, kind: StateType) -> Mapping[str, int]:
     """Run a cell; one of an exact pairing must be exact, and counts of another one are wrong as the guarantees say."""
     exact = kind is StateType.OPAQUE or (kind is StateType.TRANSACTIONAL and spout is SpoutType.TRANSACTIONAL)
     try:

@@ -30,14 +30,14 @@ _PACE_MS = 20
 _STORES = ("Redis and PostgreSQL", "Redis in one hash, and Redis", "PostgreSQL twice", "Delta twice")
 
 
-def reads(work: Path, seed: int) -> Iterator[Trial]:
-    """Give so many reads of two states in each pair of stores in turn."""
+def reads(work: Path, seed: int, count: int = _READS) -> Iterator[Trial]:
+    """Give so many reads of each reader of two states in each pair of stores in turn."""
     with RowServers(work) as servers:
         for at in itertools.count(seed):
             store = _STORES[at % len(_STORES)]
             folder = work / f"orders{at}"
             folder.mkdir()
-            task = {"folder": str(folder), "store": store, "reads": _READS // (10 if "Delta" in store else 1)}
+            task = {"folder": str(folder), "store": store, "reads": count // (10 if "Delta" in store else 1)}
             yield Trial(store, partial(_read, task, servers))
 
 
