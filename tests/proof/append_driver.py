@@ -55,7 +55,7 @@ def topology_of(life: dict[str, Any]) -> TridentTopology:
 
 def main(life: dict[str, Any]) -> None:
     """Run a driver until its source is read, or a reader until that is so."""
-    signal.alarm(120)
+    signal.alarm(600)
     if "kill_after_s" in life:
         threading.Timer(life["kill_after_s"], os.kill, (os.getpid(), signal.SIGKILL)).start()
     if life["role"] == "reader":

@@ -45,10 +45,10 @@ def killed(work: Path, seed: int) -> Group:
         drivers = _Drivers(work, servers, seed)
         with closing(drivers):
             groups: list[tuple[Group, int]] = [
-                (drivers.points(), 60),
-                (drivers.zombies(), 50),
-                (drivers.clock(), 40),
-                (_sources(work, servers, seed), 3),
+                (drivers.points(), 12),
+                (drivers.zombies(), 20),
+                (drivers.clock(), 8),
+                (_sources(work, servers, seed), 1),
                 (_on_spark(work, servers, seed), 1),
                 (_cluster(work, servers, seed), 1),
             ]

@@ -231,10 +231,12 @@ class Partitions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "running"):
-            self.source.gone.clear()
-            self.run()
-            self.running.stop()
-            self.folder.cleanup()
+            try:
+                self.source.gone.clear()
+                self.run()
+            finally:
+                self.running.stop()
+                self.folder.cleanup()
 
 
 class _Tree:
