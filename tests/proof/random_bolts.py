@@ -23,17 +23,18 @@ from trident.storm import StreamDeclarer, TopologyBuilder, Tuple
 
 __all__ = ["Shape", "bolts", "in_process", "on_spark"]
 
-_BLOCK, _ON_SPARK = 500, 150
+_BLOCK, _SPARK_A_BLOCK, _ON_SPARK = 500, 15, 150
 
 
-def bolts(work: Path, seed: int, in_blocks: int = 20) -> Iterator[Trial]:
-    """Give blocks of topologies in process, then topologies on a local Spark, without end."""
-    yield from (Trial("in process", partial(_block, seed + at * _BLOCK)) for at in range(in_blocks))
+def bolts(work: Path, seed: int) -> Iterator[Trial]:
+    """Give a block of topologies in process, then some on a local Spark, and so on without end."""
     pin_worker_python()
-    spark = spark_session("proof", "local[2]")
+    spark, numbers = spark_session("proof", "local[2]"), itertools.count(seed)
     try:
-        for at in itertools.count(seed):
-            yield Trial("on Spark", partial(on_spark, work / f"journal-{at}", at))
+        for at in itertools.count():
+            yield Trial("in process", partial(_block, seed + at * _BLOCK))
+            for number in itertools.islice(numbers, _SPARK_A_BLOCK):
+                yield Trial("on Spark", partial(on_spark, work / f"journal-{number}", number))
     finally:
         stop_session(spark)
 
