@@ -69,6 +69,8 @@ class Record:
         What each wrong case raised.
     samples
         Figures over time, of a row that takes some.
+    ended
+        Whether no trial is left.
     """
 
     row: Row
@@ -78,11 +80,14 @@ class Record:
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
     samples: list[dict[str, float]] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether there were as many as are wanted; of a row without a number, at least one."""
-        return all(self.counts[what] >= number for what, number in (self.row.wanted or {"cases": 1}).items())
+        """Whether there were as many as are wanted; of a row without a number, all that there are."""
+        if not self.row.wanted:
+            return self.ended
+        return all(self.counts[what] >= number for what, number in self.row.wanted.items())
 
     @property
     def command(self) -> str:
@@ -111,8 +116,10 @@ def run_row(row: Row, seed: int, work: Path, minutes: float | None = None) -> Re
         for trial in trials:
             _run(trial, record)
             record.seconds = time.monotonic() - began
-            if (row.wanted and record.is_complete) or (minutes is not None and record.seconds >= 60 * minutes):
+            if record.is_complete or (minutes is not None and record.seconds >= 60 * minutes):
                 break
+        else:
+            record.ended = True
         trials.close()
     except Exception as error:  # noqa: BLE001  what servers and other things do that all trials need
         record.fail("at the begin or the end", error)
