@@ -48,7 +48,7 @@ def _run(drivers: DriverServer, work: Path, seed: int, rows: int, redis: Server 
     with _killed_now_and_then(redis, random.Random(f"server {seed}")) as bounces:
         while not (folder / "done").exists():
             life["number"] += 1
-            doom = {"kill_after_s": chance.uniform(0.1, 0.4 + 0.1 * kills)}
+            doom = {"kill_after_s": chance.uniform(0.1, 0.4 + 0.2 * kills)}
             end = drivers.wait(drivers.start({**life, **doom, "role": "driver"}))
             assert end["ended"] in (0, -signal.SIGKILL), end
             kills += end["ended"] != 0

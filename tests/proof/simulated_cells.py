@@ -33,7 +33,7 @@ _STORES = ("memory", "redis", "redis cached", "two methods", "two methods cached
 _UNWRITTEN = ("P0", "P1", "P2", "P4", "P5", "P12")
 """Points at which no store holds anything of a batch that is not committed."""
 
-_BLOCK = 100
+_BLOCK = 50
 
 
 def cells(work: Path, seed: int) -> Iterator[Trial]:

@@ -62,7 +62,7 @@ def a_part(name: str, trials: Callable[[Path, int], Iterator[Trial]]) -> Row:
 # ---- simulated -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "size"), [("P1", 50), ("P2", 100)])
+@pytest.mark.parametrize(("name", "size"), [("P1", 50), ("P2", 50)])
 def test_simulated_rows_are_right_and_see_a_rule_that_is_switched_off(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
