@@ -6,8 +6,10 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trident.config import Config
+from trident.extras import needs_package
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, commit_loads
 from trident.runtime.commit.committing import Committing
@@ -18,6 +20,9 @@ from trident.runtime.engine.worker import Program
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
 from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +100,19 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)
     ship_code(spark.sparkContext)
+    if config.workers == "resident":
+        return _resident_runner(spark, committing, config, owned)
     runner = SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)
     # A job that commits has the rows of one batch alone (R2).
     if committing.commits or config.max_spout_pending == 1:
         return runner
     return SharingRunner(runner, config.max_spout_pending or MOST_PENDING)
+
+
+def _resident_runner(spark: SparkSession, committing: Committing, config: Config, owned: bool) -> Runner:
+    with needs_package('workers="resident"', "storm"):
+        from trident.runtime.engine.resident_runner import ResidentRunner
+    return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits)
 
 
 def _connect_runner(program: Program, config: Config, loads: Sequence[StageLoad], server: str) -> Runner:

@@ -1,0 +1,105 @@
+"""Messages between a driver and resident workers, and between these: each has a mailbox, and a peer for each other one.
+
+A message is any object that can be pickled. Only who has the keys of the pool can send one.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import zmq
+
+from trident.spark.link_keys import Keys, new_context
+
+logger = logging.getLogger(__name__)
+
+_QUEUED = 1000  # messages that wait for one peer
+_LINGER_MS = 1000
+
+
+class PeerAway(Exception):
+    """A peer takes no messages."""
+
+
+class Mailbox:
+    """Receives messages in a thread of its own.
+
+    Parameters
+    ----------
+    host, bind
+        The address of this machine for the others; the one to listen at.
+    take
+        Called with each message, by that thread; so is `look`, every `look_s` seconds or more often.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        host: str,
+        bind: str,
+        take: Callable[[Any], None],
+        look: Callable[[], None],
+        look_s: float,
+    ) -> None:
+        self._keys, self._take, self._look, self._look_ms = keys, take, look, int(look_s * 1000)
+        self._context, self._doorkeeper = new_context(keys)
+        socket = self._context.socket(zmq.PULL)
+        self.address = f"{host}:{keys.listen(socket, bind)}"
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
+
+    def open(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def peer(self, address: str) -> Peer:
+        """Return what sends to another mailbox."""
+        return Peer(self._context, self._keys, address)
+
+    def close(self) -> None:
+        """Close the mailbox and all peers, which have a second to send what they have. Not for the thread that receives."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._doorkeeper.stop()
+        self._context.destroy(_LINGER_MS)
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        while not self._closing.is_set():
+            try:
+                if socket.poll(self._look_ms):
+                    self._take(pickle.loads(socket.recv()))
+                self._look()
+            except Exception:  # one message must not end all others
+                logger.exception("a message to %s was not understood", self.address)
+        socket.close()
+
+
+class Peer:
+    """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:
+        self._lock, self.address = threading.Lock(), address
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.sndhwm = _QUEUED
+        keys.connect(self._socket, address)
+
+    def send(self, message: Any, wait_s: float = 0.0) -> None:
+        """Send; `PeerAway` if too much waits to be sent and nothing of it is taken within `wait_s` seconds."""
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            try:
+                self._socket.sndtimeo = int(wait_s * 1000)
+                self._socket.send(data, copy=False)
+            except zmq.ZMQError as error:
+                raise PeerAway(f"{self.address}: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection; what was not sent yet is dropped."""
+        with self._lock, suppress(zmq.ZMQError):
+            self._socket.close()
