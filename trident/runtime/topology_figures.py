@@ -111,6 +111,7 @@ class TopologyFigures:
             **{key: status[key] for key in _OF_PAGE},
             "workersTotal": 1,
             "engine": config.engine,
+            "workers": config.workers,
             "runId": self._run_id,
             "deactivated": word == "inactive",
             "rates": batches.rates(),

@@ -18,7 +18,7 @@ from trident.spark.link_keys import Keys, new_context
 
 logger = logging.getLogger(__name__)
 
-_QUEUED = 1000  # messages that wait for one peer
+_QUEUED = 64  # messages that wait on their way, at each end
 _LINGER_MS = 1000
 
 
@@ -49,8 +49,9 @@ class Mailbox:
         self._keys, self._take, self._look, self._look_ms = keys, take, look, int(look_s * 1000)
         self._context, self._doorkeeper = new_context(keys)
         socket = self._context.socket(zmq.PULL)
+        socket.rcvhwm = _QUEUED
         self.address = f"{host}:{keys.listen(socket, bind)}"
-        self._closing = threading.Event()
+        self._closing, self._peers = threading.Event(), list[Peer]()
         self._thread = threading.Thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
 
     def open(self) -> None:
@@ -59,15 +60,19 @@ class Mailbox:
 
     def peer(self, address: str) -> Peer:
         """Return what sends to another mailbox."""
-        return Peer(self._context, self._keys, address)
+        peer = Peer(self._context, self._keys, address)
+        self._peers.append(peer)
+        return peer
 
     def close(self) -> None:
         """Close the mailbox and all peers, which have a second to send what they have. Not for the thread that receives."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
+        for peer in self._peers:
+            peer.close(_LINGER_MS)
         self._doorkeeper.stop()
-        self._context.destroy(_LINGER_MS)
+        self._context.term()
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while not self._closing.is_set():
@@ -99,7 +104,7 @@ class Peer:
             except zmq.ZMQError as error:
                 raise PeerAway(f"{self.address}: {error}") from error
 
-    def close(self) -> None:
-        """Close the connection; what was not sent yet is dropped."""
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the connection; what was not sent by then is dropped."""
         with self._lock, suppress(zmq.ZMQError):
-            self._socket.close()
+            self._socket.close(linger_ms)

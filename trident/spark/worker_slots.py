@@ -94,6 +94,18 @@ class Slots:
         return sum(number for key, number in _taken.items() if key[0] == self._key[0] and key != self._key)
 
 
+def check_free_slots(context: SparkContext, topology: str) -> None:
+    """Raise `EnvironmentProblem` if resident workers of other topologies keep all slots: a job would wait for ever."""
+    with _taking:
+        slots = Slots(context, topology)
+        taken = slots.found - slots.free
+        if taken and not slots.free and not slots.grow:
+            raise EnvironmentProblem.of_now(
+                f"topology {topology!r} runs Spark jobs, but all {taken} slots of {context.master} are kept by workers of other "
+                "topologies; Spark would wait for ever. Give these fewer workers (parallelism), or Spark more slots"
+            )
+
+
 _LOOPBACK = "127.0.0.1"
 
 

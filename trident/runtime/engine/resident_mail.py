@@ -14,7 +14,7 @@ from trident.spark.link_keys import Keys
 class Here(NamedTuple):
     """A worker is there, since it came, and every second: its place in the pool, its run, and where it takes messages.
 
-    A run is one life of a process in this place, and no other has its id.
+    A run is one process in this place, from its start to its end, and no other has its id.
     """
 
     place: int
@@ -58,7 +58,7 @@ class Alive(NamedTuple):
     newest: int
 
 
-class Work(NamedTuple):
+class StageWork(NamedTuple):
     """A part of a stage of an attempt.
 
     Attributes
@@ -71,6 +71,8 @@ class Work(NamedTuple):
         A pickled `Order`.
     stage
         0 for the parts of the batch, after that the levels of exchanges.
+    commits
+        Whether it commits: that goes on beside what is processed for later batches.
     tasks
         Pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
     crew
@@ -85,19 +87,20 @@ class Work(NamedTuple):
     place: int
     order: bytes
     stage: int
+    commits: bool
     tasks: bytes
     crew: Mapping[int, str]
     owners: Mapping[str, Sequence[int]]
     expects: Mapping[int, int]
 
 
-class Ended(NamedTuple):
+class AttemptOver(NamedTuple):
     """An attempt has ended: what a worker has of it can go. It may still be at it, if the attempt was cancelled."""
 
     number: int
 
 
-class Stop(NamedTuple):
+class Leave(NamedTuple):
     """The worker is to end."""
 
 
@@ -112,7 +115,7 @@ class Rows(NamedTuple):
     frames: list[RowFrame]
 
 
-class Ticket(NamedTuple):
+class ResidentTicket(NamedTuple):
     """What a Spark task gets, so that it becomes a worker.
 
     Attributes
@@ -131,4 +134,4 @@ class Ticket(NamedTuple):
     program: bytes
 
     def __repr__(self) -> str:
-        return f"Ticket({self.topology!r}, {self.place})"
+        return f"ResidentTicket({self.topology!r}, {self.place})"

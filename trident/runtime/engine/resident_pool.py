@@ -17,7 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trident.errors import EnvironmentProblem
-from trident.runtime.engine.resident_mail import Alive, Done, Ended, Here, Stop, Ticket, Work
+from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Here, Leave, ResidentTicket, StageWork
 from trident.runtime.engine.resident_worker import run_resident
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.link_keys import Keys
@@ -36,14 +36,14 @@ _BEAT_S = 1.0
 _SILENCE_S = 30.0  # of a worker, after which it is lost
 _PATIENCE_S = 10.0  # for workers that are on their way, before batches go on without them
 _START_S = 120.0  # for the first worker
-_SHORT_LIFE_S = 10.0  # a worker that lived so short is not started again at once
+_BRIEF_S = 10.0  # a worker that ends so soon, twice in a row, is not started again at once
 _LONGEST_PAUSE_S = 30.0
 _END_S = 8.0  # after which a worker that was asked to end is ended by Spark
 _KILL_S = 10.0
 
 
-class Member(NamedTuple):
-    """A worker, for as long as it lives."""
+class CrewMember(NamedTuple):
+    """A worker that was there when an attempt began."""
 
     place: int
     run: str
@@ -58,6 +58,8 @@ class Run:
     ----------
     answers
         What they said, or why there will be no more answers.
+    asked
+        The places of those whose answers are awaited.
     used
         The places of those that have something of it.
     sent
@@ -66,26 +68,29 @@ class Run:
 
     number: int
     attempt: TransactionAttempt
-    crew: Mapping[int, Member]
+    crew: Mapping[int, CrewMember]
     answers: SimpleQueue[Done | str] = field(default_factory=SimpleQueue)
+    asked: set[int] = field(default_factory=set)
     used: set[int] = field(default_factory=set)
     sent: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
 @dataclass
 class _Place:
-    """One worker, in its present life.
+    """One worker, and the process that is this worker now.
 
     Attributes
     ----------
     run
-        The id of this life; empty while it is on its way.
+        The id of this process; empty while it is on its way.
     begun
         When it came, or was started.
-    short_lives
-        How many of its lives in a row were short.
+    brief
+        How many of its processes in a row ended soon.
     starts_at
         When it is to be started again.
+    busy
+        The numbers of attempts that have ended, and that it is still at work on.
     """
 
     number: int
@@ -95,8 +100,14 @@ class _Place:
     peer: Peer | None = None
     heard_at: float = 0.0
     begun: float = 0.0
-    short_lives: int = 0
+    brief: int = 0
     starts_at: float = 0.0
+    busy: set[int] = field(default_factory=set)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes work."""
+        return self.peer is not None and not self.busy
 
 
 class ResidentPool:
@@ -132,7 +143,9 @@ class ResidentPool:
         self.deaths = 0
         self._mailbox = Mailbox(keys, host, bind, self._take, self._look, _LOOK_S)
         address = self._mailbox.address
-        self._tickets = [Ticket(topology, number, address, keys, program_id, program) for number in range(count)]
+        self._tickets = [
+            ResidentTicket(topology, number, address, keys, program_id, program) for number in range(count)
+        ]
         self._mailbox.open()
 
     # ---- attempts ---------------------------------------------------------------------------------------------------
@@ -150,7 +163,9 @@ class ResidentPool:
                 self._changed.wait(_LOOK_S)
             self._newest += 1
             crew = {
-                each.number: Member(each.number, each.run, each.peer) for each in self._places if each.peer is not None
+                each.number: CrewMember(each.number, each.run, each.peer)
+                for each in self._places
+                if each.peer is not None and each.is_ready
             }
             run = self._runs[self._newest] = Run(self._newest, attempt, crew)
             return run
@@ -166,9 +181,9 @@ class ResidentPool:
                 "topology %s: %d of %d resident workers; Spark has no free core for the others. Batches go on without them",
                 self._topology, there, len(self._places),
             )  # fmt: skip
-        return bool(there) and (late or there == len(self._places))
+        return any(each.is_ready for each in self._places) and (late or there == len(self._places))
 
-    def ask(self, run: Run, works: Sequence[Work]) -> list[Done]:
+    def ask(self, run: Run, works: Sequence[StageWork]) -> list[Done]:
         """Have workers work on a stage, and wait for all answers; `StepFailed` if a worker is lost."""
         with self._changed:
             for work in works:
@@ -177,7 +192,8 @@ class ResidentPool:
                     raise StepFailed(
                         Failure("spark", None, f"resident worker {work.place} was lost, or the attempt ended")
                     )
-            run.used.update(work.place for work in works)
+            run.asked = {work.place for work in works}
+            run.used |= run.asked
         for work in works:
             try:
                 run.crew[work.place].peer.send(work)
@@ -202,10 +218,13 @@ class ResidentPool:
         with self._changed:
             if self._runs.pop(run.number, None) is None:
                 return
+            for place in run.asked:
+                if self._places[place].run == run.crew[place].run:
+                    self._places[place].busy.add(run.number)
             members = [run.crew[place] for place in run.used if self._places[place].run == run.crew[place].run]
         for member in members:
             with suppress(PeerAway):  # then it learns of it by the next sign of life
-                member.peer.send(Ended(run.number))
+                member.peer.send(AttemptOver(run.number))
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """End the runs of an attempt."""
@@ -237,7 +256,7 @@ class ResidentPool:
             self._changed.notify_all()
         for peer in peers:
             with suppress(PeerAway):
-                peer.send(Stop())
+                peer.send(Leave())
         ends = monotonic() + (_END_S if len(peers) == len(jobs) else 0.0)
         for job in jobs:
             if not job.join(max(0.0, ends - monotonic())):
@@ -255,9 +274,7 @@ class ResidentPool:
             if isinstance(message, Here):
                 self._hear(message)
             elif isinstance(message, Done):
-                run = self._runs.get(message.number)
-                if run is not None and run.crew[message.place].run == message.run:
-                    run.answers.put(message)
+                self._hear_answer(message)
 
     def _hear(self, here: Here) -> None:
         place = self._places[here.place]
@@ -270,6 +287,16 @@ class ResidentPool:
             place.heard_at = place.begun = monotonic()
             place.peer.send(self._alive())
             self._changed.notify_all()
+
+    def _hear_answer(self, done: Done) -> None:
+        place, run = self._places[done.place], self._runs.get(done.number)
+        if place.run != done.run:
+            return
+        place.busy.discard(done.number)
+        if run is not None:
+            run.asked.discard(done.place)
+            run.answers.put(done)
+        self._changed.notify_all()
 
     def _look(self) -> None:
         now = monotonic()
@@ -303,15 +330,15 @@ class ResidentPool:
     def _lose(self, place: _Place, how: str) -> None:
         """Fail the attempts that a worker has something of."""
         cause = f"resident {place.name or f'worker {place.number}'} {how}"
-        lived = monotonic() - place.begun
-        place.short_lives = place.short_lives + 1 if lived < _SHORT_LIFE_S else 0
-        pause = min(_LONGEST_PAUSE_S, 2.0 ** (place.short_lives - 2)) if place.short_lives > 1 else 0.0
+        place.brief = place.brief + 1 if monotonic() - place.begun < _BRIEF_S else 0
+        pause = min(_LONGEST_PAUSE_S, 2.0 ** (place.brief - 2)) if place.brief > 1 else 0.0
         place.starts_at = monotonic() + pause
         self.deaths += 1
         logger.warning("topology %s: %s", self._topology, cause)
         run_id, peer = place.run, place.peer
         self._replaced.add(run_id)
         place.run, place.peer = "", None
+        place.busy.clear()
         if peer is not None:
             peer.close()
         for run in self._runs.values():

@@ -1,7 +1,7 @@
 """ResidentRunner: an attempt is messages to workers that stay, and not a Spark job (`workers="resident"`).
 
 Each stage is one message to each worker that has something to do in it, and one answer. Rows of exchanges go from worker to
-worker. A state's partition, and that of an exchange, belongs to one worker as long as this worker lives: connections stay open.
+worker. A state's partition, and that of an exchange, belongs to one worker as long as this one is there: connections stay open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import cloudpickle
 
 from trident.graph import PersistNode, QueryNode
 from trident.runtime.engine.hops import destinations_of
-from trident.runtime.engine.resident_mail import Work
+from trident.runtime.engine.resident_mail import StageWork
 from trident.runtime.engine.resident_pool import ResidentPool, Run
 from trident.runtime.engine.runners import Runner, captures, of_width, pickled
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
@@ -95,6 +95,7 @@ class ResidentRunner:
         assert isinstance(kept, KeptRun), output
         levels = range((self.program.processing or 0) + 1, len(self.program.levels) + 1)
         committed = self._through(kept.run, order, (), levels)
+        self.pool.end(kept.run)
         return merge_outputs([replace(output, kept=None), committed])
 
     def _through(self, run: Run, order: Order, parts: Sequence[Part], stages: Iterable[int]) -> TaskOutput:
@@ -105,10 +106,11 @@ class ResidentRunner:
         try:
             for stage in stages:
                 tasks = self._tasks(stage, owners) if stage else _dealt(parts, run)
-                works = [
-                    Work(run.number, place, sent, stage, cloudpickle.dumps(mine), crew, owners, run.sent.get(place, {}))
-                    for place, mine in tasks.items()
-                ]
+                commits = bool(self.commits) and stage > (self.program.processing or 0)
+                works = []
+                for place, mine in tasks.items():
+                    packed, expects = cloudpickle.dumps(mine), run.sent.get(place, {})
+                    works.append(StageWork(run.number, place, sent, stage, commits, packed, crew, owners, expects))
                 answers = self.pool.ask(run, works)
                 outputs += [output for answer in answers for output in answer.outputs]
                 if any(answer.failed for answer in answers):

@@ -1,11 +1,13 @@
 """A resident worker: a Spark task that does not end, and works on parts of batches as its driver sends them.
 
-Its main thread works on one part of a stage after the other, the oldest attempt first; the thread of its mailbox listens.
-It ends if its driver says so, or is silent, or if it is still at work on an attempt that was cancelled a while ago.
+Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
+way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
+attempt that was cancelled a while ago.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -15,14 +17,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from mmap import ACCESS_READ, mmap
 from queue import PriorityQueue
+from tempfile import TemporaryFile
 from time import monotonic
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.runtime.engine.resident_mail import Alive, Done, Ended, Here, Rows, Stop, Ticket, Work
+from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Here, Leave, ResidentTicket, Rows, StageWork
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
@@ -31,16 +36,18 @@ from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.link_keys import own_address
 from trident.spark.mailbox import Mailbox, Peer, PeerAway
 
+logger = logging.getLogger(__name__)
+
 _LOOK_S = 0.2
 _BEAT_S = 1.0
 _SILENCE_S = 10.0  # of the driver, after which a worker ends
 _PATIENCE_S = 30.0  # for rows that another worker says it has sent, and for one that takes no more
 _GRACE_S = 5.0  # for work that is not wanted any more
 _AT_ONCE = 8 << 20  # bytes of rows in a message, unless one frame has more
-_LAST = (-1, 0, None)
+_NONE = -1
 
 
-def run_resident(ticket: Ticket) -> Iterator[bytes]:
+def run_resident(ticket: ResidentTicket) -> Iterator[bytes]:
     """Be the worker of a ticket, as the only task of a Spark job; the job has no result."""
     worker = ResidentWorker(ticket)
     try:
@@ -51,9 +58,9 @@ def run_resident(ticket: Ticket) -> Iterator[bytes]:
 
 
 class ResidentWorker:
-    """One life of a worker."""
+    """A worker, from its start to its end."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: ResidentTicket) -> None:
         self._ticket, self._run, self._parent = ticket, secrets.token_hex(8), os.getppid()
         host = own_address(ticket.driver, _SILENCE_S)
         self._mailbox = Mailbox(ticket.keys, host, host, self._take, self._look, _LOOK_S)
@@ -61,19 +68,17 @@ class ResidentWorker:
         self._here = Here(ticket.place, self._run, self._mailbox.address, name)
         self._driver = self._mailbox.peer(ticket.driver)
         self._peers: dict[str, Peer] = {}
-        self._queue: PriorityQueue[tuple[int, int, Work | None]] = PriorityQueue()
-        self._numbers, self._boxes = count(), Boxes()
-        self._working_on, self._over_since = -1, 0.0
+        self._processing, self._committing = _Lane(), _Lane()
+        self._boxes, self._over_since = Boxes(), 0.0
         self._heard_at, self._next_beat = monotonic(), 0.0
 
     def run(self) -> None:
         """Work until this is to end."""
+        commits = threading.Thread(target=self._commit, name="commits", daemon=True)
+        commits.start()
         self._mailbox.open()
-        while (work := self._queue.get()[2]) is not None:
-            if self._boxes.is_live(work.number):
-                self._working_on = work.number
-                self._answer(work)
-                self._working_on = -1
+        self._work_in(self._processing)
+        commits.join()
 
     def close(self) -> None:
         """End the operations, and all connections."""
@@ -87,14 +92,14 @@ class ResidentWorker:
             case Alive():
                 self._heard_at = monotonic()
                 self._boxes.keep(message.live, message.newest)
-            case Work():
+            case StageWork():
                 self._boxes.begin(message.number)
-                self._queue.put((message.number, next(self._numbers), message))
+                (self._committing if message.commits else self._processing).put(message)
             case Rows():
                 self._boxes.add(message)
-            case Ended():
+            case AttemptOver():
                 self._boxes.end(message.number)
-            case Stop():
+            case Leave():
                 self._end()
 
     def _look(self) -> None:
@@ -104,23 +109,38 @@ class ResidentWorker:
             self._tell(self._here)
         if now - self._heard_at > _SILENCE_S or os.getppid() != self._parent:
             self._end()
-        unwanted = self._boxes.ended_since(self._working_on)
-        if any(since and now - since > _GRACE_S for since in (self._over_since, unwanted)):
+        unwanted = [self._boxes.ended_since(lane.at_work_on) for lane in (self._processing, self._committing)]
+        if any(since and now - since > _GRACE_S for since in (self._over_since, *unwanted)):
             os._exit(1)  # a call that does not return; Spark ends a cancelled task in the same way
 
     def _end(self) -> None:
         if not self._over_since:
             self._over_since = monotonic()
             self._boxes.close()
-            self._queue.put(_LAST)
+            self._processing.end()
+            self._committing.end()
 
     def _tell(self, message: Here | Done, wait_s: float = 0.0) -> None:
         with suppress(PeerAway):  # then it will be silent, and this ends
             self._driver.send(message, wait_s)
 
-    # ---- the main thread --------------------------------------------------------------------------------------------
+    # ---- the threads that work --------------------------------------------------------------------------------------
 
-    def _answer(self, work: Work) -> None:
+    def _commit(self) -> None:
+        try:
+            self._work_in(self._committing)
+        except BaseException:
+            logger.exception("resident worker %d ends", self._ticket.place)
+            os._exit(1)  # as what ends the main thread would end this process
+
+    def _work_in(self, lane: _Lane) -> None:
+        while (work := lane.next()) is not None:
+            if self._boxes.is_live(work.number):
+                lane.at_work_on = work.number
+                self._answer(work)
+                lane.at_work_on = _NONE
+
+    def _answer(self, work: StageWork) -> None:
         sent: Counter[int] = Counter()
         outputs: list[bytes] = []
         failed = False
@@ -135,7 +155,7 @@ class ResidentWorker:
             failed, outputs = True, [packed(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
         self._tell(Done(work.place, self._run, work.number, outputs, failed, dict(sent)), _PATIENCE_S)
 
-    def _outputs(self, job: Job, work: Work) -> Iterator[TaskOutput]:
+    def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
         tasks = cloudpickle.loads(work.tasks)
         if not work.stage:
             yield from outputs_of_parts(job, tasks)
@@ -145,7 +165,7 @@ class ResidentWorker:
             frames = self._boxes.taken(work.number, entry, partition)
             yield replace(output_of_destination(job, work.stage, entry, partition, frames, set()), task=task)
 
-    def _passed_on(self, work: Work, output: TaskOutput, sent: Counter[int]) -> TaskOutput:
+    def _passed_on(self, work: StageWork, output: TaskOutput, sent: Counter[int]) -> TaskOutput:
         """Send the rows of an output to the workers that have their partitions; return what is left for the driver."""
         left: list[RowFrame] = []
         waiting: dict[int, list[RowFrame]] = {}
@@ -168,7 +188,7 @@ class ResidentWorker:
             self._send(work, to, frames, sent)
         return replace(output, frames=left)
 
-    def _send(self, work: Work, to: int, frames: list[RowFrame], sent: Counter[int]) -> None:
+    def _send(self, work: StageWork, to: int, frames: list[RowFrame], sent: Counter[int]) -> None:
         rows, address = Rows(work.number, work.place, frames), work.crew[to]
         sent[to] += 1
         if to == work.place:
@@ -184,15 +204,44 @@ class ResidentWorker:
             ) from error
 
 
-def size_of(frame: RowFrame) -> int:
-    """Return how many bytes the rows of a frame have."""
-    return len(frame.data) if isinstance(frame.data, bytes) else frame.data.nbytes
+class _Lane:
+    """What one thread has to do, the oldest attempt first, and the number of the attempt that it is at work on."""
+
+    def __init__(self) -> None:
+        self.at_work_on, self._numbers = _NONE, count()
+        self._queue: PriorityQueue[tuple[int, int, StageWork | None]] = PriorityQueue()
+
+    def put(self, work: StageWork) -> None:
+        self._queue.put((work.number, next(self._numbers), work))
+
+    def end(self) -> None:
+        self._queue.put((_NONE, 0, None))
+
+    def next(self) -> StageWork | None:
+        """Return what is next, once there is something; None at the end."""
+        return self._queue.get()[2]
 
 
 # ---- what has arrived ---------------------------------------------------------------------------------------------------
 
-_MOST_WAITING = 1 << 30  # bytes of one attempt
+_IN_MEMORY = 256 << 20  # bytes of rows that wait; what comes behind them waits on the local disk
+_MOST_WAITING = 8 << 30  # bytes of one attempt
 _REMEMBERED = 10_000  # attempts that have ended
+
+
+def size_of(frame: RowFrame) -> int:
+    """Return how many bytes the rows of a frame have."""
+    return frame.data.nbytes if isinstance(frame.data, pa.Table) else len(frame.data)
+
+
+def _on_disk(frame: RowFrame) -> RowFrame:
+    """Return a frame whose rows are in a file that has no name, and is gone when they are read."""
+    data = ipc_of(frame.data) if isinstance(frame.data, pa.Table) else frame.data
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    with TemporaryFile(dir=folder or None) as file:
+        file.write(data)
+        file.flush()
+        return frame._replace(data=mmap(file.fileno(), len(data), access=ACCESS_READ))
 
 
 @dataclass
@@ -229,13 +278,16 @@ class Boxes:
             box = self._boxes.get(rows.number)
             if box is None:
                 return
+            frames, in_memory = rows.frames, sum(each.size for each in self._boxes.values())
             box.messages[rows.sender] += 1
-            box.size += sum(map(size_of, rows.frames))
+            box.size += sum(map(size_of, frames))
             if box.size > _MOST_WAITING:
+                frames = []
                 box.rows.clear()
-            else:
-                for frame in rows.frames:
-                    box.rows.setdefault((frame.target, frame.partition), []).append(frame)
+            elif in_memory > _IN_MEMORY:
+                frames = list(map(_on_disk, frames))
+            for frame in frames:
+                box.rows.setdefault((frame.target, frame.partition), []).append(frame)
             self._changed.notify_all()
 
     def wait(self, number: int, expects: Mapping[int, int], wait_s: float) -> None:
@@ -273,7 +325,7 @@ class Boxes:
             box = self._boxes.get(number)
             frames = [] if box is None else box.rows.pop((entry, partition), [])
         return [
-            frame._replace(data=table_of_ipc(frame.data)) if isinstance(frame.data, bytes) else frame
+            frame if isinstance(frame.data, pa.Table) else frame._replace(data=table_of_ipc(frame.data))
             for frame in frames
         ]
 
@@ -304,7 +356,7 @@ class Boxes:
             return self._ended.get(number, 0.0)
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Let no thread wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -6,6 +6,7 @@ A worker process keeps the unpickled program of each topology it served, so a ba
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ from trident.spark.job_errors import cannot_import
 
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
+_opening = threading.Lock()  # a resident worker processes and commits in two threads
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,19 @@ class Job:
     def worker(self) -> WorkerProgram:
         """Return the program of this process; a new one replaces that of the topology that was served longest ago."""
         id_ = self.program_id
-        if id_ not in _programs:
-            if len(_programs) == _PROGRAMS_KEPT:
-                _programs.pop(next(iter(_programs))).cleanup()
-            _programs[id_] = cloudpickle.loads(self.pickled).opened()
-        _programs[id_] = _programs.pop(id_)
-        return _programs[id_]
+        with _opening:
+            if id_ not in _programs:
+                if len(_programs) == _PROGRAMS_KEPT:
+                    _programs.pop(next(iter(_programs))).cleanup()
+                _programs[id_] = cloudpickle.loads(self.pickled).opened()
+            _programs[id_] = _programs.pop(id_)
+            return _programs[id_]
 
     @property
     def most(self) -> int:
         """How many bytes a task may pass on."""
-        known = self.program_id in _programs
-        return _programs[self.program_id].program.most_shipped if known else MOST_SHIPPED
+        known = _programs.get(self.program_id)
+        return MOST_SHIPPED if known is None else known.program.most_shipped
 
 
 def _unprepared(error: Exception) -> Failure:
