@@ -10,9 +10,11 @@ import pickle
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from trident.spark.link_keys import Keys, new_context
 
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _QUEUED = 64  # messages that wait on their way, at each end
 _LINGER_MS = 1000
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class PeerAway(Exception):
@@ -34,7 +37,7 @@ class Mailbox:
     host, bind
         The address of this machine for the others; the one to listen at.
     take
-        Called with each message, by that thread; so is `look`, every `look_s` seconds or more often.
+        Called with each message, by that thread; so is `look`, about every `look_s` seconds.
     """
 
     def __init__(
@@ -75,11 +78,14 @@ class Mailbox:
         self._context.term()
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        next_look = 0.0
         while not self._closing.is_set():
             try:
                 if socket.poll(self._look_ms):
                     self._take(pickle.loads(socket.recv()))
-                self._look()
+                if monotonic() >= next_look:
+                    next_look = monotonic() + self._look_ms / 1000
+                    self._look()
             except Exception:  # one message must not end all others
                 logger.exception("a message to %s was not understood", self.address)
         socket.close()
@@ -92,6 +98,7 @@ class Peer:
         self._lock, self.address = threading.Lock(), address
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = _QUEUED
+        self._events, self._away_since = self._socket.get_monitor_socket(_EVENTS), monotonic()
         keys.connect(self._socket, address)
 
     def send(self, message: Any, wait_s: float = 0.0) -> None:
@@ -104,7 +111,21 @@ class Peer:
             except zmq.ZMQError as error:
                 raise PeerAway(f"{self.address}: {error}") from error
 
+    @property
+    def away_s(self) -> float:
+        """For how many seconds there has been no connection; 0 if there is one. For one thread.
+
+        A process that has ended is away at once; one that is stopped, or behind a cut, when it has not answered ZeroMQ's own
+        questions for 15 s. One that only keeps Python's lock is not.
+        """
+        while self._events.poll(0):
+            connected = recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._away_since = 0.0 if connected else self._away_since or monotonic()
+        return monotonic() - self._away_since if self._away_since else 0.0
+
     def close(self, linger_ms: int = 0) -> None:
         """Close the connection; what was not sent by then is dropped."""
         with self._lock, suppress(zmq.ZMQError):
+            self._socket.disable_monitor()
+            self._events.close(0)
             self._socket.close(linger_ms)

@@ -40,6 +40,21 @@ class Slots:
                 raise self.too_few(workers)
             _taken[self._key] = workers
 
+    def take_free(self, most: int) -> int:
+        """Take the slots that no other topology has, at most so many; return how many.
+
+        Raises
+        ------
+        EnvironmentProblem
+            There is none, and there will never be one.
+        """
+        with _taking:
+            count = most if self.grow else max(1, min(most, self.free))
+            if self._is_fixed and self.free < count:
+                raise self.too_few(count)
+            _taken[self._key] = count
+            return count
+
     def release(self) -> None:
         """Give all slots back."""
         with _taking:
@@ -101,8 +116,8 @@ def check_free_slots(context: SparkContext, topology: str) -> None:
         taken = slots.found - slots.free
         if taken and not slots.free and not slots.grow:
             raise EnvironmentProblem.of_now(
-                f"topology {topology!r} runs Spark jobs, but all {taken} slots of {context.master} are kept by workers of other "
-                "topologies; Spark would wait for ever. Give these fewer workers (parallelism), or Spark more slots"
+                f"topology {topology!r} runs Spark jobs, but all {taken} slots of {context.master} are kept by workers of "
+                "other topologies; Spark would wait for ever. Give these fewer workers (parallelism), or Spark more slots"
             )
 
 

@@ -60,7 +60,8 @@ def _resident(cases: Cases) -> Iterator[TaskOutcome]:
     cases.workers = "resident"
     yield from map(run_case, cases.on_the_cluster())
     for group in cases.of_drivers():
-        yield from run_doomed(group, f"local[{2 * len(group)}]")
+        for case in group:
+            yield from run_doomed([case], "local[2]")
 
 
 def _of_drivers(cases: Cases) -> Iterator[TaskOutcome]:

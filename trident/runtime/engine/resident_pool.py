@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _BEAT_S = 1.0
-_SILENCE_S = 30.0  # of a worker, after which it is lost
+_AWAY_S = 3.0  # without a connection to a worker, after which it is lost
+_SILENCE_S = 120.0  # of a worker that is connected, but does nothing
 _PATIENCE_S = 10.0  # for workers that are on their way, before batches go on without them
 _START_S = 120.0  # for the first worker
 _BRIEF_S = 10.0  # a worker that ends so soon, twice in a row, is not started again at once
@@ -129,8 +130,7 @@ class ResidentPool:
     def __init__(self, context: SparkContext, topology: str, most: int, program_id: str, program: bytes) -> None:
         self._context, self._topology = context, topology
         self._slots = Slots(context, topology)
-        count = most if self._slots.grow else max(1, min(most, self._slots.free))
-        self._slots.take(count)
+        count = self._slots.take_free(most)
         keys, (host, bind) = Keys.new(), addresses_of(context)
         self._changed = threading.Condition(threading.RLock())
         self._places = [_Place(number) for number in range(count)]
@@ -138,7 +138,7 @@ class ResidentPool:
         self._newest = 0
         self._replaced: set[str] = set()
         self._fatal: EnvironmentProblem | None = None
-        self._closed = self._said_missing = False
+        self._closed = self._has_begun = False
         self._began, self._next_beat = monotonic(), 0.0
         self.deaths = 0
         self._mailbox = Mailbox(keys, host, bind, self._take, self._look, _LOOK_S)
@@ -173,15 +173,17 @@ class ResidentPool:
     def _is_ready(self) -> bool:
         if self._fatal is not None:
             raise StepFailed(failure_of("spark", self._fatal, retry=False))
+        if self._has_begun:
+            return any(each.is_ready for each in self._places)
         there = sum(each.peer is not None for each in self._places)
         late = monotonic() - self._began > _PATIENCE_S
-        if there and late and there < len(self._places) and not self._said_missing:
-            self._said_missing = True
+        self._has_begun = there == len(self._places) or (late and there > 0)
+        if self._has_begun and there < len(self._places):
             logger.warning(
-                "topology %s: %d of %d resident workers; Spark has no free core for the others. Batches go on without them",
-                self._topology, there, len(self._places),
+                "topology %s: %d of %d resident workers are there after %g s; the others wait for a core of Spark, and batches "
+                "go on without them", self._topology, there, len(self._places), _PATIENCE_S,
             )  # fmt: skip
-        return any(each.is_ready for each in self._places) and (late or there == len(self._places))
+        return self._has_begun
 
     def ask(self, run: Run, works: Sequence[StageWork]) -> list[Done]:
         """Have workers work on a stage, and wait for all answers; `StepFailed` if a worker is lost."""
@@ -249,19 +251,19 @@ class ResidentPool:
         """End all workers; by Spark, if they do not end by themselves."""
         with self._changed:
             self._closed = True
-            jobs = [each.job for each in self._places if each.job is not None]
-            peers = [each.peer for each in self._places if each.peer is not None]
+            places = [(each.job, each.peer) for each in self._places if each.job is not None]
             for run in self._runs.values():
                 run.answers.put("the topology is stopped")
             self._changed.notify_all()
-        for peer in peers:
-            with suppress(PeerAway):
-                peer.send(Leave())
-        ends = monotonic() + (_END_S if len(peers) == len(jobs) else 0.0)
-        for job in jobs:
-            if not job.join(max(0.0, ends - monotonic())):
+        for _, peer in places:
+            if peer is not None:
+                with suppress(PeerAway):
+                    peer.send(Leave())
+        ends = monotonic() + _END_S
+        for job, peer in places:  # one that has not come yet waits for a core
+            if peer is None or not job.join(max(0.0, ends - monotonic())):
                 job.cancel()
-        for job in jobs:
+        for job, _ in places:
             if not job.join(_KILL_S):
                 logger.warning("topology %s: Spark has not ended resident worker %d", self._topology, job.worker)
         self._mailbox.close()
@@ -306,11 +308,8 @@ class ResidentPool:
             for place in self._places:
                 if place.job is None and now >= place.starts_at:
                     self._start(place)
-                elif place.run and now - place.heard_at > _SILENCE_S:
-                    job, place.job = place.job, None
-                    self._lose(place, f"has not been heard of for {_SILENCE_S:g} s")
-                    if job is not None:
-                        job.cancel()
+                elif place.peer is not None and (place.peer.away_s > _AWAY_S or now - place.heard_at > _SILENCE_S):
+                    self._give_up(place)
             peers = [each.peer for each in self._places if each.peer is not None]
             alive = self._alive()
         if now >= self._next_beat:
@@ -318,6 +317,13 @@ class ResidentPool:
             for peer in peers:
                 with suppress(PeerAway):
                     peer.send(alive)
+
+    def _give_up(self, place: _Place) -> None:
+        """Lose a worker that is not heard of. Spark may have to be told, or runs it again already."""
+        job, place.job = place.job, None
+        self._lose(place, "is not heard of any more")
+        if job is not None:
+            job.cancel()
 
     def _alive(self) -> Alive:
         return Alive(frozenset(self._runs), self._newest)

@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _BEAT_S = 1.0
-_SILENCE_S = 10.0  # of the driver, after which a worker ends
+_AWAY_S = 5.0  # without a connection to the driver, after which a worker ends
+_SILENCE_S = 120.0  # of a driver that is connected, but does nothing
 _PATIENCE_S = 30.0  # for rows that another worker says it has sent, and for one that takes no more
 _GRACE_S = 5.0  # for work that is not wanted any more
 _AT_ONCE = 8 << 20  # bytes of rows in a message, unless one frame has more
@@ -62,7 +63,7 @@ class ResidentWorker:
 
     def __init__(self, ticket: ResidentTicket) -> None:
         self._ticket, self._run, self._parent = ticket, secrets.token_hex(8), os.getppid()
-        host = own_address(ticket.driver, _SILENCE_S)
+        host = own_address(ticket.driver, _PATIENCE_S)
         self._mailbox = Mailbox(ticket.keys, host, host, self._take, self._look, _LOOK_S)
         name = f"worker {ticket.place} (process {os.getpid()} on {socket.gethostname()})"
         self._here = Here(ticket.place, self._run, self._mailbox.address, name)
@@ -107,7 +108,8 @@ class ResidentWorker:
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_S
             self._tell(self._here)
-        if now - self._heard_at > _SILENCE_S or os.getppid() != self._parent:
+        silent = now - self._heard_at > _SILENCE_S or self._driver.away_s > _AWAY_S
+        if silent or os.getppid() != self._parent:
             self._end()
         unwanted = [self._boxes.ended_since(lane.at_work_on) for lane in (self._processing, self._committing)]
         if any(since and now - since > _GRACE_S for since in (self._over_since, *unwanted)):
