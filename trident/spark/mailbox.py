@@ -54,16 +54,16 @@ class Mailbox:
         socket = self._context.socket(zmq.PULL)
         socket.rcvhwm = _QUEUED
         self.address = f"{host}:{keys.listen(socket, bind)}"
-        self._closing, self._peers = threading.Event(), list[Peer]()
+        self._closing, self._peers = threading.Event(), list[MailboxPeer]()
         self._thread = threading.Thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
 
     def open(self) -> None:
         """Begin to receive."""
         self._thread.start()
 
-    def peer(self, address: str) -> Peer:
+    def peer(self, address: str) -> MailboxPeer:
         """Return what sends to another mailbox."""
-        peer = Peer(self._context, self._keys, address)
+        peer = MailboxPeer(self._context, self._keys, address)
         self._peers.append(peer)
         return peer
 
@@ -91,7 +91,7 @@ class Mailbox:
         socket.close()
 
 
-class Peer:
+class MailboxPeer:
     """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:

@@ -21,7 +21,7 @@ from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Here,
 from trident.runtime.engine.resident_worker import run_resident
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.link_keys import Keys
-from trident.spark.mailbox import Mailbox, Peer, PeerAway
+from trident.spark.mailbox import Mailbox, MailboxPeer, PeerAway
 from trident.spark.worker_jobs import Said, WorkerJob
 from trident.spark.worker_slots import Slots, addresses_of
 from trident.spout.interfaces import TransactionAttempt
@@ -48,7 +48,7 @@ class CrewMember(NamedTuple):
 
     place: int
     run: str
-    peer: Peer
+    peer: MailboxPeer
 
 
 @dataclass(eq=False)
@@ -98,7 +98,7 @@ class _Place:
     job: WorkerJob | None = None
     run: str = ""
     name: str = ""
-    peer: Peer | None = None
+    peer: MailboxPeer | None = None
     heard_at: float = 0.0
     begun: float = 0.0
     brief: int = 0
@@ -194,12 +194,13 @@ class ResidentPool:
                     raise StepFailed(
                         Failure("spark", None, f"resident worker {work.place} was lost, or the attempt ended")
                     )
-            run.asked = {work.place for work in works}
-            run.used |= run.asked
+            run.used.update(work.place for work in works)
         for work in works:
+            run.asked.add(work.place)  # before its answer can come
             try:
                 run.crew[work.place].peer.send(work)
             except PeerAway as error:
+                run.asked.discard(work.place)
                 raise StepFailed(
                     Failure("spark", None, f"resident worker {work.place} takes no work: {error}")
                 ) from error

@@ -34,7 +34,7 @@ from trident.runtime.engine.tasks import Job, close_program, output_of_destinati
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.link_keys import own_address
-from trident.spark.mailbox import Mailbox, Peer, PeerAway
+from trident.spark.mailbox import Mailbox, MailboxPeer, PeerAway
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ResidentWorker:
         name = f"worker {ticket.place} (process {os.getpid()} on {socket.gethostname()})"
         self._here = Here(ticket.place, self._run, self._mailbox.address, name)
         self._driver = self._mailbox.peer(ticket.driver)
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, MailboxPeer] = {}
         self._processing, self._committing = _Lane(), _Lane()
         self._boxes, self._over_since = Boxes(), 0.0
         self._heard_at, self._next_beat = monotonic(), 0.0
@@ -137,15 +137,17 @@ class ResidentWorker:
 
     def _work_in(self, lane: _Lane) -> None:
         while (work := lane.next()) is not None:
-            if self._boxes.is_live(work.number):
-                lane.at_work_on = work.number
-                self._answer(work)
-                lane.at_work_on = _NONE
+            lane.at_work_on = work.number
+            done = self._done(work)
+            lane.at_work_on = _NONE
+            self._tell(done, _PATIENCE_S)
 
-    def _answer(self, work: StageWork) -> None:
+    def _done(self, work: StageWork) -> Done:
         sent: Counter[int] = Counter()
         outputs: list[bytes] = []
-        failed = False
+        failed = not self._boxes.is_live(work.number)
+        if failed:  # it was cancelled, but the driver waits until this worker is free
+            return Done(work.place, self._run, work.number, outputs, failed, sent)
         try:
             job = Job(self._ticket.program_id, self._ticket.program, cloudpickle.loads(work.order))
             for output in self._outputs(job, work):
@@ -155,7 +157,7 @@ class ResidentWorker:
         except Exception as error:  # noqa: BLE001  whatever is raised fails the attempt, as data
             failure = error.failure if isinstance(error, StepFailed) else failure_of("spark", error)
             failed, outputs = True, [packed(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
-        self._tell(Done(work.place, self._run, work.number, outputs, failed, dict(sent)), _PATIENCE_S)
+        return Done(work.place, self._run, work.number, outputs, failed, sent)
 
     def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
         tasks = cloudpickle.loads(work.tasks)
