@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _QUEUED = 64  # messages that wait on their way, at each end
 _LINGER_MS = 1000
+_AWAY_S, _CONNECT_S = 5.0, 60.0
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -92,13 +93,17 @@ class Mailbox:
 
 
 class MailboxPeer:
-    """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock."""
+    """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock.
+
+    `is_connected` says whether there was a connection when `is_lost` was asked last.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:
         self._lock, self.address = threading.Lock(), address
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = _QUEUED
-        self._events, self._away_since = self._socket.get_monitor_socket(_EVENTS), monotonic()
+        self._events, self.is_connected = self._socket.get_monitor_socket(_EVENTS), False
+        self._changed_at, self._limit_s = monotonic(), _CONNECT_S
         keys.connect(self._socket, address)
 
     def send(self, message: Any, wait_s: float = 0.0) -> None:
@@ -111,17 +116,16 @@ class MailboxPeer:
             except zmq.ZMQError as error:
                 raise PeerAway(f"{self.address}: {error}") from error
 
-    @property
-    def away_s(self) -> float:
-        """For how many seconds there has been no connection; 0 if there is one. For one thread.
+    def is_lost(self) -> bool:
+        """Whether a connection that was there has been away for a while, or has not come for long. For one thread.
 
         A process that has ended is away at once; one that is stopped, or behind a cut, when it has not answered ZeroMQ's own
         questions for 15 s. One that only keeps Python's lock is not.
         """
         while self._events.poll(0):
-            connected = recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._away_since = 0.0 if connected else self._away_since or monotonic()
-        return monotonic() - self._away_since if self._away_since else 0.0
+            self.is_connected = recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._changed_at, self._limit_s = monotonic(), _AWAY_S
+        return not self.is_connected and monotonic() - self._changed_at > self._limit_s
 
     def close(self, linger_ms: int = 0) -> None:
         """Close the connection; what was not sent by then is dropped."""

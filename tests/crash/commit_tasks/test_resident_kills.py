@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.crash.commit_tasks.cluster_runs import run_case
+from tests.crash.commit_tasks.cluster_runs import run_case, run_doomed
 from tests.crash.commit_tasks.kill_cases import CHANGING, Cases
 from tests.harness.servers import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.sample(2)
@@ -36,3 +36,15 @@ def test_what_a_worker_that_is_gone_committed_is_counted_once(
     assert outcome.is_exact, str(outcome)
     assert outcome.failures >= 1
     assert how != "pause" or outcome.put in ("FencedError", "StaleTransactionError"), str(outcome)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("point", "pending"), [("chunk", 3), ("record", 1)])
+def test_the_workers_of_a_driver_that_is_killed_end_and_write_nothing_that_counts(
+    point: str, pending: int, spark: SparkSession, redis_server: Server, tmp_path: Path
+) -> None:
+    cases = Cases(tmp_path, {"redis": redis_server.port}, 0, [], 1, 1)
+    cases.workers = "resident"
+    (outcome,) = run_doomed([cases.of("redis", CHANGING, point, "driver", pending)], "local[2]")
+    assert outcome.happened
+    assert outcome.is_exact, str(outcome)

@@ -16,6 +16,7 @@ from trident.runtime.engine.resident_mail import Here, ResidentTicket, Rows
 from trident.runtime.engine.resident_worker import Boxes, ResidentWorker
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import StepFailed
+from trident.spark import mailbox
 from trident.spark.link_keys import Keys
 from trident.spark.mailbox import Mailbox, PeerAway
 
@@ -91,7 +92,7 @@ def test_rows_beyond_the_memory_wait_on_disk_and_those_beyond_the_bound_end_the_
 
 @pytest.mark.parametrize("how", ["silent", "gone"])
 def test_a_worker_ends_when_its_driver_is(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident_worker, "_SILENCE_S" if how == "silent" else "_AWAY_S", 0.2)
+    monkeypatch.setattr(*((resident_worker, "_SILENCE_S") if how == "silent" else (mailbox, "_AWAY_S")), 0.2)
     keys, came = Keys.new(), threading.Event()
 
     def take(message: Any) -> None:
@@ -116,19 +117,19 @@ def test_a_worker_ends_when_its_driver_is(how: str, monkeypatch: pytest.MonkeyPa
 
 def test_who_does_not_have_the_keys_of_a_pool_is_not_heard() -> None:
     keys, heard = Keys.new(), list[str]()
-    mailbox = Mailbox(keys, "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
-    mailbox.open()
+    own = Mailbox(keys, "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
+    own.open()
     stranger = Mailbox(Keys.new(), "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
     stranger.open()
     other = Mailbox(keys, "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
     other.open()
-    stranger.peer(mailbox.address).send("strange")
-    friend = other.peer(mailbox.address)
+    stranger.peer(own.address).send("strange")
+    friend = other.peer(own.address)
     friend.send("known")
     until(lambda: bool(heard), "a message has come")
     assert heard == ["known"]
     friend.close()
-    with pytest.raises(PeerAway, match=mailbox.address):
+    with pytest.raises(PeerAway, match=own.address):
         friend.send("late")
-    for each in (mailbox, stranger, other):
+    for each in (own, stranger, other):
         each.close()

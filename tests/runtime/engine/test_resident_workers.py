@@ -26,7 +26,7 @@ from trident.spark.worker_slots import Slots
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROWS = 24
 Declare = Callable[[Stream], Stream]

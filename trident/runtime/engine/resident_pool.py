@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _BEAT_S = 1.0
-_AWAY_S = 3.0  # without a connection to a worker, after which it is lost
 _SILENCE_S = 120.0  # of a worker that is connected, but does nothing
+_RETURN_S = 30.0  # for a worker that was lost to come back, or to be run again by Spark
 _PATIENCE_S = 10.0  # for workers that are on their way, before batches go on without them
 _START_S = 120.0  # for the first worker
 _BRIEF_S = 10.0  # a worker that ends so soon, twice in a row, is not started again at once
@@ -90,6 +90,8 @@ class _Place:
         How many of its processes in a row ended soon.
     starts_at
         When it is to be started again.
+    expected_by
+        If it was lost while its job runs: when Spark is told to end that job.
     busy
         The numbers of attempts that have ended, and that it is still at work on.
     """
@@ -103,12 +105,13 @@ class _Place:
     begun: float = 0.0
     brief: int = 0
     starts_at: float = 0.0
+    expected_by: float = 0.0
     busy: set[int] = field(default_factory=set)
 
     @property
     def is_ready(self) -> bool:
         """Whether it takes work."""
-        return self.peer is not None and not self.busy
+        return self.peer is not None and self.peer.is_connected and not self.busy
 
 
 class ResidentPool:
@@ -137,10 +140,11 @@ class ResidentPool:
         self._runs: dict[int, Run] = {}
         self._newest = 0
         self._replaced: set[str] = set()
+        self._strays: dict[str, MailboxPeer] = {}
         self._fatal: EnvironmentProblem | None = None
         self._closed = self._has_begun = False
         self._began, self._next_beat = monotonic(), 0.0
-        self.deaths = 0
+        self._last_loss = ""
         self._mailbox = Mailbox(keys, host, bind, self._take, self._look, _LOOK_S)
         address = self._mailbox.address
         self._tickets = [
@@ -156,10 +160,8 @@ class ResidentPool:
             until = monotonic() + _START_S
             while not self._is_ready():
                 if self._closed or monotonic() > until:
-                    cause = (
-                        "the pool was closed" if self._closed else f"no resident worker has come within {_START_S:g} s"
-                    )
-                    raise StepFailed(Failure("spark", None, f"{cause}; {self._slots.found} slots of Spark were found"))
+                    cause = "the topology is stopped" if self._closed else f"no resident worker within {_START_S:g} s"
+                    raise StepFailed(Failure("spark", None, f"{cause}. {self._last_loss}".strip()))
                 self._changed.wait(_LOOK_S)
             self._newest += 1
             crew = {
@@ -175,7 +177,7 @@ class ResidentPool:
             raise StepFailed(failure_of("spark", self._fatal, retry=False))
         if self._has_begun:
             return any(each.is_ready for each in self._places)
-        there = sum(each.peer is not None for each in self._places)
+        there = sum(each.is_ready for each in self._places)
         late = monotonic() - self._began > _PATIENCE_S
         self._has_begun = there == len(self._places) or (late and there > 0)
         if self._has_begun and there < len(self._places):
@@ -238,12 +240,6 @@ class ResidentPool:
             self.end(run)
 
     @property
-    def workers(self) -> list[str]:
-        """The workers that are there."""
-        with self._changed:
-            return [each.name for each in self._places if each.peer is not None]
-
-    @property
     def size(self) -> int:
         """How many workers there are when all are there."""
         return len(self._places)
@@ -283,13 +279,18 @@ class ResidentPool:
         place = self._places[here.place]
         if here.run == place.run:
             place.heard_at = monotonic()
-        elif here.run not in self._replaced:  # one that was given up, and woke up, hears nothing and ends
-            if place.run:
-                self._lose(place, "has ended, and Spark has started it again")
-            place.run, place.name, place.peer = here.run, here.name, self._mailbox.peer(here.address)
-            place.heard_at = place.begun = monotonic()
-            place.peer.send(self._alive())
-            self._changed.notify_all()
+            return
+        if place.run and here.run in self._replaced:  # it was lost, another one came, and now it is back
+            if here.run not in self._strays:
+                self._strays[here.run] = self._mailbox.peer(here.address)
+                self._strays[here.run].send(Leave())
+            return
+        if place.run:
+            self._lose(place, "has ended, and Spark has started it again")
+        place.run, place.name, place.peer = here.run, here.name, self._mailbox.peer(here.address)
+        place.heard_at = place.begun = monotonic()
+        place.expected_by = 0.0
+        place.peer.send(self._alive())
 
     def _hear_answer(self, done: Done) -> None:
         place, run = self._places[done.place], self._runs.get(done.number)
@@ -309,22 +310,20 @@ class ResidentPool:
             for place in self._places:
                 if place.job is None and now >= place.starts_at:
                     self._start(place)
-                elif place.peer is not None and (place.peer.away_s > _AWAY_S or now - place.heard_at > _SILENCE_S):
-                    self._give_up(place)
+                elif place.peer is not None and (place.peer.is_lost() or now - place.heard_at > _SILENCE_S):
+                    self._lose(place, "is not heard of any more")
+                    place.expected_by = now + _RETURN_S  # Spark may run it again elsewhere
+                elif place.job is not None and 0.0 < place.expected_by < now:
+                    place.job.cancel()
+                    place.job, place.expected_by = None, 0.0
             peers = [each.peer for each in self._places if each.peer is not None]
             alive = self._alive()
+            self._changed.notify_all()  # a worker may be connected now
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_S
             for peer in peers:
                 with suppress(PeerAway):
                     peer.send(alive)
-
-    def _give_up(self, place: _Place) -> None:
-        """Lose a worker that is not heard of. Spark may have to be told, or runs it again already."""
-        job, place.job = place.job, None
-        self._lose(place, "is not heard of any more")
-        if job is not None:
-            job.cancel()
 
     def _alive(self) -> Alive:
         return Alive(frozenset(self._runs), self._newest)
@@ -340,7 +339,7 @@ class ResidentPool:
         place.brief = place.brief + 1 if monotonic() - place.begun < _BRIEF_S else 0
         pause = min(_LONGEST_PAUSE_S, 2.0 ** (place.brief - 2)) if place.brief > 1 else 0.0
         place.starts_at = monotonic() + pause
-        self.deaths += 1
+        self._last_loss = cause
         logger.warning("topology %s: %s", self._topology, cause)
         run_id, peer = place.run, place.peer
         self._replaced.add(run_id)
@@ -360,7 +359,9 @@ class ResidentPool:
             if place.job is not job or self._closed:
                 return
             place.job = None
-            self._lose(place, f"has ended: {said}" if said else "has ended by itself")
+            if not place.expected_by:
+                self._lose(place, f"has ended: {said}" if said else "has ended by itself")
+            place.expected_by = 0.0
             if isinstance(said, EnvironmentProblem):
                 self._fatal = said
                 for run in self._runs.values():

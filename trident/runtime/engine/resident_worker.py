@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _BEAT_S = 1.0
-_AWAY_S = 5.0  # without a connection to the driver, after which a worker ends
 _SILENCE_S = 120.0  # of a driver that is connected, but does nothing
 _PATIENCE_S = 30.0  # for rows that another worker says it has sent, and for one that takes no more
 _GRACE_S = 5.0  # for work that is not wanted any more
@@ -108,7 +107,7 @@ class ResidentWorker:
         if now >= self._next_beat:
             self._next_beat = now + _BEAT_S
             self._tell(self._here)
-        silent = now - self._heard_at > _SILENCE_S or self._driver.away_s > _AWAY_S
+        silent = now - self._heard_at > _SILENCE_S or self._driver.is_lost()
         if silent or os.getppid() != self._parent:
             self._end()
         unwanted = [self._boxes.ended_since(lane.at_work_on) for lane in (self._processing, self._committing)]
