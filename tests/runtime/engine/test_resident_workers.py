@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ from spouts.spark import DataFrameSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.harness.topology_runs import run_all, start
-from trident import Stream, TridentTopology
+from tests.runtime.random_topologies import check
+from trident import Config, Stream, TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem
 from trident.operations import Count
 from trident.runtime.engine import resident_pool
+from trident.runtime.replaying.batch_replay import Replay
+from trident.runtime.start import engine_choice
 from trident.spark.worker_slots import Slots
 
 if TYPE_CHECKING:
@@ -125,6 +129,35 @@ def test_what_cannot_be_resident_is_refused_by_name(
     rows.persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
     with pytest.raises(ConfigError, match=r"workers=\"resident\": stream 'rows' is read by Spark jobs of its own"):
         run_all(topology, "spark", workers="resident")
+
+
+def test_random_topologies_give_what_plain_python_gives(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = engine_choice._spark_runner
+    monkeypatch.setattr(
+        engine_choice,
+        "_spark_runner",
+        lambda which, config, loads: opened(which, replace(config, workers="resident"), loads),
+    )
+    assert sum(case.compare() for case in check(range(16), "spark")) > 150
+
+
+def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topology, counts = declared(lambda numbers: numbers.partition_by("n").parallelism_hint(3))
+    settings: dict[str, Any] = {
+        "workers": "resident",
+        "auto_bytes": 0,
+        "log_dir": str(tmp_path),
+        "max_spout_pending": 1,
+    }
+    with start(topology, "auto", **settings) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
+        assert {each["engine"] for each in running.recent_progress} == {"spark"}
+        assert "large batches are messages" in str(running.explain())
+    with Replay(topology.graph(), Config.of(settings)) as replay:  # in this process, whatever the settings say
+        assert sum(1 for _ in replay.until()) == ROWS // 2
 
 
 def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: SparkSession) -> None:
