@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -75,6 +76,20 @@ def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
     assert {path.name for path in tmp_path.iterdir()} == {"kill-7", "kill-17"}
     assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
     assert spark.sparkContext.parallelize(range(4), 2).sum() == 6  # its cores are free
+
+
+def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    for name in (
+        "trident.runtime.engine.resident_runner",
+        "trident.runtime.engine.resident_pool",
+        "trident.spark.mailbox",
+    ):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(
+        EnvironmentProblem, match=r'workers="resident" needs the package pyzmq .*trident-spark\[storm\]'
+    ):
+        run_all(declared(lambda numbers: numbers)[0], "spark", workers="resident")
 
 
 @pytest.mark.long

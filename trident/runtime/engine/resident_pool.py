@@ -308,14 +308,7 @@ class ResidentPool:
             if self._closed or self._fatal is not None:
                 return
             for place in self._places:
-                if place.job is None and now >= place.starts_at:
-                    self._start(place)
-                elif place.peer is not None and (place.peer.is_lost() or now - place.heard_at > _SILENCE_S):
-                    self._lose(place, "is not heard of any more")
-                    place.expected_by = now + _RETURN_S  # Spark may run it again elsewhere
-                elif place.job is not None and 0.0 < place.expected_by < now:
-                    place.job.cancel()
-                    place.job, place.expected_by = None, 0.0
+                self._look_at(place, now)
             peers = [each.peer for each in self._places if each.peer is not None]
             alive = self._alive()
             self._changed.notify_all()  # a worker may be connected now
@@ -325,13 +318,20 @@ class ResidentPool:
                 with suppress(PeerAway):
                     peer.send(alive)
 
+    def _look_at(self, place: _Place, now: float) -> None:
+        if place.job is None and now >= place.starts_at:
+            body = partial(run_resident, self._tickets[place.number])
+            place.begun = monotonic()
+            place.job = WorkerJob(self._context, self._topology, place.number, body, self._job_ended)
+        elif place.peer is not None and (place.peer.is_lost() or now - place.heard_at > _SILENCE_S):
+            self._lose(place, "is not heard of any more")
+            place.expected_by = now + _RETURN_S  # Spark may run it again elsewhere
+        elif place.job is not None and 0.0 < place.expected_by < now:
+            place.job.cancel()
+            place.job, place.expected_by = None, 0.0
+
     def _alive(self) -> Alive:
         return Alive(frozenset(self._runs), self._newest)
-
-    def _start(self, place: _Place) -> None:
-        body = partial(run_resident, self._tickets[place.number])
-        place.begun = monotonic()
-        place.job = WorkerJob(self._context, self._topology, place.number, body, self._job_ended)
 
     def _lose(self, place: _Place, how: str) -> None:
         """Fail the attempts that a worker has something of."""

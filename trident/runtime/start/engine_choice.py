@@ -141,7 +141,7 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
 
 
 def _resident_runner(spark: SparkSession, committing: Committing, config: Config, owned: bool) -> Runner:
-    with needs_package('workers="resident"', "storm"):
+    with needs_package('workers="resident"', "storm", "pyzmq", "zmq"):
         from trident.runtime.engine.resident_runner import ResidentRunner
     return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits)
 
