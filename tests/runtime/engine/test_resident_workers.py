@@ -27,6 +27,7 @@ from trident.runtime.engine import resident_pool
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.start import engine_choice
 from trident.spark.worker_slots import Slots
+from trident.ui.running_pages import TridentPages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,6 +172,7 @@ def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_the
         assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
         assert {each["engine"] for each in running.recent_progress} == {"spark"}
         assert "large batches are messages" in str(running.explain())
+        assert TridentPages(running).topology()["engine"] == "auto, resident workers"
     with Replay(topology.graph(), Config.of(settings)) as replay:  # in this process, whatever the settings say
         assert sum(1 for _ in replay.until()) == ROWS // 2
 
