@@ -45,6 +45,11 @@ def declared(steps: Declare, rows: int = ROWS) -> tuple[TridentTopology, Any]:
     return topology, steps(numbers).group_by("n").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
 
 
+def no_job_is_left(spark: SparkSession) -> None:
+    tracker = spark.sparkContext.statusTracker()  # which hears of an end a little later
+    until(lambda: not list(tracker.getActiveJobsIds()), "Spark runs no job any more")
+
+
 class Once:
     """Lets rows pass; at one of them, once, it does what it was made for."""
 
@@ -75,7 +80,7 @@ def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
         assert "has ended" in running.status["lastFailure"]
         assert "batches are messages to tasks of Spark that stay, not jobs" in str(running.explain())
     assert {path.name for path in tmp_path.iterdir()} == {"kill-7", "kill-17"}
-    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+    no_job_is_left(spark)
     assert spark.sparkContext.parallelize(range(4), 2).sum() == 6  # its cores are free
 
 
@@ -114,7 +119,7 @@ def test_missing_cores_are_said_and_batches_go_on_without_them(
         running.process_all_available()
         assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
     assert " of 3 resident workers are there after 0 s; the others wait for a core of Spark" in caplog.text
-    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+    no_job_is_left(spark)
 
 
 def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(spark: SparkSession) -> None:
