@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import sys
 import threading
@@ -17,7 +18,9 @@ import pytest
 from spouts import FixedBatchSpout
 from spouts.spark import DataFrameSpout
 from states.memory import MemoryMapState
+from states.redis import RedisState
 from tests.harness.commands import until
+from tests.harness.servers import Server
 from tests.harness.topology_runs import run_all, start
 from tests.runtime.random_topologies import check
 from trident import Config, Stream, TridentTopology
@@ -59,7 +62,7 @@ class Once:
     def __call__(self, n: int) -> bool:
         if n == self.at and not self.path.exists():
             self.path.write_text(str(os.getpid()))
-            if self.what == "kill":
+            if self.what.startswith("kill"):
                 os.kill(os.getpid(), signal.SIGKILL)
             threading.Event().wait()
         return True
@@ -193,3 +196,38 @@ def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: Spark
     topology, _ = declared(lambda numbers: numbers.filter("n", Unready()))
     with pytest.raises(BatchFailedError, match="failed 2 times in step 'prepare': ConnectionError: the store is away"):
         run_all(topology, "spark", workers="resident", max_batch_attempts=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_workers_that_are_killed_anywhere_cost_attempts_only(
+    seed: int, spark: SparkSession, redis_server: Server, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    for at in range(4):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        first, second = ([Once(folder, n, f"kill{stage}") for n in rng.sample(range(ROWS), 2)] for stage in (1, 2))
+        topology = TridentTopology(f"killed{seed}x{at}")
+        stream = topology.new_stream(
+            "numbers", FixedBatchSpout("n: int", rng.choice([1, 2, 7]), *[(n,) for n in range(ROWS)])
+        )
+        for each in first:
+            stream = stream.filter("n", each)
+        stream = stream.partition_by("n").parallelism_hint(rng.choice([1, 2, 3]))
+        for each in second:
+            stream = stream.filter("n", each)
+        placement = rng.choice(["driver", "executors"])
+        spec = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0", prefix=topology.name)
+        counts = (
+            stream.group_by("n").persistent_aggregate(spec, Count(), "count").parallelism_hint(rng.choice([1, 2, 3]))
+        )
+        conf: dict[str, Any] = {
+            "log_dir": str(folder / "log"),
+            "max_spout_pending": rng.choice([1, 3]),
+            "max_batch_attempts": 20,
+        }
+        with start(topology, "spark", workers="resident", state_placement=placement, **conf) as running:
+            running.process_all_available()
+            assert running.state(counts).multi_get([(n,) for n in range(ROWS)]) == [1] * ROWS
+            assert running.status["failures"] >= 1
