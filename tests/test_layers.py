@@ -115,7 +115,8 @@ LAYERS = (
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(
         tuple(
-            f"trident.state.columns.{each}" for each in ("kept_values", "number_columns", "number_table", "text_index")
+            f"trident.state.columns.{each}"
+            for each in ("kept_values", "number_columns", "number_table", "struct_columns")
         ),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),
@@ -194,7 +195,7 @@ LAYERS = (
     # Runs recorded batches again as the loop does.
     Layer(
         _rooms("replaying"),
-        (*_rooms("clock", "steps", "reading", "commit", "start", "loop"), *RUNTIME),
+        (*_rooms("clock", "steps", "windows", "engine", "reading", "commit", "start", "loop"), *RUNTIME),
         deferred=("states.memory",),
     ),
     Layer(

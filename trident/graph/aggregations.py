@@ -77,12 +77,19 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class PersistNode(Node):
-    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set."""
+    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set.
+
+    Attributes
+    ----------
+    removals
+        For each parent behind the first: which of its fields are the key that a tuple removes, in the order of the key.
+    """
 
     state: str = ""
     inputs: Fields = Fields()
     aggregation: Aggregation | None = None
     updater: Any = None
+    removals: tuple[Fields, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,11 @@ class WindowNode(PersistNode):
         """The window."""
         assert self.window is not None, self
         return self.window
+
+    @property
+    def value(self) -> Fields:
+        """What is kept of a window, with types; no fields of a process, whose code decides."""
+        return self.member.outputs if self.config.keeps_results else Fields()
 
     @property
     def combines(self) -> bool:

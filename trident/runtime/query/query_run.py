@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.graph import Graph, SpoutNode
+from trident.notebook.running_glance import RunningGlance
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement
 from trident.observe.events import TopologyListener, TopologyStarted, TopologyTerminated
@@ -24,6 +25,7 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.query.handed_batches import HandedBatches, HandedSpout
+from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import States, open_topology
 from trident.runtime.start.placements import DRIVER
 from trident.runtime.topology_figures import TopologyFigures
@@ -77,7 +79,12 @@ class QueryRun:
                 graph.name,
                 config,
                 lambda: open_topology(
-                    graph, plan, config, open_log, runner_of=lambda program, *_: DataFrameRunner(program, parallelism)
+                    graph,
+                    plan,
+                    config,
+                    open_log,
+                    rewind=rewind,
+                    runner_of=lambda program, *_: DataFrameRunner(program, parallelism),
                 ),
                 self._clock,
             )
@@ -110,6 +117,12 @@ class QueryRun:
         finally:
             self._handed.hand_over(None)
 
+    def glance(self) -> RunningGlance:
+        """Return what it does now, as notebooks show it."""
+        _, told, _, _ = self._now()
+        places = dict.fromkeys(self.opened.plan.partitions, DRIVER)
+        return RunningGlance(self.graph.name, told, self.progress.last(), self.progress.seconds, places)
+
     def close(self, error: BaseException | None = None) -> None:
         """Close everything and tell the listeners; what ended it, if anything did."""
         self._error = error
@@ -135,6 +148,7 @@ class QueryRun:
             "failures": self.progress.failures,
             "lastFailure": None if failure is None else failure.cause,
             "deadLetters": waiting(self.opened.log.state),
+            "leftOut": self.progress.left_out,
             "waiting": self._loop.waiting,
         }
         return word, told, AtWork(), self._error
