@@ -71,6 +71,8 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
         "engine": options.engine,
         "progress_kept": 1 << 20,
     }
+    if options.engine == "spark":
+        settings["workers"] = options.workers
     if options.placement is not None:
         settings["state_placement"] = options.placement
     if options.auto_bytes is not None:
@@ -182,6 +184,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--durable-log", action="store_true", help="a log on disk, fsynced, with states in memory too")
     parser.add_argument("--auto-bytes", type=int, help="up to which size engine=auto keeps a batch in this process")
     parser.add_argument("--engine", choices=("spark", "in_process", "auto"), default="spark")
+    parser.add_argument("--workers", choices=["jobs", "resident"], default="jobs", help="how batches run on Spark")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--placement", choices=("driver", "executors"), help="where states commit; default: by master")
     parser.add_argument("--partitions", type=int, default=1, help="of the state")

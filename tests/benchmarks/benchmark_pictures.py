@@ -1,4 +1,4 @@
-"""Runs the benchmarks once and draws them: `python -m tests.benchmarks.pictures [FIGURE …] [--quick] [--out docs/benchmarks]`.
+"""Runs the benchmarks once and draws them: `python -m tests.benchmarks.benchmark_pictures [FIGURE …] [--quick] [--out docs/benchmarks]`.
 
 Each figure is a CSV with machine, versions and command in its head, and an SVG that is drawn from nothing but this file.
 """
@@ -187,7 +187,7 @@ def from_csv(path: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, write and draw the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pictures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.benchmark_pictures", description=__doc__)
     parser.add_argument("figure", nargs="*", choices=[[], *FIGURES], help="which ones; all if none is named")
     parser.add_argument("--quick", action="store_true", help="few and small runs, to see that everything works")
     parser.add_argument("--out", type=Path, default=OUT)
