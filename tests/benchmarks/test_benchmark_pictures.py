@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.benchmarks.line_chart import Chart, drawn
 from tests.benchmarks.benchmark_pictures import FIGURES, OUT, from_csv, main
+from tests.benchmarks.line_chart import Chart, drawn
 from tests.benchmarks.scaling_costs import fitted
 
 SVG = "{http://www.w3.org/2000/svg}"
