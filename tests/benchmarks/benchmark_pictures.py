@@ -1,4 +1,4 @@
-"""Runs the benchmarks once and draws them: `python -m tests.benchmarks.benchmark_pictures [FIGURE …] [--quick] [--out DIR]`.
+"""Runs the benchmarks once and draws them: `python -m tests.benchmarks.benchmark_pictures [FIGURE …] [--quick]`.
 
 Each figure is a CSV with machine, versions and command in its head, and an SVG that is drawn from nothing but this file.
 """
