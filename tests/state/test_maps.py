@@ -85,6 +85,18 @@ def test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_b
     assert state.multi_get([("a",)]) == [3]
 
 
+@pytest.mark.parametrize("new_map", [OpaqueMap, NonTransactionalMap])
+def test_within_a_commit_a_failed_put_does_not_look_written(new_map: Any) -> None:
+    faults = Faults()
+    state = new_map(CrashingMap(DictMap(), faults))
+    commit(state, 1, a=1)
+    state.begin_commit(2)
+    faults.arm(2, "before")  # the put: the read comes first
+    with pytest.raises(Crash):
+        state.multi_update([("a",)], [Add(5)])
+    assert state.multi_get([("a",)]) == [1]
+
+
 @every_kind
 def test_put_replaces(new_map: Any) -> None:
     state = new_map(DictMap())

@@ -1,0 +1,1 @@
+"""The proof: what the project promises, shown by runs of the software."""

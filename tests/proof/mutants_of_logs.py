@@ -1,0 +1,262 @@
+"""Mutants of the log: what a record means, how it survives a crash, who may write it."""
+
+from __future__ import annotations
+
+from tests.proof.mutant import Mutant
+
+_STATE, _FRAMING, _READER = (
+    "trident/coordination/log_state.py",
+    "trident/coordination/framing.py",
+    "trident/coordination/log_reader.py",
+)
+_FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
+_ZOOKEEPER, _CLAIM = "trident/coordination/zookeeper_segment.py", "trident/coordination/zookeeper_claim.py"
+_OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
+_STORED = "trident/coordination/stored_log.py"
+
+_RECORD_TESTS = ("tests/coordination/test_log_records.py", "tests/coordination/test_log_contract.py")
+_FILE_TESTS = (
+    "tests/coordination/test_log_damage.py", "tests/coordination/test_log_files.py", "tests/coordination/test_log_owner.py",
+    "tests/coordination/test_log_faults.py", "tests/coordination/test_log_contract.py",
+)  # fmt: skip
+_ZOOKEEPER_TESTS = ("tests/coordination/test_zookeeper_log.py", "tests/coordination/test_zookeeper_faults.py")
+_OBJECT_TESTS = ("tests/coordination/test_object_log.py",)
+_POSTGRES_TESTS = ("tests/coordination/test_postgres_log.py",)
+
+OF_LOGS = (
+    Mutant(
+        "log: a batch is recorded although the one before is not",
+        _STATE,
+        "isinstance(record, CommitRecord) and record.txid != self.txid + 1:",
+        "isinstance(record, CommitRecord) and record.txid <= self.txid:",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log: a definition that was logged is replaced",
+        _STATE,
+        "if record.spout in known and known[record.spout] != record.definition:",
+        "if False:",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log: the attempt that won is not noted",
+        _STATE,
+        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
+        "",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log: which partitions a batch touched is not noted",
+        _STATE,
+        "self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))",
+        "self.touched.setdefault(state, {})",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log: a spout that had nothing loses its place",
+        _STATE,
+        "{spout: one for spout, one in definitions.items() if one is not None}",
+        "dict(definitions)",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log: a reader may see a batch before its winner",
+        _STATE,
+        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n        self._define_last(record.spouts)\n",
+        "        self.txid = record.txid\n        self._define_last(record.spouts)\n"
+        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log in files: a torn record is accepted",
+        _FRAMING,
+        "if _checksum(payload, base + at) == checksum else None",
+        "if checksum or True else None",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: damage in the middle is taken for a torn end",
+        _FRAMING,
+        "    if follower is not None:\n        reason",
+        "    if follower == -1:\n        reason",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: the checksum does not know its place",
+        _FRAMING,
+        "return crc32(payload, crc32(_PLACE.pack(offset, len(payload))))",
+        "return crc32(payload, crc32(_PLACE.pack(0, len(payload))))",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: a record of a fenced driver is read",
+        _READER,
+        "if has_records and not trust_last and self._being_replaced(segment, later):",
+        "if False:",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: a record counts although another driver took over meanwhile",
+        _FILES,
+        "                # Check again: a driver that claimed the log since the first check may have read it without this record.\n"
+        "                self._check_claim()\n",
+        "                pass\n",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: the state is ahead of the disk",
+        _FILES,
+        "            try:\n                self._segments.append(payload, self.state, durable)\n",
+        "            self.state.fold(written)\n            written = None  # type: ignore[assignment]\n            try:\n"
+        "                self._segments.append(payload, self.state, durable)\n",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: a record is not synced",
+        _FILES,
+        "        self._file.write(data)\n        if durable:\n            self._file.sync()\n        self._size",
+        "        self._file.write(data)\n        self._size",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: a segment gets its name before it is durable (a rotation too early)",
+        _FILES,
+        "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
+        "            temporary.rename(self._directory / segment.file)\n",
+        "            temporary.rename(self._directory / segment.file)\n            file.sync()\n",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: the segment before is removed as well",
+        _FILES,
+        "names = [each.file for each in listing.segments if each < keep]",
+        "names = [each.file for each in listing.segments if each <= keep and each != self._segment]",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in files: a failed record stays in the file",
+        _FILES,
+        "            self._file.cut(self._size)",
+        "            pass",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "claim: an epoch is used twice",
+        _LOCK,
+        "        epoch = before.epoch + 1\n",
+        "        epoch = len(before.claims) + 1\n",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "claim: a running driver is replaced without being asked to",
+        _LOCK,
+        "if not takeover and before.claims and",
+        "if takeover and before.claims and",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "claim: a driver that slept claims an epoch of the past",
+        _LOCK,
+        "        if highest > epoch:\n            claim.release()",
+        "        if highest < 0:\n            claim.release()",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "claim: a copy of the log is taken for the log",
+        _LOCK,
+        "if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:",
+        "if not os.access(self._next, os.F_OK) and _file_at(self._own):",
+        _FILE_TESTS,
+    ),
+    Mutant(
+        "log in ZooKeeper: records are written without the claim",
+        _ZOOKEEPER,
+        "        def fill(transaction: Any) -> None:\n            transaction.check(self._claim.path, -1)\n            if before",
+        '        def fill(transaction: Any) -> None:\n            transaction.check("/", -1)\n            if before',
+        _ZOOKEEPER_TESTS,
+    ),
+    Mutant(
+        "log in ZooKeeper: records may follow records that are gone",
+        _ZOOKEEPER,
+        "                transaction.check(before, -1)\n            for node",
+        "                pass\n            for node",
+        _ZOOKEEPER_TESTS,
+    ),
+    Mutant(
+        "log in ZooKeeper: an append whose answer was lost fails",
+        _ZOOKEEPER,
+        "if repeated and any(",
+        "if not repeated and any(",
+        _ZOOKEEPER_TESTS,
+    ),
+    Mutant(
+        "log in ZooKeeper: two drivers claim the same epoch",
+        _CLAIM,
+        "transaction.set_data(nodes.claim, about, version)",
+        "transaction.set_data(nodes.claim, about, -1)",
+        _ZOOKEEPER_TESTS,
+    ),
+    Mutant(
+        "log in an object store: the head is replaced without a condition",
+        _OBJECTS,
+        'return self._put(_HEAD, data, "create" if tag is None else tag)',
+        'return self._put(_HEAD, data, "overwrite")',
+        _OBJECT_TESTS,
+    ),
+    Mutant(
+        "log in an object store: a put that was refused is taken for one whose answer was lost",
+        _OBJECTS,
+        "if found is not None and found.data == data:",
+        "if found is not None:",
+        _OBJECT_TESTS,
+    ),
+    Mutant(
+        "log in an object store: a store without conditions is accepted",
+        _OBJECTS,
+        "        if not self._call(request):\n",
+        "        if self._call(request) is None:\n",
+        _OBJECT_TESTS,
+    ),
+    Mutant(
+        "log in PostgreSQL: a claim is taken whoever has it",
+        _POSTGRES,
+        "        WHERE head.id IN (%(before)s, EXCLUDED.id)\n",
+        "",
+        _POSTGRES_TESTS,
+    ),
+    Mutant(
+        "log in PostgreSQL: a refused append counts",
+        _STORED,
+        "        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):\n            now",
+        "        if self._store.write(self._claim.head, self._at, after, payloads, committed, beside) is None:\n            now",
+        _POSTGRES_TESTS,
+    ),
+    Mutant(
+        "log in PostgreSQL: the end of the log is not read again after the claim",
+        _STORED,
+        "            found = reader.state_if_there()\n            check_topology(address, topology, found)\n            state = ",
+        "            found = None\n            check_topology(address, topology, found)\n            state = ",
+        _POSTGRES_TESTS,
+    ),
+    Mutant(
+        "log in PostgreSQL: records are appended whoever has the claim",
+        _POSTGRES,
+        "WHERE topology = %(topology)s AND id = %(id)s AND (segment_epoch",
+        "WHERE topology = %(topology)s AND (segment_epoch",
+        _POSTGRES_TESTS,
+    ),
+    Mutant(
+        "log in PostgreSQL: a record stays although its state was not written",
+        _POSTGRES,
+        "            if refused is not None:\n                raise self._psycopg.Rollback\n",
+        "",
+        ("tests/states/postgres/test_one_transaction.py",),
+    ),
+    Mutant(
+        "log in PostgreSQL: record and state are written although the sentinel is another's",
+        _POSTGRES,
+        "(SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
+        "(SELECT count(*) FROM records) > 0 THEN 1",
+        ("tests/states/postgres/test_one_transaction.py",),
+    ),
+)
