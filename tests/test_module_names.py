@@ -44,7 +44,7 @@ def test_a_module_of_the_tests_has_a_name_of_its_own() -> None:
     assert {name: found for name, found in of_name.items() if len(found) > 1 and name not in ROLES_OF_TESTS} == {}
 
 
-OF_SEVERAL_PACKAGES = ("benchmarks", "cluster", "crash", "examples", "harness", "services", "stores")
+OF_SEVERAL_PACKAGES = ("benchmarks", "cluster", "crash", "examples", "harness", "proof", "services", "stores")
 
 
 def test_the_tests_of_a_package_are_in_a_folder_of_its_name() -> None:

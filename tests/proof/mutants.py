@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
     said: str = ""
 
 
-class TestsFailError(RuntimeError):
+class NoVerdictError(RuntimeError):
     """The tests say nothing about a mutant: they fail without one, or did not run."""
 
 
@@ -71,7 +71,7 @@ class Tree:
 
         Raises
         ------
-        TestsFailError
+        NoVerdictError
             They did not run, or did not end in time.
         """
         command = [
@@ -86,14 +86,14 @@ class Tree:
             try:
                 said, _ = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
-                raise TestsFailError(f"no end within {limit_s:g} seconds: {' '.join(tests)}") from None
+                raise NoVerdictError(f"no end within {limit_s:g} seconds: {' '.join(tests)}") from None
             finally:
                 _end(process)
         if process.returncode == _PASSED:
             return None
         found = _FAILED.search(said)
         if process.returncode != _CAUGHT or found is None:
-            raise TestsFailError(f"pytest ended with {process.returncode}:\n{said[-3000:]}")
+            raise NoVerdictError(f"pytest ended with {process.returncode}:\n{said[-3000:]}")
         return found[1], (found[2] or found[3] or "").strip()
 
     def verdict(self, mutant: Mutant, seed: int) -> Verdict:
@@ -125,8 +125,10 @@ def trees(count: int) -> Iterator[queue.SimpleQueue[Tree]]:
         yield free
 
 
-def run(seed: int = 1, limit: int | None = None, only: str = "", jobs: int = 1, trusted: bool = False) -> list[Verdict]:
-    """Let mutants live, at most `limit` of those whose names have `only` in them; return what became of each.
+def run(
+    seed: int = 1, limit: int | None = None, only: Sequence[str] = ("",), jobs: int = 1, trusted: bool = False
+) -> list[Verdict]:
+    """Let mutants live, at most `limit` of those whose names have one of the texts `only`; return what became of each.
 
     Parameters
     ----------
@@ -137,7 +139,7 @@ def run(seed: int = 1, limit: int | None = None, only: str = "", jobs: int = 1, 
     trusted
         Take for granted that the tests pass without a mutant.
     """
-    chosen = [each for each in MUTANTS if only in each.name]
+    chosen = [each for each in MUTANTS if any(text in each.name for text in only)]
     if limit is not None and limit < len(chosen):
         kept = set(random.Random(seed).sample(range(len(chosen)), limit))
         chosen = [each for at, each in enumerate(chosen) if at in kept]
@@ -165,7 +167,7 @@ def _check_tests(free: queue.SimpleQueue[Tree], chosen: Sequence[Mutant], seed: 
     failed = tree.failed(tests, seed, _BASE_LIMIT_S) if tests else None
     free.put(tree)
     if failed is not None:
-        raise TestsFailError(f"{failed[0]} fails without any mutant: {failed[1]}")
+        raise NoVerdictError(f"{failed[0]} fails without any mutant: {failed[1]}")
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
@@ -202,7 +204,7 @@ def _cell(test: str | None) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(description="Seed bugs, and show that the tests catch each of them.")
-    parser.add_argument("--only", default="", help="only mutants with this text in their name")
+    parser.add_argument("--only", action="append", help="only mutants with this text in their name; may be repeated")
     parser.add_argument("--limit", type=int, help="at most so many, chosen by the seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
@@ -210,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--trusted", action="store_true", help="do not try first whether the tests pass without a mutant"
     )
     options = parser.parse_args(argv)
-    verdicts = run(options.seed, options.limit, options.only, options.jobs, options.trusted)
+    verdicts = run(options.seed, options.limit, options.only or [""], options.jobs, options.trusted)
     sys.stdout.write(table(verdicts))
     return 0 if all(each.test for each in verdicts) else 1
 

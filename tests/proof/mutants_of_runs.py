@@ -81,7 +81,7 @@ OF_RUNS = (
         _LOOP,
         "        if self._opened.carrier is None:\n            self._log.check_owner()  # a fenced driver must not begin to write\n",
         "",
-        (*_LOOP_TESTS, "tests/crash/test_surviving_driver.py"),
+        _LOOP_TESTS,
     ),
     Mutant(
         "loop: the next batch may commit before the record is durable",
@@ -131,21 +131,21 @@ OF_RUNS = (
         _COMMITTING,
         '        if state.offers("stage"):\n            return\n        with failing_at(node.id):\n            state.begin_commit(txid)',
         "        return\n        with failing_at(node.id):\n            state.begin_commit(txid)",
-        ("tests/runtime/commit/test_committing.py",),
+        ("tests/runtime/commit/test_copies_of_tasks.py",),
     ),
     Mutant(
         "executors: a task that Spark runs again writes again",
         _COMMITTING,
         "    if run == 0:\n        return",
         "    if run >= 0:\n        return",
-        ("tests/runtime/commit/test_committing.py", "tests/runtime/commit/test_copies_of_tasks.py"),
+        ("tests/runtime/commit/test_copies_of_tasks.py",),
     ),
     Mutant(
         "executors: all runs of a task are one",
         _COMMITTING,
         ".of_run(secrets.token_hex(8))",
         '.of_run("")',
-        ("tests/runtime/commit/test_committing.py", "tests/runtime/commit/test_partitions_in_executors.py"),
+        ("tests/runtime/commit/test_copies_of_tasks.py",),
     ),
     Mutant(
         "foreachBatch: a batch that the log has is committed again",

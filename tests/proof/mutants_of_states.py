@@ -322,7 +322,7 @@ OF_STATES = (
         _CACHED,
         "            self._cache.pop(key, None)\n        super().multi_delete(keys)",
         "            pass\n        super().multi_delete(keys)",
-        _CACHE_TESTS,
+        _REMOVAL_TESTS,
     ),
     Mutant(
         "cache: a snapshot is read from memory",
