@@ -97,11 +97,13 @@ class Tree:
         return found[1], (found[2] or found[3] or "").strip()
 
     def verdict(self, mutant: Mutant, seed: int) -> Verdict:
-        """Let a mutant live, and run its tests."""
+        """Let a mutant live, and run its tests; tests that say nothing have not caught it."""
         with mutant.living_in(self.folder):
             began = time.monotonic()
-            failed = self.failed(mutant.tests, seed)
-        test, said = failed or (None, "")
+            try:
+                test, said = self.failed(mutant.tests, seed) or (None, "")
+            except NoVerdictError as error:  # the others are to be judged all the same
+                test, said = None, str(error)
         return Verdict(mutant, test, time.monotonic() - began, said)
 
 
@@ -153,9 +155,8 @@ def run(
                 verdict = tree.verdict(mutant, seed)
             finally:
                 free.put(tree)
-            sys.stderr.write(
-                f"{mutant.name}: {verdict.test or 'SURVIVED'} ({verdict.seconds:.1f} s) {verdict.said:.80}\n"
-            )
+            said = verdict.said[:80] if verdict.test else verdict.said
+            sys.stderr.write(f"{mutant.name}: {verdict.test or 'NOT CAUGHT'} ({verdict.seconds:.1f} s) {said}\n")
             return verdict
 
         return list(pool.map(judged, chosen))
@@ -196,7 +197,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 def _cell(test: str | None) -> str:
     """Return the test's name without its place and its case."""
     if test is None:
-        return "**survived**"
+        return "**not caught**"
     file, _, name = test.partition("::")
     return f"`{Path(file).name}`: `{name.rpartition('::')[2].partition('[')[0]}`"
 

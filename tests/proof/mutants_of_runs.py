@@ -215,7 +215,7 @@ OF_RUNS = (
         _JOIN,
         "over |= ends < watermark",
         "over |= ends <= watermark",
-        (*_JOIN_TESTS, "tests/runtime/windows/test_windows_model.py"),
+        _JOIN_TESTS,
     ),
     Mutant(
         "joins: a row that met one also comes alone",

@@ -119,11 +119,11 @@ OF_STORES = (
         _MEMCACHED_TESTS,
     ),
     Mutant(
-        "Memcached: the sentinel of another run is taken for the own one",
+        "Memcached: a sentinel is laid over one that came since it was read",
         _MEMCACHED_FENCE,
-        "        if now == new:  # the same bytes are not ours: each writer must find its own\n",
-        "        if False:\n",
-        _MEMCACHED_TESTS,
+        "            if now not in (found, new):\n                return now\n",
+        "",
+        ("tests/states/memcached/test_memcached_sentinel.py",),
     ),
     Mutant(
         "Delta: a commit that was refused counts as made",

@@ -126,16 +126,6 @@ def test_a_move_without_an_answer_finds_its_own_record_or_nothing(memcached_serv
     proxy.close()
 
 
-def test_of_two_runs_that_lay_the_same_bytes_the_second_is_refused(memcached_server: Server) -> None:
-    conf, before, own = new_conf(), Sentinel("log", 1, 0), Sentinel("log", 2, 0)
-    first, second = (map_on(memcached_server.address, conf) for _ in range(2))
-    first.move_sentinel(before)
-    assert first.read_sentinel() == second.read_sentinel() == before
-    first.move_sentinel(own)
-    with pytest.raises(BackendError, match="another run of the same attempt moved the sentinel"):
-        second.move_sentinel(own)
-
-
 def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Server) -> None:
     client, conf, log = Client(memcached_server.address), new_conf(), Log()
     state = opened(MemcachedState.opaque(memcached_server.address), conf)
