@@ -17,7 +17,10 @@ _RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/s
 _COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
 _LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
 _WINDOW_TESTS = ("tests/runtime/windows/test_windows.py", "tests/runtime/windows/test_window_replays.py")
-_JOIN_TESTS = ("tests/runtime/windows/test_join_within.py",)
+_JOIN_TESTS = (
+    "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
+    "tests/runtime/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
+)
 _ACKER_TESTS = ("tests/storm/execution/test_acker.py", "tests/storm/test_tuple_trees.py")
 _NUMBER_TESTS = ("tests/runtime/query/test_batch_numbers.py",)
 _FEED_TESTS = ("tests/runtime/reading/test_change_feed.py",)
@@ -67,14 +70,14 @@ OF_RUNS = (
         "                every = {name: list(range(len(each))) for name, each in txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, committed=Committed(every, {})))\n"
         "                message = self._committed(batch, txids)\n",
-        _LOOP_TESTS,
+        ("tests/runtime/loop/test_loop.py::test_later_batches_are_processed_while_an_earlier_one_commits",),
     ),
     Mutant(
         "loop: results of a dead attempt are taken",
         _LOOP,
         "if not self._coordinator.is_live(message.attempt):",
         "if message.attempt.txid not in self._batches:",
-        _LOOP_TESTS,
+        ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
     ),
     Mutant(
         "loop: a fenced driver begins to write",
@@ -95,7 +98,7 @@ OF_RUNS = (
         _LOOP,
         "        try:\n            self._opened.record(record, committed.later)\n",
         "        self._sources.succeeded(batch)\n        try:\n            self._opened.record(record, committed.later)\n",
-        _LOOP_TESTS,
+        ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(
         "loop: dead letters are written after the record",
@@ -110,7 +113,7 @@ OF_RUNS = (
         _COMMITTER,
         "            if one.failure is not None:\n                raise one.failure\n",
         "            if one.failure is not None:\n                continue\n",
-        ("tests/runtime/commit/test_this_batch.py", "tests/runtime/commit/test_partitions_of_states.py", *_LOOP_TESTS),
+        ("tests/runtime/loop/test_loop.py::test_failures_of_an_earlier_batch_do_not_count_as_tries",),
     ),
     Mutant(
         "commit: the record does not say which partitions were touched",
@@ -138,7 +141,9 @@ OF_RUNS = (
         _COMMITTING,
         "    if run == 0:\n        return",
         "    if run >= 0:\n        return",
-        ("tests/runtime/commit/test_copies_of_tasks.py",),
+        (
+            "tests/runtime/commit/test_copies_of_tasks.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
+        ),
     ),
     Mutant(
         "executors: all runs of a task are one",
@@ -180,14 +185,14 @@ OF_RUNS = (
         _FIRING,
         "self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)",
         "self._frontier = ordinate",
-        _WINDOW_TESTS,
+        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
         "windows: the watermark does not wait for late rows",
         _FIRING,
         "self._move_to(reached - config.event_time.delay_ms)",
         "self._move_to(reached)",
-        _WINDOW_TESTS,
+        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
         "windows: a replay has another time",
@@ -335,14 +340,14 @@ OF_RUNS = (
         _FIRING,
         "        directory.frontier = frontier\n        self._store.write()",
         "        self._store.write()",
-        _WINDOW_TESTS,
+        ("tests/runtime/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
     ),
     Mutant(
         "windows: late rows of a window that has fired are counted in",
         _FIRING,
         "        if not over:\n            return table\n",
         "        if over is not None:\n            return table\n",
-        _WINDOW_TESTS,
+        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(
         "windows: a window that has fired keeps its rows",
@@ -350,7 +355,7 @@ OF_RUNS = (
         "        for pane in [pane for pane in directory.panes if self._grid.is_over(pane, frontier)]:\n"
         "            self._store.remove(pane)\n        directory",
         "        directory",
-        (*_WINDOW_TESTS, "tests/runtime/windows/test_window_store.py"),
+        ("tests/runtime/windows/test_window_store.py::test_what_fired_is_deleted_from_the_store",),
     ),
     Mutant(
         "foreachBatch: a batch with a name is written twice",
@@ -371,28 +376,30 @@ OF_RUNS = (
         "trident/runtime/commit/worker_states.py",
         "        place = name, partition, read_only\n",
         "        place = name, 0, read_only\n",
-        ("tests/runtime/commit/test_worker_states.py",),
+        ("tests/runtime/commit/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),
     ),
     Mutant(
         "dead letters: those of an attempt that lost are shown",
         "trident/runtime/commit/dead_letters.py",
         "            if txid <= log.txid and log.winners.winner(txid) == attempt:\n",
         "            if txid <= log.txid:\n",
-        ("tests/runtime/commit/test_dead_letters.py",),
+        ("tests/runtime/commit/test_dead_letters.py::test_letters_of_a_life_that_did_not_commit_them_go_with_it",),
     ),
     Mutant(
         "dead letters: two batches put the same one back",
         "trident/runtime/commit/replays.py",
         "            taken = with_letters(taken, definitions.get(LETTERS) or {})\n",
         "            pass\n",
-        ("tests/runtime/commit/test_dead_letters.py",),
+        ("tests/runtime/commit/test_dead_letters.py::test_a_letter_comes_in_where_it_was_put_aside_and_nowhere_else",),
     ),
     Mutant(
         "start: the partitions that were dropped are not fenced",
         _RECOVERY,
         "for instance in [*partitions, *found.instances[len(partitions) :]]:",
         "for instance in partitions:",
-        _RECOVERY_TESTS,
+        (
+            "tests/runtime/start/test_recovery.py::test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went",
+        ),
     ),
     Mutant(
         "start: the batches that an adopted store has are run again",

@@ -74,7 +74,7 @@ OF_STATES = (
         _OPAQUE,
         "        later = found.first_after(txid)\n        if later is not None:",
         "        later = found.first_after(txid)\n        if later is None:",
-        ("tests/states/memory/test_memory_columns.py",),
+        ("tests/states/memory/test_memory_columns.py::test_columns_and_a_dict_tell_the_same_of_any_schedule",),
     ),
     Mutant(
         "opaque, in columns: what a commit wrote counts before the put",
@@ -83,7 +83,9 @@ OF_STATES = (
         "        self._combined = parts, new  #",
         "        self._combined = parts, new\n        self.backing.multi_put_columns(found, new)\n"
         "        count_keys(asked=len(new), written=len(new))  #",
-        ("tests/states/memory/test_memory_columns.py", "tests/state/test_maps.py"),
+        (
+            "tests/states/memory/test_memory_columns.py::test_within_a_commit_a_failed_put_of_columns_does_not_look_written",
+        ),
     ),
     Mutant(
         "opaque: a reader of a snapshot takes the next batch too",
@@ -132,7 +134,7 @@ OF_STATES = (
         _COMMITS,
         "        if commit.incarnation is not None:\n            check_sentinel(",
         "        if commit.incarnation is None:\n            check_sentinel(",
-        _SENTINEL_TESTS,
+        ("tests/state/test_two_runs.py::test_only_one_run_of_an_attempt_counts",),
     ),
     Mutant(
         "maps: the writes of a commit that was given up count in the next",
@@ -179,7 +181,7 @@ OF_STATES = (
         _COMMITS,
         "return values if self.backing.facts.gives_copies else owned(values)",
         "return values",
-        ("tests/state/test_snapshot_readers.py", "tests/state/test_reading.py"),
+        ("tests/state/test_snapshot_readers.py::test_a_read_value_is_the_readers_own",),
     ),
     Mutant(
         "removals: a removed key is deleted at once",

@@ -13,11 +13,6 @@ _REDIS_TESTS = (
     "tests/states/redis/test_redis_sentinel_order.py", "tests/states/redis/test_redis_contract.py",
     "tests/states/redis/test_redis_rollback.py", "tests/states/redis/test_redis_faults.py",
 )  # fmt: skip
-_MEMCACHED_TESTS = (
-    "tests/states/memcached/test_memcached_sentinel.py", "tests/states/memcached/test_memcached_contract.py",
-    "tests/states/memcached/test_memcached_losses.py",
-)  # fmt: skip
-_POSTGRES_TESTS = ("tests/states/postgres/test_postgres_contract.py",)
 
 OF_STORES = (
     Mutant(
@@ -32,7 +27,9 @@ OF_STORES = (
         _FENCE,
         "        if data != self._own_data:",
         "        if data is None:",
-        _MEMCACHED_TESTS,
+        (
+            "tests/states/memcached/test_memcached_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
     ),
     Mutant(
         "stores, whole commits: the rule of sentinels is not asked again at the end",
@@ -60,28 +57,36 @@ OF_STORES = (
         _SQL,
         "WHERE key = %(name)b AND value = %(found)b RETURNING 1",
         "WHERE key = %(name)b RETURNING 1",
-        _POSTGRES_TESTS,
+        (
+            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved",
+        ),
     ),
     Mutant(
         "PostgreSQL: rows are written although the fence found nothing",
         _SQL,
         "INSERT INTO {table} SELECT k, v FROM fence, unnest(%(keys)b",
         "INSERT INTO {table} SELECT k, v FROM unnest(%(keys)b",
-        _POSTGRES_TESTS,
+        (
+            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
     ),
     Mutant(
         "PostgreSQL: rows are deleted although the fence found nothing",
         _SQL,
         "DELETE FROM {table} USING fence WHERE",
         "DELETE FROM {table} WHERE",
-        _POSTGRES_TESTS,
+        (
+            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing",
+        ),
     ),
     Mutant(
         "Redis: writes do not compare the sentinel",
         _REDIS,
         "if ARGV[2] ~= '' then\n  local found",
         "if false then\n  local found",
-        _REDIS_TESTS,
+        (
+            "tests/states/redis/test_redis_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
     ),
     Mutant(
         "Redis: a sentinel is laid over whatever is there",
@@ -95,28 +100,36 @@ OF_STORES = (
         _REDIS,
         "< tonumber(ARGV[3]) then return 0 end",
         "< 0 then return 0 end",
-        _REDIS_TESTS,
+        (
+            "tests/states/redis/test_redis_rollback.py::test_writes_that_a_server_lost_within_the_commit_are_written_again",
+        ),
     ),
     Mutant(
         "Redis: of the copies of a sentinel the one that is farthest ahead counts",
         _REDIS,
         "return min(found, key=lambda one",
         "return max(found, key=lambda one",
-        ("tests/states/redis/test_redis_cluster.py",),
+        (
+            "tests/states/redis/test_redis_cluster.py::test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run",
+        ),
     ),
     Mutant(
         "Memcached: a chunk is sent without a look at the sentinel",
         _MEMCACHED,
         "        self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module\n",
         "",
-        _MEMCACHED_TESTS,
+        (
+            "tests/states/memcached/test_memcached_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
     ),
     Mutant(
         "Memcached: the end of a commit does not look at the servers",
         _MEMCACHED,
         "        self._forget_tokens()\n        self._guard.check_own()\n        self._guard.check_health()\n",
         "        self._forget_tokens()\n",
-        _MEMCACHED_TESTS,
+        (
+            "tests/states/memcached/test_memcached_losses.py::test_a_loss_in_the_middle_of_a_commit_is_named_before_it_ends",
+        ),
     ),
     Mutant(
         "Memcached: a sentinel is laid over one that came since it was read",
@@ -144,41 +157,43 @@ OF_STORES = (
         "states/delta/staging.py",
         "if any(name.is_other_run_of(own) for name in self._names()):",
         "if False:",
-        ("tests/states/delta/test_delta_staging.py",),
+        ("tests/states/delta/test_delta_staging.py::test_a_second_run_of_a_task_is_refused",),
     ),
     Mutant(
         "Delta: what a task staged is published over another version than it read",
         "states/delta/staging.py",
         "        if table.version != staged.version and not moved_by_compactions(table, staged.version):\n            return False\n",
         "",
-        ("tests/states/delta/test_delta_staging.py",),
+        (
+            "tests/states/delta/test_delta_staging.py::test_a_version_of_another_writer_after_the_task_began_refuses_what_it_staged",
+        ),
     ),
     Mutant(
         "Delta: the published table goes back to an earlier batch",
         "states/delta/publisher.py",
         "(shown.is_same(due.shown) or _is_later(shown, due.shown))",
         "shown.is_same(due.shown)",
-        ("tests/states/delta/test_delta_published.py",),
+        ("tests/states/delta/test_delta_published.py::test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch",),
     ),
     Mutant(
-        "Cassandra: the end of a commit does not look who is the writer",
+        "Cassandra: a put does not look who is the writer",
         "states/cassandra/map.py",
-        "        self._at_home()\n        self._fence.check()\n",
-        "        self._at_home()\n",
-        ("tests/states/cassandra/test_cassandra_sentinel.py", "tests/states/cassandra/test_cassandra.py"),
+        "            self._rows.put(keys, values, at, self._fence.check)",
+        "            self._rows.put(keys, values, at, lambda: None)",
+        ("tests/states/cassandra/test_cassandra_columns.py::TestFencedMap",),
     ),
     Mutant(
         "Cassandra: two puts of one commit have the same timestamp",
         "states/cassandra/map.py",
         "        self._number += 1\n",
         "",
-        ("tests/states/cassandra/test_cassandra.py",),
+        ("tests/states/cassandra/test_cassandra.py::test_a_removed_key_is_gone_and_can_come_back",),
     ),
     Mutant(
         "Cassandra: the writes of an adopted state lose against those before",
         "states/cassandra/stamps.py",
         "            floor = 0 if found is None else found.ceiling\n",
         "            floor = 0 if found is None else found.floor\n",
-        ("tests/states/cassandra/test_cassandra.py", "tests/states/cassandra/test_cassandra_sentinel.py"),
+        ("tests/states/cassandra/test_cassandra.py::test_states_that_share_a_table_do_not_meet",),
     ),
 )
