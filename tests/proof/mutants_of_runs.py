@@ -234,7 +234,7 @@ OF_RUNS = (
         _FEED,
         "for key, value in pairs if winners.won(txid, value.attempt)]",
         "for key, value in pairs]",
-        _FEED_TESTS,
+        ("tests/runtime/reading/test_random_feeds.py",),
     ),
     Mutant(
         "changes: those that are not kept any more are passed over",
@@ -390,7 +390,7 @@ OF_RUNS = (
         "trident/runtime/commit/replays.py",
         "            taken = with_letters(taken, definitions.get(LETTERS) or {})\n",
         "            pass\n",
-        ("tests/runtime/commit/test_dead_letters.py::test_a_letter_comes_in_where_it_was_put_aside_and_nowhere_else",),
+        ("tests/runtime/commit/test_dead_letters.py::test_a_letter_comes_in_where_it_was_left_out_and_nowhere_else",),
     ),
     Mutant(
         "start: the partitions that were dropped are not fenced",

@@ -60,7 +60,7 @@ def test_a_key_may_be_updated_in_several_calls_of_a_batch(new_map: Any, store: C
 
 
 @pytest.mark.parametrize("store", [DictMap, LateMap])
-def test_prev_is_what_stood_before_the_batch_however_often_it_updates(store: Callable[..., Any]) -> None:
+def test_prev_is_what_was_there_before_the_batch_however_often_it_updates(store: Callable[..., Any]) -> None:
     backing = store({})
     state = OpaqueMap(backing)
     commit(state, 1, a=5)

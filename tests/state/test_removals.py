@@ -59,7 +59,7 @@ def test_a_removed_key_is_absent_at_once_and_deleted_when_readers_have_moved_on(
 
 
 @every_kind
-def test_a_removed_key_starts_anew_and_is_not_deleted_then(kind: StateType) -> None:
+def test_a_removed_key_starts_again_and_is_not_deleted_then(kind: StateType) -> None:
     state = open_state(kind)
     commit(state, 1, a=5)
     remove(state, 2, "a")

@@ -91,7 +91,7 @@ class GatedState(RowsState):
 # ---- order and overlap -------------------------------------------------------------------------------------------------
 
 
-def test_every_batch_lives_through_its_points_in_order(engine: str, topology: TridentTopology) -> None:
+def test_every_batch_passes_its_points_in_order(engine: str, topology: TridentTopology) -> None:
     rows, points = keep(topology.new_stream("s", letters("abcdef"))), Points()
     with start(topology, engine, points) as running:
         running.process_all_available()
