@@ -258,13 +258,6 @@ OF_RUNS = (
         _FEED_TESTS,
     ),
     Mutant(
-        "start: a store that does not match is accepted",
-        _RECOVERY,
-        "    if not mismatches:\n        return\n",
-        "    if not mismatches or policy == 'refuse':\n        return\n",
-        _RECOVERY_TESTS,
-    ),
-    Mutant(
         "start: a mismatch is not refused",
         _RECOVERY,
         'if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):',

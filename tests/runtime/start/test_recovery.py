@@ -24,6 +24,7 @@ from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import BaseStateUpdater, Count
 from trident.runtime.running import RunningTopology
+from trident.runtime.start import recovery
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
 from trident.testing.backend.simulated_log import Add
@@ -170,6 +171,17 @@ def test_restart_empties_the_state_and_goes_on(world: World, tmp_path: Path) -> 
     world.store = other.store
     assert world.run("a", state_recovery="restart") == {"a": 1, "b": None, "c": None, "d": None}
     assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
+
+
+def test_a_starter_that_was_replaced_empties_no_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run("a", "b")
+    world.lose_log()
+    before = {partition: dict(entries) for partition, entries in world.store.items()}
+    # After the stores were compared, before they are emptied:
+    monkeypatch.setattr(recovery.logger, "warning", lambda *_: FileLog.open(world.log, "t", takeover=True).close())
+    with pytest.raises(FencedError, match="has taken over"):
+        world.start(state_recovery="restart")
+    assert world.store == before
 
 
 def test_a_store_that_cannot_be_emptied_says_so(tmp_path: Path) -> None:
