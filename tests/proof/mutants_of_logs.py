@@ -202,7 +202,9 @@ OF_LOGS = (
         _CLAIM,
         "transaction.set_data(nodes.claim, about, version)",
         "transaction.set_data(nodes.claim, about, -1)",
-        _ZOOKEEPER_TESTS,
+        (
+            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_a_new_log_at_the_same_time_the_second_is_refused",
+        ),
     ),
     Mutant(
         "log in an object store: the head is replaced without a condition",
