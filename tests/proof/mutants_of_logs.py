@@ -15,11 +15,6 @@ _OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordin
 _STORED = "trident/coordination/stored_log.py"
 
 _RECORD_TESTS = ("tests/coordination/test_log_records.py", "tests/coordination/test_log_contract.py")
-_FILE_TESTS = (
-    "tests/coordination/test_log_damage.py", "tests/coordination/test_log_files.py", "tests/coordination/test_log_owner.py",
-    "tests/coordination/test_log_faults.py", "tests/coordination/test_log_contract.py",
-)  # fmt: skip
-_ZOOKEEPER_TESTS = ("tests/coordination/test_zookeeper_log.py", "tests/coordination/test_zookeeper_faults.py")
 
 OF_LOGS = (
     Mutant(
@@ -27,35 +22,37 @@ OF_LOGS = (
         _STATE,
         "isinstance(record, CommitRecord) and record.txid != self.txid + 1:",
         "isinstance(record, CommitRecord) and record.txid <= self.txid:",
-        _RECORD_TESTS,
+        ("tests/coordination/test_log_records.py::test_only_the_next_batch_can_be_committed",),
     ),
     Mutant(
         "log: a definition that was logged is replaced",
         _STATE,
         "if record.spout in known and known[record.spout] != record.definition:",
         "if False:",
-        _RECORD_TESTS,
+        ("tests/coordination/test_log_records.py::test_a_definition_never_changes",),
     ),
     Mutant(
         "log: the attempt that won is not noted",
         _STATE,
         "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
         "",
-        _RECORD_TESTS,
+        ("tests/coordination/test_log_records.py::test_winners_grow_with_failures_only",),
     ),
     Mutant(
         "log: which partitions a batch touched is not noted",
         _STATE,
         "self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))",
         "self.touched.setdefault(state, {})",
-        _RECORD_TESTS,
+        ("tests/coordination/test_log_records.py::test_the_sentinel_of_a_partition_is_that_of_its_last_touch",),
     ),
     Mutant(
         "log: a spout that had nothing loses its place",
         _STATE,
         "{spout: one for spout, one in definitions.items() if one is not None}",
         "dict(definitions)",
-        _RECORD_TESTS,
+        (
+            "tests/coordination/test_log_records.py::test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was",
+        ),
     ),
     Mutant(
         "log: a reader may see a batch before its winner",
@@ -111,7 +108,7 @@ OF_LOGS = (
         "            try:\n                self._segments.append(payload, self.state, durable)\n",
         "            self.state.fold(written)\n            written = None  # type: ignore[assignment]\n            try:\n"
         "                self._segments.append(payload, self.state, durable)\n",
-        _FILE_TESTS,
+        ("tests/coordination/test_log_damage.py::test_a_last_record_torn_at_any_byte_is_cut",),
     ),
     Mutant(
         "log in files: a record is not synced",
@@ -147,7 +144,7 @@ OF_LOGS = (
         _LOCK,
         "        epoch = before.epoch + 1\n",
         "        epoch = len(before.claims) + 1\n",
-        _FILE_TESTS,
+        ("tests/coordination/test_log_damage.py::test_a_cut_record_is_reported_and_does_not_come_back",),
     ),
     Mutant(
         "claim: a running driver is replaced without being asked to",

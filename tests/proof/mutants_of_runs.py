@@ -16,14 +16,11 @@ _RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/s
 
 _COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
 _LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
-_WINDOW_TESTS = ("tests/runtime/windows/test_windows.py", "tests/runtime/windows/test_window_replays.py")
 _JOIN_TESTS = (
     "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
     "tests/runtime/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
 )
-_ACKER_TESTS = ("tests/storm/execution/test_acker.py", "tests/storm/test_tuple_trees.py")
 _NUMBER_TESTS = ("tests/runtime/query/test_batch_numbers.py",)
-_FEED_TESTS = ("tests/runtime/reading/test_change_feed.py",)
 _RECOVERY_TESTS = ("tests/runtime/start/test_recovery.py",)
 
 OF_RUNS = (
@@ -77,7 +74,9 @@ OF_RUNS = (
         _LOOP,
         "if not self._coordinator.is_live(message.attempt):",
         "if message.attempt.txid not in self._batches:",
-        ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
+        (
+            "tests/runtime/loop/test_loop.py::test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored",
+        ),
     ),
     Mutant(
         "loop: a fenced driver begins to write",
@@ -122,7 +121,9 @@ OF_RUNS = (
         _COMMITTER,
         "done.touched[node.state] = sorted(partitions)",
         "done.touched[node.state] = []",
-        ("tests/runtime/commit/test_partitions_of_states.py", *_LOOP_TESTS),
+        (
+            "tests/runtime/commit/test_partitions_of_states.py::test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions",
+        ),
     ),
     Mutant(
         "commit: two partitions may write one key",
@@ -180,7 +181,7 @@ OF_RUNS = (
         _FIRING,
         "        self._before = self._frontier = self._store.directory.frontier\n",
         "        self._before, self._frontier = None, self._store.directory.frontier\n",
-        _WINDOW_TESTS,
+        ("tests/runtime/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
     ),
     Mutant(
         "windows: the watermark goes back",
@@ -296,7 +297,7 @@ OF_RUNS = (
         _ACKER,
         "if tree & _EDGES or not tree >> _TASK:",
         "if tree & _EDGES:",
-        _ACKER_TESTS,
+        ("tests/storm/execution/test_acker.py::test_a_tree_without_its_beginning_never_completes",),
     ),
     Mutant(
         "ackers: a tree that begins twice completes itself",
@@ -304,35 +305,35 @@ OF_RUNS = (
         "            if tree >> _TASK:  # begun twice: a second xor would cancel the first one, and complete a tree that is not\n"
         "                self._young[root] = tree\n                continue\n",
         "",
-        _ACKER_TESTS,
+        ("tests/storm/execution/test_acker.py::test_a_beginning_that_comes_twice_completes_nothing",),
     ),
     Mutant(
         "ackers: a failure before the beginning is forgotten",
         _ACKER,
         "            self._young[root] = tree | _FAILED",
         "            self._young[root] = tree",
-        _ACKER_TESTS,
+        ("tests/storm/execution/test_acker.py::test_a_failure_is_told_once_before_or_after_the_beginning",),
     ),
     Mutant(
         "ackers: a tree is forgotten one timeout too early",
         _ACKER,
         "_GENERATIONS = 3",
         "_GENERATIONS = 2",
-        _ACKER_TESTS,
+        ("tests/storm/execution/test_acker.py::test_a_tree_is_forgotten_after_three_rotations_without_news",),
     ),
     Mutant(
         "bolts: an ack leaves before the edges that the tuple emitted",
         _COLLECTORS,
         "acks[root] = acks.get(root, 0) ^ tuple.edge ^ tuple.edges\n",
         "acks[root] = acks.get(root, 0) ^ tuple.edge\n",
-        ("tests/storm/test_tuple_trees.py", "tests/storm/test_answers.py"),
+        ("tests/storm/test_tuple_trees.py::test_a_message_is_acked_when_its_whole_tree_is_executed_and_not_before",),
     ),
     Mutant(
         "bolts: two anchors of one root share an edge",
         _COLLECTORS,
         "                    ids[root] = ids.get(root, 0) ^ edge",
         "                    ids[root] = edge",
-        ("tests/storm/test_tuple_trees.py", "tests/storm/test_answers.py"),
+        ("tests/storm/test_tuple_trees.py::test_bolts_may_hold_tuples_back_and_anchor_to_many",),
     ),
     Mutant(
         "windows: how far they have fired is not stored",
@@ -368,7 +369,9 @@ OF_RUNS = (
         "trident/runtime/commit/committed.py",
         "            if other != partition:\n",
         "            if other is None:\n",
-        ("tests/runtime/commit/test_partitions_of_states.py",),
+        (
+            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_that_two_partitions_of_a_batch_update_is_refused_before_anything_is_written",
+        ),
     ),
     Mutant(
         "executors: a worker takes one partition for another",
@@ -433,28 +436,28 @@ OF_RUNS = (
         "trident/state/reader_check.py",
         "    if found.txid > after:\n",
         "    if found.txid < 0:\n",
-        ("tests/state/test_reading.py", "tests/runtime/reading/test_readers.py"),
+        ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
     ),
     Mutant(
         "readers: a store whose last writes are lost is read",
         "trident/state/reader_check.py",
         '    if found == before.expected:\n        return "the end of that batch was lost"\n',
         "",
-        ("tests/state/test_reading.py", "tests/runtime/reading/test_readers.py"),
+        ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
     ),
     Mutant(
         "readers: a read that was overtaken is not repeated",
         "trident/runtime/reading/commit_gate.py",
         "if number == rounds - 1 or not was_overtaken(error):",
         "if number >= 0:",
-        ("tests/runtime/reading/test_views.py", "tests/runtime/reading/test_readers.py"),
+        ("tests/runtime/reading/test_views.py::test_reads_from_threads_never_mix_two_batches",),
     ),
     Mutant(
         "bolts: a tree that timed out is not failed",
         "trident/storm/execution/pending.py",
         "        return self._generations.pop()\n",
         "        self._generations.pop()\n        return {}\n",
-        ("tests/storm/test_answers.py", "tests/storm/test_tuple_trees.py"),
+        ("tests/storm/test_answers.py::test_an_unanswered_tuple_times_out_and_is_emitted_again",),
     ),
     Mutant(
         "requests: an answer goes to another request",
@@ -475,6 +478,6 @@ OF_RUNS = (
         "trident/drpc/batching.py",
         "if len(requests) > 1 and not isinstance(",
         "if len(requests) < 1 and not isinstance(",
-        ("tests/drpc/test_local.py", "tests/drpc/test_requests.py"),
+        ("tests/drpc/test_local.py::test_a_request_that_fails_fails_alone",),
     ),
 )

@@ -7,7 +7,6 @@ from tests.proof.mutant import Mutant
 _SOURCES, _BATCH_SPOUTS = "trident/runtime/loop/sources.py", "trident/runtime/spouts/batch_spouts.py"
 _PARTITIONED = "trident/runtime/spouts/partitioned_spouts.py"
 
-_LOOP_TESTS = ("tests/runtime/loop/test_loop.py", "tests/spout/test_spout_kinds.py")
 
 OF_SOURCES = (
     Mutant(
@@ -15,42 +14,42 @@ OF_SOURCES = (
         _SOURCES,
         "            if name not in logged:\n                self._log.append(",
         "            if name in logged:\n                self._log.append(",
-        _LOOP_TESTS,
+        ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(
         "sources: a definition is logged, but not durable",
         _SOURCES,
         "self._sync or name in chosen)",
         "False)",
-        ("tests/runtime/loop/test_power_loss.py", *_LOOP_TESTS),
+        ("tests/runtime/loop/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
     ),
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
         "name: logged[name] if name in logged else self._ask(",
         "name: self._ask(",
-        _LOOP_TESTS,
+        ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
     Mutant(
         "sources: a batch begins where the last committed one ended, not the one in flight",
         _SOURCES,
         "for before in range(txid - 1, self._log.state.txid, -1):",
         "for before in range(0):",
-        (*_LOOP_TESTS, "tests/spout/test_partitioned.py"),
+        ("tests/runtime/loop/test_loop.py::test_every_batch_passes_its_points_in_order",),
     ),
     Mutant(
         "sources: a spout that takes part commits for a fenced driver",
         _SOURCES,
         "                self._log.check_owner()  # a fenced driver must not commit anywhere\n",
         "",
-        ("tests/spout/test_committer_spout.py",),
+        ("tests/spout/test_committer_spout.py::test_a_driver_that_was_replaced_commits_nothing_in_the_source",),
     ),
     Mutant(
         "sources: other rows are accepted from a transactional spout",
         _BATCH_SPOUTS,
         'if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):',
         "if False:",
-        ("tests/spout/test_spout_kinds.py", "tests/runtime/loop/test_kinds.py", "tests/spouts/rows/test_feeder.py"),
+        ("tests/runtime/start/test_recovery.py::test_a_spout_that_has_other_rows_than_were_defined_cannot_replay",),
     ),
     Mutant(
         "partitioned spouts: a partition that is gone is passed over",
@@ -78,7 +77,7 @@ OF_SOURCES = (
         "trident/runtime/engine/partition_reader.py",
         "part.partition, deepcopy(part.last_metadata))",
         "part.partition, part.last_metadata)",
-        ("tests/spout/test_partitioned_metadata.py", "tests/spout/test_partitioned.py"),
+        ("tests/spout/test_partitioned_metadata.py::test_an_emitter_may_change_metadata_in_place",),
     ),
     Mutant(
         "files: a replay goes on where the failed attempt had ended",
@@ -169,7 +168,7 @@ OF_SOURCES = (
         "trident/runtime/engine/routing.py",
         "return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)",
         "return _by_place(table, places_of(table, table.schema.names, partitions), partitions)",
-        ("tests/runtime/engine/test_repartitioning.py", "tests/runtime/engine/test_routes.py"),
+        ("tests/runtime/engine/test_repartitioning.py::test_where_tuples_go",),
     ),
     Mutant(
         "planner: rows of a state go by another hash than its keys",

@@ -9,10 +9,6 @@ _REDIS, _SQL = "states/redis/fence.py", "states/postgres/sql_rows.py"
 _MEMCACHED, _MEMCACHED_FENCE = "states/memcached/map.py", "states/memcached/fence.py"
 
 _WHOLE_TESTS = ("tests/storekit/test_whole_commits.py",)
-_REDIS_TESTS = (
-    "tests/states/redis/test_redis_sentinel_order.py", "tests/states/redis/test_redis_contract.py",
-    "tests/states/redis/test_redis_rollback.py", "tests/states/redis/test_redis_faults.py",
-)  # fmt: skip
 
 OF_STORES = (
     Mutant(
@@ -36,7 +32,9 @@ OF_STORES = (
         _WHOLE,
         "            self._fence.check_move(self._claim)  # the sentinel may have been read again since\n",
         "",
-        _WHOLE_TESTS,
+        (
+            "tests/storekit/test_whole_commits.py::test_a_claim_that_was_overtaken_stays_refused_after_the_sentinel_was_read_again",
+        ),
     ),
     Mutant(
         "stores, whole commits: puts of a commit that was given up are written",
@@ -93,7 +91,7 @@ OF_STORES = (
         _REDIS,
         "if (found or '') ~= ARGV[4] then return found end\n",
         "",
-        _REDIS_TESTS,
+        ("tests/states/redis/test_redis_sentinel_order.py::test_a_hash_that_expires_keeps_the_order",),
     ),
     Mutant(
         "Redis: writes that the server lost are not missed",
@@ -150,7 +148,7 @@ OF_STORES = (
         "states/delta/fence.py",
         "return unchanged.issuperset(range(after + 1, until + 1))",
         "return True",
-        ("tests/states/delta/test_delta_fencing.py", "tests/states/delta/test_delta_staging.py"),
+        ("tests/states/delta/test_delta_fencing.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed",),
     ),
     Mutant(
         "Delta: a second run of a task stages",

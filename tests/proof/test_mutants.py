@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,14 +13,29 @@ from tests.proof.mutants import MUTANTS, Tree, Verdict, table
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 RULE = BY_NAME["opaque: a replay builds on what the failed attempt wrote"]
 FENCE = BY_NAME["sentinel: the fence is the wrong way round"]
+PAGE = ROOT / "tests" / "proof" / "mutants.md"
 MAPS, SENTINEL = "tests/state/test_maps.py", "tests/state/test_sentinel.py"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_is_of_code_that_is_there_once_and_of_tests_that_are_there(mutant: Mutant) -> None:
-    compile(mutant.seeded((ROOT / mutant.file).read_text(encoding="utf-8")), mutant.file, "exec")
-    assert mutant.tests
-    assert [test for test in mutant.tests if not (ROOT / test.partition("::")[0]).is_file()] == []
+def test_every_mutant_is_of_code_that_is_there_once_and_of_tests_that_are_there() -> None:
+    wrong = []
+    for mutant in MUTANTS:
+        compile(mutant.seeded((ROOT / mutant.file).read_text(encoding="utf-8")), mutant.file, "exec")
+        wrong += [f"{mutant.name}: {test}" for test in mutant.tests or ("no tests",) if not is_there(test)]
+    assert wrong == []
+
+
+def is_there(test: str) -> bool:
+    file, _, name = test.partition("::")
+    path, name = ROOT / file, name.partition("::")[0]  # a class may inherit its tests
+    return path.is_file() and (
+        not name or re.search(rf"^(class|def) {name}\b", path.read_text("utf-8"), re.M) is not None
+    )
+
+
+def test_the_page_has_a_row_for_each_mutant() -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0][2:] for row in rows[1:]] == [mutant.name for mutant in MUTANTS]
 
 
 def test_every_mutant_has_a_name_and_a_bug_of_its_own() -> None:

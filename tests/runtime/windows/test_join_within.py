@@ -199,7 +199,7 @@ def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_
 
 def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -> None:
     """A left row can be met for 8 ms, and the watermark of the right side is 2 ms behind."""
-    met_late = [(([("a", 0, 0)], [("b", 0, 10)]), []), (([], [("a", 1, 8)]), []), (([], [("b", 1, 20)]), [])]
+    met_late: list[Any] = [(([("a", 0, 0)], [("b", 0, 10)]), []), (([], [("a", 1, 8)]), []), (([], [("b", 1, 20)]), [])]
     lived("left outer", met_late, partitions=1)
 
 

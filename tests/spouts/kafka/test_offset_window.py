@@ -36,7 +36,9 @@ def test_what_is_committed_is_the_lowest_offset_that_is_not_done() -> None:
     committed = []
     for offset in (2, 0, 1):
         work.finish(offset)
-        committed.append(work.to_commit(spot).offset)
+        offset_to_commit = work.to_commit(spot)
+        assert offset_to_commit is not None
+        committed.append(offset_to_commit.offset)
     assert committed == [0, 1, 3]
 
 
