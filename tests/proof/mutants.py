@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +35,8 @@ _COPIED = ("trident", "states", "spouts", "tests", "examples")
 _LINKED = ("build", "docs")
 _LIMIT_S, _TEST_LIMIT_S, _BASE_LIMIT_S = 240, 60, 1800
 _CAUGHT, _PASSED = 1, 0  # exit codes of pytest
-_FAILED = re.compile(
-    r"^(?:FAILED|ERROR) (\S+?::.+?)(?: \((?:setup|call|teardown), \d+ s\): (.*)| - (.*)|)$", re.MULTILINE
-)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - (.*))?$", re.MULTILINE)  # in pytest's summary
+_STOP_S = 20.0  # for tests that are given up to stop their servers
 
 
 class Verdict(NamedTuple):
@@ -78,7 +77,7 @@ class Tree:
             sys.executable, "-m", "pytest", *tests, "-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_LIMIT_S}",
             f"--hypothesis-seed={seed}",
         ]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "400"}
         with subprocess.Popen(
             command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", start_new_session=True,
@@ -86,6 +85,9 @@ class Tree:
             try:
                 said, _ = process.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=_STOP_S)
                 raise NoVerdictError(f"no end within {limit_s:g} seconds: {' '.join(tests)}") from None
             finally:
                 _end(process)
@@ -94,7 +96,7 @@ class Tree:
         found = _FAILED.search(said)
         if process.returncode != _CAUGHT or found is None:
             raise NoVerdictError(f"pytest ended with {process.returncode}:\n{said[-3000:]}")
-        return found[1], (found[2] or found[3] or "").strip()
+        return found[1], found[2] or ""
 
     def verdict(self, mutant: Mutant, seed: int) -> Verdict:
         """Let a mutant live, and run its tests; tests that say nothing have not caught it."""
@@ -109,10 +111,8 @@ class Tree:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """End the tests, and what they have started in their own session."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 @contextmanager

@@ -88,7 +88,7 @@ OF_STATES = (
         _OPAQUE,
         "return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid))",
         "return self._given(self._before(snapshot.txid + 2, snapshot.winners, keys, stored, behind=snapshot.txid))",
-        ("tests/state/test_snapshot_readers.py::test_a_read_value_is_the_readers_own",),
+        ("tests/state/test_maps.py::test_a_snapshot_sees_committed_batches_only",),
     ),
     Mutant(
         "transactional: a replay is applied again (no skip on equality)",
