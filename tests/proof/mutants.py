@@ -75,7 +75,7 @@ class Tree:
         """
         command = [
             sys.executable, "-m", "pytest", *tests, "-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_LIMIT_S}",
-            f"--hypothesis-seed={seed}",
+            f"--hypothesis-seed={seed}", f"--basetemp={self.folder / 'tmp'}",
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "400"}
         with subprocess.Popen(

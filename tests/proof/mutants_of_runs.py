@@ -74,9 +74,7 @@ OF_RUNS = (
         _LOOP,
         "if not self._coordinator.is_live(message.attempt):",
         "if message.attempt.txid not in self._batches:",
-        (
-            "tests/runtime/loop/test_loop.py::test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored",
-        ),
+        ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
     ),
     Mutant(
         "loop: a fenced driver begins to write",

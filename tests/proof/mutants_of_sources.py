@@ -49,7 +49,7 @@ OF_SOURCES = (
         _BATCH_SPOUTS,
         'if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):',
         "if False:",
-        ("tests/runtime/start/test_recovery.py::test_a_spout_that_has_other_rows_than_were_defined_cannot_replay",),
+        ("tests/runtime/start/test_recovery.py::test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so",),
     ),
     Mutant(
         "partitioned spouts: a partition that is gone is passed over",

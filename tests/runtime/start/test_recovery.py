@@ -17,7 +17,7 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
 from trident.coordination.transaction_log import FileLog
@@ -582,6 +582,25 @@ def test_a_spout_that_has_other_rows_than_were_defined_cannot_replay(tmp_path: P
         run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
     with pytest.raises(BatchFailedError, match="ReplayMismatchError: batch 1 was defined as the rows 0 to 2"):
         run_all(fixed(1), "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+
+def test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so(tmp_path: Path) -> None:
+    class Broken(RowsState):
+        def commit(self, txid: int) -> None:
+            raise ConnectionError("away")
+
+    def run(*rows: list[int]) -> None:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", RowsSpout("x: bigint", {1: rows}))
+        stream.partition_persist(Broken(), Keep(), "y: bigint")
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run([1], [2])
+    with pytest.raises(BatchFailedError, match=r"ReplayMismatchError: RowsSpout.emit_batch\(1\) gave other rows than"):
+        run([1], [3])
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run([1], [2])
 
 
 class Counter:

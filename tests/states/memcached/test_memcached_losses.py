@@ -103,6 +103,17 @@ def test_a_loss_between_the_lives_of_two_drivers_is_found(servers: list[Server],
         opened(spec, conf).begin_commit(log.next())
 
 
+def test_the_end_of_a_commit_looks_at_each_server(servers: list[Server]) -> None:
+    for server in servers:
+        log, state = Log(), opened(MemcachedState.opaque(addresses(servers)), new_conf())
+        commit(state, log, dict.fromkeys(WORDS, 1))
+        state.begin_commit(log.next())
+        add(state, dict.fromkeys(WORDS, 1))
+        flush(server)
+        with pytest.raises(StateLossDetected):
+            state.commit(log.next())
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("when", ["before the read", "before the write", "before the end"])
