@@ -70,7 +70,7 @@ def test_every_setting_is_described() -> None:
         ({"takeover": 1}, "takeover=1: expected true or false"),
         ({"on_poison": "skip"}, "on_poison='skip': expected one of 'stop', 'dead_letter'"),
         ({"engine": "storm"}, "engine='storm': expected one of 'spark', 'in_process'"),
-        ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'adopt', 'restart'"),
+        ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'rewind', 'adopt', 'restart'"),
         ({"spark_conf": "a=b"}, "spark_conf='a=b': expected a JSON object"),
         ({"log_dir": 7}, "log_dir=7: expected"),
         (

@@ -66,7 +66,10 @@ def rows(text: str, header: str) -> list[list[str]]:
 # ---- programs --------------------------------------------------------------------------------------------------------
 
 # These start Spark, or write for many seconds.
-_LONG = ("bolts.md-5", "spouts.md-7", "spouts.md-8", "states/delta.md-2", "states/delta-beyond-memory.md-1")
+_LONG = (
+    "bolts.md-5", "coming-from-foreachbatch.md-1", "spouts.md-7", "spouts.md-8", "states/delta.md-2",
+    "states/delta-beyond-memory.md-1",
+)  # fmt: skip
 PROGRAMS = [
     pytest.param(
         code, id=(name := f"{name_of(page)}-{number}"), marks=[pytest.mark.long] if name.endswith(_LONG) else []

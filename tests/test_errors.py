@@ -39,6 +39,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.PartitionLostError: {"spout": "Ledger", "txid": 7, "lost": "'b'", "there": "'a'"},
     errors.StatePlaceError: {"what": "state 'a' partition 1", "own": "t/a", "found": "t/b"},
     errors.StateMovedError: {"state": "counts", "note": "moved to new:topology"},
+    errors.RewindError: {"state": "counts", "why": "its history begins with batch 9", "replayed": 3},
     errors.SecondRunError: {"what": "state 'a' partition 1", "own": "batch 7 attempt 3 of incarnation i"},
     errors.KeyConflictError: {"state": "counts", "key": "the key ('the',)", "one": 1, "other": 3, "txid": 8},
     errors.StateReadError: {

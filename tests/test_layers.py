@@ -194,7 +194,7 @@ LAYERS = (
     # Runs recorded batches again as the loop does.
     Layer(
         _rooms("replaying"),
-        (*_rooms("clock", "steps", "reading", "commit", "start", "loop"), *RUNTIME),
+        (*_rooms("clock", "steps", "windows", "engine", "reading", "commit", "start", "loop"), *RUNTIME),
         deferred=("states.memory",),
     ),
     Layer(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import pickle
 import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from states.redis import RedisOptions, RedisState
 from trident import Config
 from trident.drpc import DRPCClient
 from trident.errors import BackendError, ConfigError, DRPCExecutionException
-from trident.redaction import SECRET, Redacted, redacted, shown_settings
+from trident.redaction import SECRET, Redacted, RedactingFormatter, redacted, shown_settings
 from trident.state.interfaces import StateConf
 
 KEYS = {"AWS_ACCESS_KEY_ID": "hush", "AWS_SECRET_ACCESS_KEY": "hush"}
@@ -78,6 +80,12 @@ def test_what_is_no_secret_is_shown_and_hiding_changes_nothing() -> None:
         ("('http://u:p@h', 'b@c')", "('http://***@h', 'b@c')"),
         ("state/words", "state/words"),
         ("a?b=c@d", "a?b=c@d"),
+        ("host=db password=hush port=1", "host=db password=*** port=1"),
+        ("""LoginModule required username="u" password="hu sh";""", """LoginModule required username="u" password=***;"""),
+        ("{'api_key': 'hush', 'n': 1}", "{'api_key': ***, 'n': 1}"),
+        ("AWS_SECRET_ACCESS_KEY=hush", "AWS_SECRET_ACCESS_KEY=***"),
+        ("Authorization: Bearer hu.sh-1", "Authorization: Bearer ***"),
+        ("password authentication failed; 7 tokens; the key: 5", "password authentication failed; 7 tokens; the key: 5"),
     ],
 )  # fmt: skip
 def test_urls_are_shown_without_user_and_query(text: str, shown: str) -> None:
@@ -142,3 +150,22 @@ def test_settings_whose_names_speak_of_secrets_show_no_values() -> None:
         "engine": "spark", "fs.s3a.access.key": "***", "my_TOKEN": "***", "spark.ssl.keyPassword": "***",
         "url": "http://***@h/",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["fs.azure.account.key", "sasl.jaas.config", "ssl.private-key", "db_pwd", "spark.api.key"]
+)
+def test_more_names_that_speak_of_secrets(name: str) -> None:
+    assert shown_settings({name: "hush"}) == {name: "***"}
+
+
+def test_lines_of_a_log_are_written_without_secrets_whoever_logs_them() -> None:
+    record = logging.LogRecord("user", logging.ERROR, "", 1, "cannot reach %s", ("redis://u:hush@h/0",), None)
+    assert RedactingFormatter("%(levelname)s %(message)s").format(record) == "ERROR cannot reach redis://***@h/0"
+    try:
+        raise ValueError("postgres://u:hush@h/0 refuses, password=hush")
+    except ValueError:
+        record = logging.LogRecord("user", logging.ERROR, "", 1, "it failed", (), sys.exc_info())
+    shown = RedactingFormatter().format(record)
+    assert "postgres://***@h/0 refuses, password=***" in shown
+    assert "ValueError: postgres" in shown

@@ -96,6 +96,8 @@ class Config(Redacted):
     state_recovery
         What to do when log and store do not belong together. `"refuse"` ends the start. `"adopt"` takes the store as it is;
         after a lost log the spouts start from the beginning, so use it for spouts that do not repeat themselves.
+        `"rewind"` brings a store that was set back (a backup, a failover that lost the end) forward again: the batches that it
+        lacks are replayed from the `history`; see [a store that was set back](deploying.md#a-store-that-was-set-back).
         `"restart"` empties the states that do not match and counts on from the current position of the spouts; to count
         everything again, remove `log_dir` as well.
     engine
@@ -156,7 +158,7 @@ class Config(Redacted):
     allow_inexact: bool = False
     allow_changed_topology: bool = False
     reset_batch_time: bool = False
-    state_recovery: Literal["refuse", "adopt", "restart"] = "refuse"
+    state_recovery: Literal["refuse", "rewind", "adopt", "restart"] = "refuse"
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = 8 << 20
     state_placement: Literal["auto", "driver", "executors"] = "auto"

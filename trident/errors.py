@@ -29,6 +29,7 @@
     │   ├── ChangesGoneError         a reader of changes came too late
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
     │   │   ├── StatePlaceError      another state keeps its values there
+    │   │   ├── RewindError              state_recovery="rewind" cannot bring the state forward; says why
     │   │   ├── StateMovedError      the state was moved away, or a move into this place has not ended
     │   │   └── StateReadError       the same, found by a reader
     │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
@@ -87,6 +88,7 @@ __all__ = [
     "ReplayMismatchError",
     "ReportedFailedException",
     "RetriesUsedUpError",
+    "RewindError",
     "SecondRunError",
     "SourceAwayError",
     "SpoutError",
@@ -502,8 +504,9 @@ class StateMismatchError(StateError):
         return (
             f"partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. "
             "The store was wiped, rolled back or belongs to another topology, or the log was lost. Nothing was "
-            'written. Start with state_recovery="adopt" to go on with the store as it is, or with '
-            'state_recovery="restart" to empty the state and begin a new incarnation'
+            'written. Start with state_recovery="rewind" to replay what the store lacks (the log needs a history), with '
+            'state_recovery="adopt" to go on with the store as it is, or with state_recovery="restart" to empty the state '
+            "and begin a new incarnation"
         )
 
 
@@ -519,6 +522,32 @@ class StatePlaceError(StateMismatchError):
             f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
             "state a prefix, hash, table or path of its own. If the topology or the state was renamed, and nothing else "
             'writes there, start once with state_recovery="adopt"'
+        )
+
+
+class RewindError(StateMismatchError):
+    """A state whose store was set back cannot be brought forward again (`state_recovery="rewind"`).
+
+    Parameters
+    ----------
+    state
+        The state.
+    why
+        What is in the way.
+    replayed
+        How many batches were replayed before.
+    """
+
+    def __init__(self, state: str, why: str, replayed: int) -> None:
+        StateError.__init__(self, state, why, replayed)
+
+    def __str__(self) -> str:
+        state, why, replayed = self.args
+        batches = "1 batch was" if replayed == 1 else f"{replayed:,} batches were"
+        done = f"{batches}, and the next start goes on behind that" if replayed else "Nothing was written"
+        return (
+            f"state {state!r} cannot be rewound: {why}. {done}. Remove the cause and start again, bring back a newer copy of "
+            'the store, or decide with state_recovery="adopt" or "restart"'
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SECRET", "Redacted", "redacted", "shown_configuration", "shown_settings"]
+__all__ = ["SECRET", "Redacted", "RedactingFormatter", "redacted", "shown_configuration", "shown_settings"]
 
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
@@ -18,12 +19,24 @@ _HIDDEN = "***"
 _USER = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
 _CONTAINERS = re.compile(r"(?:abfss?|wasbs?)$", re.IGNORECASE)  # the text before the `@` is not a user there
 _QUERY = re.compile(r"(://[^\s'\"?]*\?)([^\s'\")\]]*)")
-_SECRET_NAME = re.compile(r"secret|passw|token|credential|access[._-]?key|api[._-]?key", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"secret|passw|pwd|token|credential|jaas|(access|account|api|private|encryption|shared)[._-]?key", re.IGNORECASE
+)
+# `password=…`, as in the words of libpq and of JAAS, `"password": "…"`, and what a header has.
+_NAMED = re.compile(
+    r"""((?:\b|_)(?:passw(?:or)?d|pwd|secret|token|api_?key|access_?key(?:_id)?)["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;&)}\]]+)"""
+    r"|(\bBearer\s+)[\w.~+/=-]+",
+    re.IGNORECASE,
+)
 _VALUE = re.compile(r"=[^&;]*")
+_WORDS = ("passw", "pwd", "secret", "token", "key", "bearer")
 
 
 def redacted(text: str) -> str:
-    """Return a text whose URLs show neither user and password nor the values of their query."""
+    """Return a text whose URLs show neither user and password nor the values of their query, and no `password=…` its value."""
+    low = text.lower()
+    if any(word in low for word in _WORDS):  # the pattern alone takes ten times as long
+        text = _NAMED.sub(lambda match: f"{match[1] or match[3]}{_HIDDEN}", text)
     if "://" not in text:
         return text
     shown = _USER.sub(lambda match: match[0] if _is_container(text, match) else _HIDDEN, text)
@@ -60,6 +73,14 @@ def _shown_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_shown_value(each) for each in value]
     return value if value is None or isinstance(value, bool | int | float) else _shown_text(str(value))
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats records of a log without the secrets that `redacted` finds, whoever wrote them into an error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return redacted(super().format(record))
 
 
 class Redacted:

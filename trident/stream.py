@@ -13,6 +13,7 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
 from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
+from trident.fluent.removing import remove
 from trident.fluent.repartitioning import Repartitioning, Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing
@@ -469,6 +470,26 @@ class TridentState(TridentNames):
         """Say how many MiB the updates take; as `Stream.set_memory_load`."""
         wanted = with_memory(on_heap_mb, off_heap_mb)
         self._topology._resource(self._state.name if self._node is None else self._node.id, wanted)
+        return self
+
+    def remove(self, stream: Stream, fields: FieldsLike | None = None) -> TridentState:
+        """Remove the keys that the tuples of a stream name, in their own batch: the state keeps a value per key.
+
+        A key that a batch removes is absent after it, also if the batch has tuples for it, of which nothing is counted then.
+        The next batch starts it from nothing. `new_values_stream()` has no row for it; a feed of changes has one without a
+        value after. A key that is absent already is ignored.
+
+        Parameters
+        ----------
+        fields
+            The fields of `stream` that name a key, in the order and of the types of the grouping fields; without it these.
+
+        Raises
+        ------
+        TopologyError
+            The state has no keys or an updater chooses them; or the stream is there only after the state's update.
+        """
+        remove(self._topology, self._state, stream, fields)
         return self
 
     def new_values_stream(self) -> Stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from states.delta.beyond_memory.large_index import LargeIndex
@@ -126,8 +126,15 @@ class Index:
         """Note what is staged on top of this version."""
         self._ahead = commit
 
-    def commit(self, puts: Puts, app: str, sentinel: Sentinel | None, notes: Mapping[str, str]) -> bool:
-        """Commit puts and a sentinel as the version after this one.
+    def commit(
+        self,
+        puts: Puts,
+        app: str,
+        sentinel: Sentinel | None,
+        notes: Mapping[str, str],
+        more: Callable[[int], Iterable[tuple[str, int]]],
+    ) -> bool:
+        """Commit puts and a sentinel as the version after this one, with `more` transactions for its `_seq`.
 
         Returns
         -------
@@ -138,7 +145,7 @@ class Index:
             seq = self.next_seq
             named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
             try:
-                self._table.commit(puts.table(seq, sentinel), seq, "append", named, notes)
+                self._table.commit(puts.table(seq, sentinel), seq, "append", named, notes, *more(seq))
             except VersionMoved:
                 if self.moved_by_compactions():
                     continue

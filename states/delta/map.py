@@ -8,6 +8,7 @@ from typing import Any
 
 from states.delta.beyond_memory.base_table import TRIMMED
 from states.delta.beyond_memory.opened_base import OpenedBase
+from states.delta.expiry import Expiry
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel, overtaken
 from states.delta.index import Index
@@ -71,6 +72,8 @@ class DeltaBackingMap(BackingMap):
         self._reader = Reader(tables, self._table) if read_only else None
         self._publishing = Publishing(tables, self._table, self._index, base, self._maintenance)
         self._staging = Staging(self._table, partition, self._what)
+        self._base, self._expires = base, tables.options.ttl_s is not None
+        self._expiry = Expiry(self._table, self._layout, tables.options.ttl_s)
         self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
@@ -168,6 +171,7 @@ class DeltaBackingMap(BackingMap):
             log = ", or without a log" if is_staged else ""
             raise StateError(f"end of batch {int(txid)} in {self._what} without its begin{log}")
         try:
+            self._delete_expired(is_staged)
             if is_staged and self._claim is not None:
                 self._staging.stage(self._index, self._puts, self._claim)
             elif self._puts or self._claim is not None:
@@ -196,7 +200,9 @@ class DeltaBackingMap(BackingMap):
         check_move(self._what, own, found, found)
         self._publishing.by_tasks()
         self._publishing.before(txid, found)
-        self._write(lambda: self._staging.publish(own, txid, Staged.unpacked(staged), self._app), own)
+        file = Staged.unpacked(staged)
+        self._table.refresh()
+        self._write(lambda: self._staging.publish(own, txid, file, self._app, *self._expiry.mark(file.seq)), own)
         self._seen = (own,)
         self._index.forget()  # the rows are in the memory of the tasks
         self._maintenance.after_commit()
@@ -214,6 +220,8 @@ class DeltaBackingMap(BackingMap):
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
+        if self._expires and self._seen is None and self._reader is None:
+            self._base.look()  # which refuses one, at the start already
         try:
             found = self._sentinel_alone()
         except StateError:
@@ -287,9 +295,17 @@ class DeltaBackingMap(BackingMap):
             self._commit(Puts(self._layout, rows), self._claim, note)
             self._publishing.without_log()
 
+    def _delete_expired(self, is_staged: bool) -> None:
+        """Put a deletion of each row that has expired, and is not written by this commit."""
+        if is_staged:
+            self._expiry.follow()
+        if keys := self._expiry.expired():
+            puts = self._puts.as_rows()
+            self._puts.put({key: self._layout.deleted for key in keys if key not in puts})
+
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
-        self._write(lambda: self._index.commit(puts, self._app, sentinel, notes), sentinel)
+        self._write(lambda: self._index.commit(puts, self._app, sentinel, notes, self._expiry.mark), sentinel)
         self._seen = (self._index.sentinel,)
         self._maintenance.after_commit()
 
@@ -303,6 +319,7 @@ class DeltaBackingMap(BackingMap):
         if not is_written:
             self._forget()
             raise self._overtaken(own)
+        self._expiry.marked()
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
         self._drop_commit()
@@ -338,6 +355,7 @@ class DeltaBackingMap(BackingMap):
 
     def _forget(self) -> None:
         self._index.forget()
+        self._expiry.forget()
         if self._reader is not None:
             self._reader.forget()
         self._table.forget()

@@ -17,12 +17,12 @@ from urllib.parse import unquote, urlsplit
 from states.delta.local_folder import TableFolder
 from trident.errors import ConfigError
 from trident.redaction import redacted
-from trident.storekit import StoreOptions, whole
+from trident.storekit import Expiring, whole
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class DeltaOptions(StoreOptions):
-    """Options of a Delta state.
+class DeltaOptions(Expiring):
+    """Options of a Delta state; `ttl_s` and `allow_short_ttl` are in `Expiring`. A state whose rows expire stays in memory.
 
     Attributes
     ----------

@@ -87,8 +87,13 @@ class Staging:
 
     # ---- in the driver --------------------------------------------------------------------------------------------
 
-    def publish(self, own: Sentinel, txid: Txid, staged: Staged, app: str) -> bool:
-        """Add what was staged as one version; False if another commit than a compaction came first: nothing was written.
+    def publish(self, own: Sentinel, txid: Txid, staged: Staged, app: str, *more: tuple[str, int]) -> bool:
+        """Add what was staged as one version, with `more` transactions.
+
+        Returns
+        -------
+        bool
+            False if another commit than a compaction came first: nothing was written.
 
         Raises
         ------
@@ -103,7 +108,7 @@ class Staging:
         for _ in range(_TRIES):
             at = table.version
             try:
-                table.append([file], "append", (app, own.version), note)
+                table.append([file], "append", (app, own.version), note, *more)
                 return True
             except VersionMoved:
                 if not moved_by_compactions(table, at):

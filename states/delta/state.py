@@ -108,8 +108,9 @@ class _DeltaFactory(Redacted):
         )
         remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
         return StoreFacts(
-            on_one_machine=local_path(self.path) is not None, stages_commits=True, remains=remains, is_map=True
-        )
+            on_one_machine=local_path(self.path) is not None, stages_commits=True, expires_after_s=self.options.ttl_s,
+            remains=remains, is_map=True,
+        )  # fmt: skip
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

@@ -13,10 +13,20 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
+from trident.cluster.machine.machine_folder import MachineFolder
+from trident.cluster.machine.supervisor_daemon import MachinePages
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
-from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
+from trident.cluster.state.beat_records import (
+    DRIVER,
+    DriverDeath,
+    ErrorInfo,
+    SupervisorInfo,
+    WorkerHeartbeat,
+    machine_names,
+    report_death,
+)
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -56,8 +66,10 @@ def beating(cluster: StormClusterState, storm_id: str, start: float, pages: str 
     cluster.worker_heartbeat(storm_id, "a", 6700, beat)
 
 
-def supervising(cluster: StormClusterState, node: str = "a") -> None:
-    cluster.supervisor_heartbeat(node, SupervisorInfo(time.time(), "host", node, (6700,), (6700, 6701), {}, 90061.0))
+def supervising(cluster: StormClusterState, node: str = "a", host: str = "host", logs: str = "") -> None:
+    meta = {"logs": logs} if logs else {}
+    info = SupervisorInfo(time.time(), host, node, (6700,), (6700, 6701), meta, 90061.0)
+    cluster.supervisor_heartbeat(node, info)
 
 
 def test_an_empty_cluster_has_pages(cluster: StormClusterState) -> None:
@@ -86,7 +98,7 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
     assert {name: row["status"] for name, row in rows.items()} == {
         "counting": "ACTIVE", "waiting": "WAITING", "broken": "FAILED",
     }  # fmt: skip
-    assert rows["counting"]["slot"] == "a:6700"
+    assert rows["counting"]["slot"] == "host:6700"
     assert rows["counting"]["rates"] == {"tuplesPerSecond": 7.0}
     assert rows["broken"]["statusReason"] == "no such table"
     assert rows["counting"]["conf"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
@@ -140,7 +152,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
     beating(cluster, storm_id, start, "http://127.0.0.1:9")
     cluster.report_error(storm_id, "words/each", ErrorInfo(1.0, "it broke", "host", 6700))
     page = pages.topology()
-    assert (page["status"], page["txid"], page["slot"]) == ("ACTIVE", 41, "a:6700")
+    assert (page["status"], page["txid"], page["slot"]) == ("ACTIVE", 41, "host:6700")
     assert "what it said last" in page["note"]
     assert page["heardSecondsAgo"] >= 2
     assert [(each["component"], each["error"]) for each in page["topologyErrors"]] == [("words/each", "it broke")]
@@ -152,7 +164,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
         (WantedStatus("failed", 0.0, reason="no such table"), "", "it was marked as failed: no such table"),
         (WantedStatus("killed", 0.0), "", "it ends"),
         (WantedStatus("active", 0.0), "", "it waits: no supervisor is there"),
-        (WantedStatus("active", 0.0), "a", "its driver in slot a:6700 starts"),
+        (WantedStatus("active", 0.0), "a", "its driver in slot host:6700 starts"),
     ],
 )
 def test_a_topology_without_a_driver_says_why(
@@ -233,3 +245,93 @@ def test_a_base_changes_only_as_a_whole(cluster: StormClusterState) -> None:
     changed = cluster.update_storm(storm_id, lambda base: replace(base, generation=base.generation + 1))
     assert changed is not None
     assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()["generation"] == 2
+
+
+# ---- what an operator sees first -------------------------------------------------------------------------------------
+
+
+def test_what_failed_and_what_waits_comes_first_each_with_its_reason(cluster: StormClusterState) -> None:
+    Leadership(cluster.state, "http://one", "1.0").campaign()
+    supervising(cluster)
+    trace = "KeyError: Traceback (most recent call last):\n  File \"m.py\", line 1\nKeyError: 'no table at redis://u:hush@h/0'"
+    beating(cluster, (well := submitted(cluster, "well")), assigned(cluster, well))
+    storm_id = submitted(cluster, "behind")
+    stats = {"health": {"failures": 3}, "topologyStats": [{"window": "600", "failed": 3, "failedOf": 60}]}
+    start = assigned(cluster, storm_id, port=6701)
+    beat = WorkerHeartbeat(time.time(), 30.0, storm_id, "host", 99, 1, start, "active", "", stats)
+    cluster.worker_heartbeat(storm_id, "a", 6701, beat)
+    submitted(cluster, "waiting")
+    submitted(cluster, "broken", WantedStatus("failed", 0.0, reason=trace))
+    rows = ClusterOverview(cluster, TOKEN).topology_summary()["topologies"]
+    assert [row["name"] for row in rows] == ["broken", "waiting", "behind", "well"]
+    assert [row["verdict"]["lines"][0]["text"] for row in rows[:3]] == [
+        "It was marked as failed: KeyError: 'no table at redis://***@h/0'",
+        "It waits: no free slot: 2 of 2 are used. Start another supervisor, or kill a topology",
+        "3 attempts failed and were tried again (within ten minutes 3 of 60: 5.0%).",
+    ]
+    assert "hush" not in str(rows)
+
+
+def test_a_driver_that_is_started_again_says_what_its_last_one_died_of(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    assigned(cluster, storm_id)
+    pages = ClusterOverview(cluster, TOKEN)
+    assert pages.topology_summary()["topologies"][0]["verdict"]["lines"] == [{"tone": "quiet", "text": "It starts."}]
+    cluster.report_error(storm_id, DRIVER, ErrorInfo(time.time(), "exit code 1; it said last: killed", "host", 6700))
+    line = {"tone": "warn", "text": "It starts again; its last driver died: exit code 1; it said last: killed"}
+    assert line in pages.topology_summary()["topologies"][0]["verdict"]["lines"]
+    assert line in pages.of_topology(storm_id).topology()["verdict"]["lines"]
+
+
+def test_a_machine_has_one_name_wherever_it_is_named(cluster: StormClusterState) -> None:
+    for node, host in (("vm-1", "vm"), ("db-7", "db"), ("db-8", "db")):
+        supervising(cluster, node, host)
+    names = {each["id"]: each["host"] for each in ClusterOverview(cluster, TOKEN).supervisor_summary()["supervisors"]}
+    assert names == {"vm-1": "vm", "db-7": "db-7", "db-8": "db-8"}  # a host with two is not the name of either
+    storm_id = submitted(cluster)
+    supervised = cluster.all_supervisor_info()
+    host, driver = machine_names(supervised)["vm-1"], Assignment.DRIVER
+    slot = NodePort("vm-1", 6700)
+    info = Assignment("code", {"vm-1": host}, {driver: slot}, {driver: 1.0}, "hash", 1)
+    assert cluster.replace_assignment(storm_id, None, info)
+    pages = ClusterOverview(cluster, TOKEN)
+    (row,), page = pages.topology_summary()["topologies"], pages.of_topology(storm_id).topology()
+    for each in (row, page):
+        assert (each["slot"], each["host"], each["supervisor"]) == ("vm:6700", "vm", "vm-1")
+    assert page["note"] == "its driver in slot vm:6700 starts"
+    (runs,) = [each["runs"] for each in pages.supervisor_summary()["supervisors"] if each["id"] == "vm-1"]
+    assert runs == [{"port": 6700, "id": storm_id}]
+    with pytest.raises(ClusterError, match=f"the log of {storm_id} is on vm, whose supervisor is not there"):
+        pages.log(storm_id)
+
+
+def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: StormClusterState, tmp_path: Path) -> None:
+    folder = MachineFolder(tmp_path / "machine")
+    with UIServer(MachinePages(folder), port=0, token=TOKEN, token_for_all=True) as server:
+        supervising(cluster, logs=server.url)
+        storm_id = submitted(cluster, status=WantedStatus("failed", 0.0, reason="it broke"))
+        pages = ClusterOverview(cluster, TOKEN)
+        assert pages.log(storm_id)["note"] == "the topology is not assigned to a machine"
+        report_death(cluster.state, storm_id, DriverDeath(time.time(), "a", 6700, 1, 0.0, 1.0, True, "it broke"))
+        folder.log_file(storm_id).write_text("2026-11-26 02:00:00,001 ERROR it broke\n")
+        folder.output_file(storm_id).write_text("a worker said why\n")
+        assert pages.log(storm_id)["text"].endswith("ERROR it broke\n")
+        assert pages.log(storm_id, None, "output")["text"] == "a worker said why\n"
+    folder.close()
+
+
+def test_figures_over_time_are_those_of_the_driver(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).series() == {}
+    topology = TridentTopology("counting")
+    words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
+    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count", state_name="counts")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        one = OneTopology(storm_id, TridentPages(running, storm_id))
+        with UIServer(one, port=0, token=TOKEN, token_for_all=True) as driver:
+            beating(cluster, storm_id, assigned(cluster, storm_id), driver.url)
+            series = ClusterOverview(cluster, TOKEN).of_topology(storm_id).series(600)
+    assert (series["id"], series["window"], series["spanSeconds"]) == (storm_id, "600", 5)
+    assert sum(series["tuplesPerSecond"]) > 0
+    assert sum(series["failed"]) == 0

@@ -27,6 +27,7 @@ from trident.observe.batch_committed import BatchCommitted, Phases, Read
 from trident.observe.component_statistics import Figures, TopologyStatistics, WindowStatistics
 from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
 from trident.observe.rolling_totals import WINDOWS_S
+from trident.observe.time_series import TimeSeries
 from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
 from trident.runtime.running import RunningTopology
@@ -142,7 +143,9 @@ def test_the_page_explains_every_metric() -> None:
     statistics = TopologyStatistics(
         tuple(WindowStatistics(window_s, 1.0, Figures(), {}) for window_s in (*WINDOWS_S, 0))
     )
-    metrics.status = lambda: TopologyStatus("t", "trident", "ACTIVE", 1.0, 30.0, 0, 0, AtWork(), (), statistics)
+    metrics.status = lambda: TopologyStatus(
+        "t", "trident", "ACTIVE", 1.0, 30.0, 0, 0, AtWork(), (), statistics, TimeSeries(0.0), 0.0
+    )
     there = {family.name + ("_total" if family.type == "counter" else ""): family.type for family in metrics.collect()}
     assert explained == there
 

@@ -14,6 +14,7 @@ from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog,
 from trident.observe.heartbeats import heartbeat_of
 from trident.observe.verdict import verdict
 
+_OF_CLUSTER = ("statusReason", "heardSecondsAgo", "driverDied")
 CALL = RunningCall("count", (4,), 0, 40.0, "execute (bolts.py, line 9): wait()")
 BATCH = RunningBatch(31, "process", 91.0, 1, "words/each", "execute (steps.py, line 3): wait()")
 
@@ -53,6 +54,27 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     ),
     "all steps repeat themselves": (
         page(replays={"checked": 900, "skipped": 0, "differed": 0}), "good", ["All is well: no failures."],
+    ),
+    "attempts fail, which were few of many": (
+        page(
+            health={"failures": 539, "lastFailure": "ValueError: x"},
+            topologyStats=[{"window": "600", "failed": 36, "failedOf": 12_000, "failures": "rising", "retries": 30}],
+        ),
+        "warn",
+        ["539 attempts failed and were tried again (within ten minutes 36 of 12,000: 0.3%, rising); the last: ValueError: x."],
+    ),
+    "messages fail": (
+        bolts(
+            health={"failures": 9},
+            topologyStats=[{"window": "600", "failed": 9, "failedOf": 18, "failures": None}],
+        ),
+        "warn",
+        ["9 messages failed or timed out; their spouts were notified (within ten minutes 9 of 18: 50.0%)."],
+    ),
+    "its driver died and is started again": (
+        page(status="STARTING", health=None, driverDied="ValueError: no such table"),
+        "warn",
+        ["It starts again; its last driver died: ValueError: no such table"],
     ),
     "it has no driver yet": (page(status="STARTING", health=None), "quiet", ["It starts."]),
     "nothing is known of it": (
@@ -199,7 +221,7 @@ def test_what_is_said(name: str) -> None:
 def test_a_heartbeat_leads_to_the_same_verdict(name: str) -> None:
     told, tone, lines = CASES[name]
     beat = json.loads(json.dumps(heartbeat_of(told)))
-    of_cluster: dict[str, Any] = {each: told[each] for each in ("statusReason", "heardSecondsAgo") if each in told}
+    of_cluster: dict[str, Any] = {each: told[each] for each in _OF_CLUSTER if each in told}
     assert said({**beat, **of_cluster}) == (tone, lines)
 
 

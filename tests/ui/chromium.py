@@ -52,7 +52,7 @@ def opened(browser: Browser, url: str, refused: int = 0, **options: Any) -> Iter
         page.goto(url)
         yield page
         serious = [each for each in wrong if not each.startswith("Failed to load resource")]
-        assert serious == []
+        assert serious == [], serious
         assert len(wrong) <= refused, wrong
     finally:
         context.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 from trident.cluster_errors import NoSuchTopology
 from trident.observe.verdict import verdict
-from trident.ui.cluster_pages import Page
+from trident.ui.cluster_pages import LogOf, Page
 
 _WINDOWS = (("600", "10m 0s"), ("10800", "3h 0m 0s"), ("86400", "1d 0h 0m 0s"), (":all-time", "All time"))
 
@@ -56,7 +56,7 @@ class LargeCluster:
             raise NoSuchTopology(f"there is no topology {topology_id!r}")
         return LargeTopology(topology_id, self._components, next(self._steps))
 
-    def log(self, topology_id: str, offset: int | None = None) -> Page:
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
         return {"text": "", "offset": 0, "next": 0}
 
     def _row(self, number: int) -> Page:
@@ -137,6 +137,9 @@ class LargeTopology:
             for n, each in enumerate(self._of)
         ]  # fmt: skip
         return {"stages": [], "nodes": nodes, "edges": edges if self.edges is None else self.edges}
+
+    def series(self, window_s: int = 0) -> Page:
+        return {}
 
     def batches(self) -> Sequence[Page]:
         return []

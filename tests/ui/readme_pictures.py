@@ -65,8 +65,8 @@ def photograph_page(folder: Path) -> None:
         open_browser() as browser,
         trident_server(orders(), conf={"batch_emit_interval_ms": 150, "on_poison": "dead_letter"}) as (running, server),
     ):
-        until(lambda: running.txid > 60)
-        page = browser.new_page(viewport={"width": 1280, "height": 920})
+        until(lambda: running.txid > 200, 120)  # half a minute, so that there are lines
+        page = browser.new_page(viewport={"width": 1280, "height": 1080})
         page.goto(server.url)
         page.wait_for_selector("svg", timeout=20_000)
         page.wait_for_function("document.querySelectorAll('svg text').length > 8")

@@ -22,6 +22,7 @@ class Recovery(StrEnum):
     """What to do when the log and a store do not belong together."""
 
     refuse = "refuse"
+    rewind = "rewind"
     adopt = "adopt"
     restart = "restart"
 

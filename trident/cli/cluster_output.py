@@ -15,8 +15,9 @@ from rich.table import Table
 from trident.cli.console import is_wide, problems, results, say, table
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.cluster.topology_of_cluster import first_line
 from trident.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
-from trident.redaction import shown_settings
+from trident.redaction import redacted, shown_settings
 
 _MOST_NAMES = 5
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -43,7 +44,7 @@ def print_list(overviews: Sequence[TopologyOverview]) -> None:
     console.print(rows, markup=False)
     reasons: dict[str, list[str]] = {}
     for each in overviews:
-        if reason := each.base.status.reason or each.why_waiting:
+        if reason := first_line(each.base.status.reason) or each.why_waiting:
             reasons.setdefault(reason, []).append(each.base.storm_name)
         elif each.last_error is not None:
             reason = f"its driver does not run; the last error: {first_line(each.last_error.error)}"
@@ -58,7 +59,7 @@ def print_topology(overview: TopologyOverview) -> None:
     base = overview.base
     facts = Table.grid(padding=(0, 2))
     since = duration(time.time() - base.status.since_secs)
-    status = f"{base.status.kind} for {since}" + (f": {base.status.reason}" if base.status.reason else "")
+    status = f"{base.status.kind} for {since}" + (f": {redacted(base.status.reason)}" if base.status.reason else "")
     if base.status.kind == "killed":
         status += f"; what has begun may take {base.status.wait_secs:g} s"
     code = base.code_hash[:12] + (
@@ -91,15 +92,7 @@ def print_errors(errors: Sequence[Mapping[str, Any]]) -> None:
         say("no errors")
     for each in errors:
         say(f"{_utc(each['time'])} UTC  {each['component']}  on {each['host']}:{each['port']}", "bold")
-        say("\n".join(f"  {line}" for line in str(each["error"]).rstrip().splitlines()))
-
-
-def first_line(error: str) -> str:
-    """Return what an error says in a line: its first one, the last one of a stack trace, both where a list follows."""
-    lines = error.strip().splitlines() or [""]
-    if lines[0].startswith("Traceback"):
-        return lines[-1]
-    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+        say("\n".join(f"  {line}" for line in redacted(str(each["error"])).rstrip().splitlines()))
 
 
 def duration(seconds: float) -> str:
@@ -121,10 +114,7 @@ def _driver(overview: TopologyOverview) -> str:
 
 
 def _where(overview: TopologyOverview) -> str:
-    if overview.assignment is None:
-        return ""
-    slot = overview.assignment.slot
-    return f"{overview.assignment.node_host.get(slot.node, slot.node)}:{slot.port}"
+    return "" if overview.assignment is None else overview.assignment.where
 
 
 def _utc(seconds: float) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from trident.cli.console import Signals, ending_signals, problems, say
 from trident.cli.live_lines import LineDisplay
 from trident.config import Config
-from trident.errors import StoreAwayError
+from trident.errors import RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 from trident.topology import TridentTopology
@@ -39,7 +39,7 @@ class RunOutcome:
     batches, tuples, seconds, failures
         Of this run; seconds from the first definition to the last commit.
     txid
-        The last committed batch; None if a store that is away prevented the start.
+        The last committed batch; None if it ended in the start, because a store was away or was being rewound.
     left_out
         How many tuples it has left out, as dead letters.
     """
@@ -172,7 +172,7 @@ def drive(
         try:
             with giving_up_if(lambda: signals.received is not None):
                 running = topology.start(config)
-        except StoreAwayError:
+        except (StoreAwayError, RewindError):
             if signals.received is None:
                 raise
             return RunOutcome(signals.received, 0, 0, 0.0, 0, None)

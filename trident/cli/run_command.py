@@ -51,8 +51,8 @@ Takeover = Annotated[
 StateRecovery = Annotated[
     Recovery | None,
     typer.Option(
-        help="What to do when log and store do not belong together: refuse, adopt the store as it is, or restart "
-        "with empty states.",
+        help="What to do when log and store do not belong together: refuse, rewind a store that was set back, adopt the "
+        "store as it is, or restart with empty states.",
         show_default="refuse",
     ),
 ]

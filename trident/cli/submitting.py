@@ -11,11 +11,12 @@ from pathlib import Path
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.cluster_output import first_line, print_json
+from trident.cli.cluster_output import print_json
 from trident.cli.console import INTERRUPTED, problems, say
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.code.topology_package import TopologyPackage, make_package, settings_of
+from trident.cluster.topology_of_cluster import first_line
 from trident.cluster_errors import ClusterError, NameTaken
 from trident.config import Config
 from trident.coordination.log_address import open_reader

@@ -10,13 +10,20 @@ from typing import Any
 from trident import __version__
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat
+from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, machine_names
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import Acting, ClusterTopologyPages, facts, uptime_text
+from trident.cluster.topology_of_cluster import (
+    Acting,
+    ClusterTopologyPages,
+    facts,
+    reasons,
+    uptime_text,
+    why_waiting,
+)
 from trident.cluster_errors import ClusterError, NoLeader
 from trident.observe.verdict import verdict
-from trident.ui.cluster_pages import Action, Page, TopologyPages
+from trident.ui.cluster_pages import Action, LogOf, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import topology_row
 
@@ -41,9 +48,9 @@ class ClusterOverview:
         self._drivers: dict[str, HttpTopologyPages] = {}
 
     def cluster_summary(self) -> Page:
-        supervisors, rows = self._cluster.all_supervisor_info(), self._rows()
-        total, taken = sum(len(each.meta) for each in supervisors.values()), self._taken_slots()
-        used = sum(len(taken.get(node, ())) for node in supervisors)
+        supervisors, rows, runs = self._cluster.all_supervisor_info(), self._rows(), self._runs()
+        total = sum(len(each.meta) for each in supervisors.values())
+        used = sum(len(runs.get(node, ())) for node in supervisors)
         return {
             "stormVersion": __version__,
             "supervisors": len(supervisors),
@@ -73,41 +80,44 @@ class ClusterOverview:
         }
 
     def supervisor_summary(self) -> Page:
-        supervisors, taken = sorted(self._cluster.all_supervisor_info().items()), self._taken_slots()
+        supervisors, runs = self._cluster.all_supervisor_info(), self._runs()
+        names = machine_names(supervisors)
         return {
             "supervisors": [
                 {
                     "id": name,
-                    "host": info.hostname,
+                    "host": names[name],
                     "uptime": uptime_text(info.uptime_secs),
                     "uptimeSeconds": info.uptime_secs,
                     "slotsTotal": len(info.meta),
-                    "slotsUsed": len(taken.get(name, ())),
-                    "slotsFree": len(info.meta) - len(taken.get(name, ())),
-                    "usedPorts": taken.get(name, []),
+                    "slotsUsed": len(runs.get(name, ())),
+                    "slotsFree": len(info.meta) - len(runs.get(name, ())),
+                    "usedPorts": [port for port, _ in runs.get(name, ())],
+                    "runs": [{"port": port, "id": storm_id} for port, storm_id in runs.get(name, ())],
                 }
-                for name, info in supervisors
+                for name, info in sorted(supervisors.items(), key=lambda item: (names[item[0]], item[0]))
             ]
         }
 
     def topology_summary(self) -> Page:
-        """Return every topology, in the order of submission."""
+        """Return every topology: first those that failed, that wait, that have problems; else in the order of submission."""
         return {"topologies": self._rows()}
 
     def of_topology(self, topology_id: str) -> TopologyPages:
         return ClusterTopologyPages(self._cluster, self.id_of(topology_id), self.driver_of, self._act)
 
-    def log(self, topology_id: str, offset: int | None = None) -> Page:
-        """Return a part of its driver's log, from the machine to which it is assigned."""
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
+        """Return a part of its driver's log, or of what that prints, from the machine where it is, or where its driver died."""
         storm_id = self.id_of(topology_id)
         assignment = self._cluster.assignment_info(storm_id)
-        if assignment is None:
+        deaths = [] if assignment is not None else all_deaths(self._cluster.state).get(storm_id, [])
+        if assignment is None and not deaths:
             return {"text": "", "offset": 0, "next": 0, "note": "the topology is not assigned to a machine"}
-        node = assignment.slot.node
+        node, machine = (deaths[-1].node,) * 2 if assignment is None else (assignment.slot.node, assignment.machine)
         info = self._cluster.supervisor_info(node)
         if info is None or "logs" not in info.scheduler_meta:
-            raise ClusterError(f"the log of {storm_id} is on {node}, whose supervisor is not there")
-        return self._driver(info.scheduler_meta["logs"], storm_id).log(offset)
+            raise ClusterError(f"the log of {storm_id} is on {machine}, whose supervisor is not there")
+        return self._driver(info.scheduler_meta["logs"], storm_id).log(offset, of)
 
     def id_of(self, topology: str) -> str:
         """Return the id of a topology that is named by its id or its name.
@@ -131,26 +141,39 @@ class ClusterOverview:
             self._drivers[key] = HttpTopologyPages(url, self._token, storm_id)
         return self._drivers[key]
 
-    def _taken_slots(self) -> dict[str, list[int]]:
-        """Return the ports by supervisor that topologies are assigned to, whether or not their drivers run already."""
-        slots: dict[str, list[int]] = {}
-        for node, port in sorted(each.slot for each in self._cluster.all_assignments().values()):
-            slots.setdefault(node, []).append(port)
-        return slots
+    def _runs(self) -> dict[str, list[tuple[int, str]]]:
+        """Return by supervisor the used ports and the topologies assigned to them, whether or not their drivers run."""
+        runs: dict[str, list[tuple[int, str]]] = {}
+        for (node, port), storm_id in sorted((each.slot, id_) for id_, each in self._cluster.all_assignments().items()):
+            runs.setdefault(node, []).append((port, storm_id))
+        return runs
 
     def _rows(self) -> list[Page]:
         bases, assignments = self._cluster.all_bases(), self._cluster.all_assignments()
         beats = self._cluster.all_heartbeats(list(bases))
+        why = why_waiting(self._cluster, assignments) if set(bases) - set(assignments) else ""
         rows = []
         for storm_id, base in sorted(bases.items(), key=lambda item: (item[1].launch_time_secs, item[0])):
             assignment = assignments.get(storm_id)
-            slot = None if assignment is None else assignment.slot
-            beat = None if slot is None else beats.get(storm_id, {}).get(f"{slot.node}-{slot.port}")
-            if beat is not None and assignment is not None and beat.start_time_secs != assignment.start_time_secs:
-                beat = None
-            page = {**({} if beat is None else beat.stats), **facts(storm_id, base, slot, beat)}
-            rows.append({**topology_row(page), **facts(storm_id, base, slot, beat), "verdict": verdict(page)})
-        return rows
+            beat = None
+            if assignment is not None:
+                beat = beats.get(storm_id, {}).get(f"{assignment.slot.node}-{assignment.slot.port}")
+                if beat is not None and beat.start_time_secs != assignment.start_time_secs:
+                    beat = None
+            found = facts(storm_id, base, assignment, beat)
+            page = {**({} if beat is None else beat.stats), **found}
+            judged = verdict({**page, **reasons(self._cluster, found, why if found["status"] == "WAITING" else "")})
+            rows.append({**topology_row(page), **found, "verdict": judged})
+        return sorted(rows, key=_urgency)
+
+
+def _urgency(row: Page) -> tuple[int, int]:
+    statuses, tones = ("FAILED", "WAITING"), ("bad", "warn")
+    status, tone = row["status"], row["verdict"]["tone"]
+    return (
+        statuses.index(status) if status in statuses else len(statuses),
+        tones.index(tone) if tone in tones else len(tones),
+    )
 
 
 @contextmanager

@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trident.cluster.nimbus.leadership import leader_of
-from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import Assignment, NodePort, StatusKind, StormBase
+from trident.cluster.state.beat_records import DRIVER, ErrorInfo, WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, StatusKind, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.errors import TridentError
 from trident.observe.verdict import verdict
-from trident.redaction import shown_configuration, shown_settings
+from trident.redaction import redacted, shown_configuration, shown_settings
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
+
+_RECENT_DEATH_S = 1800.0
 
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""
@@ -47,10 +49,10 @@ class ClusterTopologyPages:
 
     def topology(self, window_s: int = 0) -> Page:
         """Return what the driver says, else what its last heartbeat said; `note` says so when it is the latter."""
-        base, slot, beat = self._known()
+        base, assignment, beat = self._known()
         page: Page = {} if beat is None else dict(beat.stats)
         driver = None if beat is None else self._driver_of(beat)
-        note = "" if driver is not None else self._why_not(base, slot)
+        note = "" if driver is not None else self._why_not(base, assignment)
         served = False
         try:
             if driver is not None:
@@ -63,9 +65,18 @@ class ClusterTopologyPages:
             for each in errors
         ]
         errors = sorted(recent, key=lambda each: -each["errorTime"]) or page.get("errors", [])
-        known = {"topologyErrors": errors, "note": note, "actions": _ACTIONS[base.status.kind], "isServed": served}
-        page = {"configuration": shown_configuration(base.conf), **page, **facts(self._id, base, slot, beat), **known}
-        return {**page, "verdict": verdict(page)}
+        known = {
+            "topologyErrors": errors,
+            "note": note,
+            "actions": _ACTIONS[base.status.kind],
+            "isServed": served,
+            "logs": ["driver", "output"],
+        }
+        settings = {"configuration": shown_configuration(base.conf), "configurationSet": sorted(base.conf)}
+        found = facts(self._id, base, assignment, beat)
+        page = {**settings, **page, **found, **known}
+        why = why_waiting(self._cluster, self._cluster.all_assignments()) if found["status"] == "WAITING" else ""
+        return {**page, "verdict": verdict({**page, **reasons(self._cluster, found, why)})}
 
     def component(self, component: str, window_s: int = 0) -> Page:
         """Return one component, with the errors that the cluster keeps of it."""
@@ -77,6 +88,11 @@ class ClusterTopologyPages:
         """Return the picture; an empty one while there is no driver."""
         driver = self._driver_now()
         return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
+
+    def series(self, window_s: int = 0) -> Page:
+        """Return what the driver did over time; no columns while there is no driver."""
+        driver = self._driver_now()
+        return {} if driver is None else driver.series(window_s)
 
     def batches(self) -> Sequence[Page]:
         """Return the last batches; none while there is no driver."""
@@ -91,7 +107,7 @@ class ClusterTopologyPages:
             raise ClusterError("this server can only be read")
         return self._act(self._id, action, parameters)
 
-    def _known(self) -> tuple[StormBase, NodePort | None, WorkerHeartbeat | None]:
+    def _known(self) -> tuple[StormBase, Assignment | None, WorkerHeartbeat | None]:
         base, assignment = self._cluster.storm_base(self._id), self._cluster.assignment_info(self._id)
         if base is None:
             raise NoSuchTopology(f"the topology {self._id} has ended")
@@ -99,7 +115,7 @@ class ClusterTopologyPages:
             return base, None, None
         beat = self._cluster.get_worker_heartbeat(self._id, *assignment.slot)
         is_of_now = beat is not None and beat.start_time_secs == assignment.start_time_secs
-        return base, assignment.slot, beat if is_of_now else None
+        return base, assignment, beat if is_of_now else None
 
     def _driver_now(self) -> HttpTopologyPages | None:
         _, _, beat = self._known()
@@ -108,22 +124,22 @@ class ClusterTopologyPages:
     def _driver(self) -> HttpTopologyPages:
         driver = self._driver_now()
         if driver is None:
-            base, slot, _ = self._known()
-            raise NotRunning(f"the topology {self._id} does not run: {self._why_not(base, slot)}")
+            base, assignment, _ = self._known()
+            raise NotRunning(f"the topology {self._id} does not run: {self._why_not(base, assignment)}")
         return driver
 
-    def _why_not(self, base: StormBase, slot: NodePort | None) -> str:
+    def _why_not(self, base: StormBase, assignment: Assignment | None) -> str:
         """Say why there is no driver that could be asked."""
         if base.status.kind == "failed":
-            return f"it was marked as failed: {base.status.reason}"
+            return f"it was marked as failed: {first_line(base.status.reason)}"
         if base.status.kind == "killed":
             return "it ends"
-        if slot is None:
+        if assignment is None:
             return f"it waits: {why_waiting(self._cluster, self._cluster.all_assignments())}"
-        return f"its driver in slot {slot} starts"
+        return f"its driver in slot {assignment.where} starts"
 
 
-def facts(storm_id: str, base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None) -> Page:
+def facts(storm_id: str, base: StormBase, assignment: Assignment | None, beat: WorkerHeartbeat | None) -> Page:
     """Return what the cluster's state says about a topology, for its row and its page."""
     now = time.time()
     return {
@@ -131,13 +147,14 @@ def facts(storm_id: str, base: StormBase, slot: NodePort | None, beat: WorkerHea
         "encodedId": storm_id,
         "name": base.storm_name,
         "kind": base.kind,
-        "status": _status(base, slot, beat),
-        "statusReason": base.status.reason,
+        "status": _status(base, assignment, beat),
+        "statusReason": redacted(base.status.reason),
         "uptime": uptime_text(now - base.launch_time_secs),
         "uptimeSeconds": now - base.launch_time_secs,
         "workersTotal": base.num_workers,
-        "slot": None if slot is None else str(slot),
-        "host": None if beat is None else beat.hostname,
+        "slot": None if assignment is None else assignment.where,
+        "host": None if assignment is None else assignment.machine,
+        "supervisor": None if assignment is None else assignment.slot.node,
         "driverUptimeSeconds": None if beat is None else beat.uptime_secs,
         "heardSecondsAgo": None if beat is None else max(0.0, now - beat.time_secs),
         "generation": base.generation,
@@ -146,10 +163,38 @@ def facts(storm_id: str, base: StormBase, slot: NodePort | None, beat: WorkerHea
     }
 
 
-def _status(base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None) -> str:
+def reasons(cluster: StormClusterState, found: Page, why: str) -> Page:
+    """Return what `verdict` must know of a topology that waits, starts or has failed: why, each in a line.
+
+    Parameters
+    ----------
+    found
+        What `facts` says of it.
+    why
+        Why it waits, if it does.
+    """
+    errors = cluster.errors(found["id"], DRIVER) if found["status"] == "STARTING" else []
+    last = max(errors, key=lambda each: each.time_secs, default=None)
+    died = last is not None and time.time() - last.time_secs < _RECENT_DEATH_S
+    return {
+        "statusReason": first_line(found["statusReason"] or why),
+        "driverDied": first_line(last.error) if died and last is not None else "",
+    }
+
+
+def first_line(error: str) -> str:
+    """Return an error in a line, without secrets: its first one, the last one of a stack trace, both where a list follows."""
+    lines = redacted(error).strip().splitlines() or [""]
+    head, trace, _ = lines[0].partition("Traceback (most recent call last)")
+    if trace:
+        return lines[-1] if lines[-1].startswith(head.strip()) else f"{head}{lines[-1]}"
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+
+
+def _status(base: StormBase, assignment: Assignment | None, beat: WorkerHeartbeat | None) -> str:
     if base.status.kind in ("killed", "failed"):
         return base.status.kind.upper()
-    if slot is None:
+    if assignment is None:
         return "WAITING"
     if beat is None or beat.state == "starting":
         return "STARTING"
@@ -159,7 +204,7 @@ def _status(base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None
 def _error(info: ErrorInfo) -> dict[str, Any]:
     return {
         "errorTime": info.time_secs,
-        "error": info.error,
+        "error": redacted(info.error),
         "errorHost": info.host,
         "errorPort": info.port,
         "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
@@ -186,6 +231,6 @@ def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment
         return "no supervisor is there"
     offered = {(name, port) for name, info in supervisors.items() for port in info.meta}
     if offered <= {tuple(each.slot) for each in assignments.values()}:
-        slots = f"{len(supervisors)} supervisors offer {len(offered)} slots"
-        return f"no free slot: {slots}, and all are taken. Start another supervisor, or kill a topology"
-    return "it is about to be assigned"
+        return f"no free slot: {len(offered)} of {len(offered)} are used. Start another supervisor, or kill a topology"
+    used = len(offered & {tuple(each.slot) for each in assignments.values()})
+    return f"it is about to be assigned: {used} of {len(offered)} slots are used"

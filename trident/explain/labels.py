@@ -123,7 +123,9 @@ def _persisted(node: PersistNode) -> str:
     if aggregation is None:
         return f"persist {node.state}: {_call(node.updater, node.inputs)}"
     called = _call(aggregation.aggregator, aggregation.inputs)
-    return f"persist {node.state}: {called} -> {names_of(aggregation.output)}{_by(aggregation.group)}"
+    pairs = zip(node.removals, node.parents[1:], strict=True)
+    removed = "".join(f"; removes {names_of(key)} of {stream}" for key, stream in pairs)
+    return f"persist {node.state}: {called} -> {names_of(aggregation.output)}{_by(aggregation.group)}{removed}"
 
 
 def _named(name: str, expression: Expression) -> str:

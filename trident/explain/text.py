@@ -113,6 +113,8 @@ def _sink(sink: Sink) -> str:
         return f"{sent}; {window_runs(sink.window)}"
     if sink.join is not None:
         return f"{sent}, as the {('left', 'right')[sink.port]} side"
+    if sink.removes is not None:
+        return f"{sent}; the state removes them"
     return sent
 
 

@@ -50,6 +50,13 @@ class Declaration(TridentNames):
         self._nodes[node.id] = node
         return node
 
+    def _put_behind(self, node: Node) -> None:
+        """Take a node in place of the one of its id, with all that it reaches moved to the end: its parents stand before it."""
+        reached = [each.id for each in self.graph().behind(node.id)]
+        self._nodes[node.id] = node
+        for id_ in reached:
+            self._nodes[id_] = self._nodes.pop(id_)
+
     def _child_id(self, parent: str, label: str) -> str:
         """`parent/label`, with `.2`, `.3` … for further children of the same label."""
         wanted, number = f"{parent}/{label}", 1

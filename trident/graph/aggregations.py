@@ -77,12 +77,19 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class PersistNode(Node):
-    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set."""
+    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set.
+
+    Attributes
+    ----------
+    removals
+        For each parent behind the first: which of its fields are the key that a tuple removes, in the order of the key.
+    """
 
     state: str = ""
     inputs: Fields = Fields()
     aggregation: Aggregation | None = None
     updater: Any = None
+    removals: tuple[Fields, ...] = ()
 
 
 @dataclass(frozen=True)

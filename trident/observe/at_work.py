@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, fields
 from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
+from trident.redaction import redacted
+
 Tone = Literal["good", "quiet", "warn", "bad"]
 
 _NOTED_S = 10.0
@@ -184,7 +186,7 @@ def place_of(frame: FrameType) -> str:
     """Return the function and line that a thread is in."""
     name, file, line = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line, frame.f_globals).strip()
-    return visible(f"{name} ({_short(file)}, line {line})" + (f": {text}" if text else ""))
+    return visible(f"{name} ({_short(file)}, line {line})" + (f": {redacted(text)}" if text else ""))
 
 
 def _short(file: str) -> str:

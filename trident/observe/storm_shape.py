@@ -11,6 +11,7 @@ from typing import Any
 
 from trident.observe.reported_errors import ReportedError
 from trident.observe.rolling_totals import ALL_TIME
+from trident.redaction import redacted
 
 _OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
 
@@ -45,7 +46,10 @@ def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any
         last = each if each.component == component else last
     if last is None:
         return {"lastError": "", "errorHost": "", "errorTime": None, "errorLapsedSecs": None}
-    return {"lastError": last.text, **{key: value for key, value in error_entry(last).items() if key in _OF_LAST}}
+    return {
+        "lastError": redacted(last.text),
+        **{key: value for key, value in error_entry(last).items() if key in _OF_LAST},
+    }
 
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
@@ -55,8 +59,8 @@ def error_entry(error: ReportedError) -> dict[str, Any]:
         place = {"row": attempt.row, "txid": attempt.txid, "attempt": attempt.attempt, "willRetry": attempt.will_retry}
     return {
         "component": error.component,
-        "error": error.text,
-        "cause": error.text.rstrip().rpartition("\n")[2] if attempt is None else attempt.cause,
+        "error": redacted(error.text),
+        "cause": redacted(error.text.rstrip().rpartition("\n")[2] if attempt is None else attempt.cause),
         **place,
         "errorTask": error.task or None,
         "errorHost": error.host,

@@ -6,6 +6,7 @@ thousandth of a millisecond here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from trident.observe.component_statistics import (
 from trident.observe.picture import picture
 from trident.observe.reported_errors import ReportedError
 from trident.observe.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
+from trident.observe.time_series import TimeSeries
 
 Entry = dict[str, Any]
 _OF_HEAD = ("txid", "share", "engine", "deactivated")
@@ -64,6 +66,8 @@ class TopologyStatus:
         What it works on now, and since when nothing was acknowledged or committed.
     errors
         Those of the components that came last, oldest first.
+    series, now
+        What it did over time, and when this is, on its clock.
     workers
         Of spouts and bolts.
     pending
@@ -84,6 +88,8 @@ class TopologyStatus:
     at_work: AtWork
     errors: Sequence[ReportedError]
     statistics: TopologyStatistics
+    series: TimeSeries
+    now: float
     workers: tuple[WorkerStatus, ...] = ()
     pending: int = 0
     states: Sequence[Mapping[str, Any]] = ()
@@ -144,6 +150,11 @@ class TopologyStatus:
         names = {"window": window_names(window_s)["window"], "windowSeconds": window.seconds}
         return {"id": topology_id or self.name, **names, **picture(window, self._states(window))}
 
+    def over_time(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
+        """Return throughput, latency, lag and failures over a window, as columns; see `TimeSeries.page`."""
+        names = {"window": window_names(window_s)["window"], "status": self.state}
+        return {"id": topology_id or self.name, **names, **self.series.page(window_s, self.now, time.time())}
+
     # ---- parts of pages ---------------------------------------------------------------------------------------------
 
     def _head(self, id_: str, window: WindowStatistics) -> Entry:
@@ -165,11 +176,14 @@ class TopologyStatus:
         figures = window.figures
         entry = {
             **window_names(window.window_s),
+            "windowSeconds": window.seconds,
             "emitted": figures.emitted,
             "transferred": figures.transferred,
             "completeLatency": number_text(figures.complete_latency_ms),
             "acked": figures.acked,
             "failed": figures.failed,
+            "failedOf": figures.failed + (figures.acked if self.kind == "bolts" else figures.batches),
+            "failures": self.series.failures(window.window_s, self.now),
         }
         if self.kind == "bolts":
             return entry
@@ -205,7 +219,9 @@ class TopologyStatus:
             **self._component(component),
             "componentType": "spout" if is_spout else "bolt",
             "spoutSummary" if is_spout else "boltStats": [
-                window_names(each.window_s) | _figures(each.components[id_].figures, is_spout)
+                window_names(each.window_s)
+                | {"windowSeconds": each.seconds}
+                | _figures(each.components[id_].figures, is_spout)
                 for each in self.statistics.windows
             ],
             "inputStats": [_along(window, each, each.edge.source) for each in component.inputs if not each.edge.reads],

@@ -45,13 +45,16 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recent_failures(page: Mapping[str, Any]) -> int:
-    recent: Mapping[str, Any] = next(
-        (each for each in page.get("topologyStats") or () if str(each.get("window")) == str(_RECENT_S)), {}
-    )
+    recent = _recent(page)
     for failures in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
         if failures is not None:
             return int(failures)
     return 0
+
+
+def _recent(page: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the figures of the last ten minutes."""
+    return next((each for each in page.get("topologyStats") or () if str(each.get("window")) == str(_RECENT_S)), {})
 
 
 def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
@@ -78,12 +81,20 @@ def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
         yield "bad", f"It has ended: {_cut(health['error'], _LONGEST_ERROR)}"
     elif status == "FAILED":
         yield "bad", f"It was marked as failed: {_cut(reason, _LONGEST_ERROR)}" if reason else "It has failed."
+    yield from _idle(page)
+
+
+def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
+    """Say why it does nothing, or nothing more."""
+    status, reason = page.get("status"), page.get("statusReason")
     if status == "INACTIVE":
         yield "warn", "Deactivated: its sources are not asked for more until it is activated."
     elif status == "STOPPED":
         yield "quiet", "It was stopped."
     elif status == "KILLED":
         yield "warn", "It is being killed: what is pending is finished, then it is gone."
+    elif status == "STARTING" and page.get("driverDied"):
+        yield "warn", f"It starts again; its last driver died: {_cut(page['driverDied'], _LONGEST_CAUSE)}"
     elif status == "WAITING":
         yield (
             "warn",
@@ -120,14 +131,26 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
 
 def _failed(page: Mapping[str, Any], failures: int) -> Line:
     tone: Tone = "warn" if _recent_failures(page) else "quiet"
-    since = "" if tone == "warn" else " None of them within ten minutes."
+    share, since = (_share(page), "") if tone == "warn" else ("", " None of them within ten minutes.")
     one = failures == 1
     if page.get("kind") != "trident":
         whose = "its spout was" if one else "their spouts were"
-        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} notified.{since}"
+        return tone, f"{_plural(failures, 'message')} failed or timed out; {whose} notified{share}.{since}"
     last = _health(page).get("lastFailure")
     cause = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
-    return tone, f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{cause}{since}"
+    return (
+        tone,
+        f"{_plural(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{share}{cause}{since}",
+    )
+
+
+def _share(page: Mapping[str, Any]) -> str:
+    """Say how many of the last ten minutes failed, of how many, and whether they become more."""
+    recent = _recent(page)
+    failed, of, trend = recent.get("failed"), recent.get("failedOf"), recent.get("failures")
+    if not failed or not of:
+        return ""
+    return f" (within ten minutes {failed:,} of {of:,}: {failed / of:.1%}{f', {trend}' if trend else ''})"
 
 
 def _is_recent(page: Mapping[str, Any]) -> bool:

@@ -114,6 +114,9 @@ def _sink(node: Node, port: int, source: Node, exchanges: Mapping[str, Exchange]
     aggregation = node.aggregation
     if aggregation is None:
         return Sink(node.id, source.id, node.inputs)
+    if port:
+        removed = source.fields.select(list(node.removals[port - 1].names))
+        return Sink(node.id, source.id, removed, port=port, removes=aggregation.group)
     names = dict.fromkeys((*aggregation.group.names, *aggregation.inputs.names))
     return Sink(node.id, source.id, source.fields.select(list(names)), aggregation)
 

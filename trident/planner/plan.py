@@ -66,7 +66,8 @@ class Sink:
     If the target is an exchange, `routing` says to which of its partitions, and `port` is the number of its input. If it is
     a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs. If it is a
     join over time, `join` is its node, and `port` the number of its side. If the target keeps the partitions of the stream,
-    `kept` is how many it has: it takes the stream's partitions in turn (see `trident/planner/plan.py`).
+    `kept` is how many it has: it takes the stream's partitions in turn (see `trident/planner/plan.py`). If the tuples are keys
+    that a state is to remove, `removes` are the fields of its key, whose names the columns get.
     """
 
     target: str
@@ -78,6 +79,7 @@ class Sink:
     window: WindowNode | None = None
     join: JoinWithinNode | None = None
     kept: int = 0
+    removes: Fields | None = None
 
 
 @dataclass(frozen=True)

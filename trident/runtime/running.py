@@ -36,6 +36,7 @@ from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
+from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.engine_choice import log_idle_loads
 from trident.runtime.start.opened_topology import OpenedTopology, open_log, open_topology
 from trident.runtime.start.placements import PlacedState, executors_of
@@ -471,7 +472,9 @@ def start(
             page = open_page(config.ui_host, config.ui_port)
             undo.callback(page.close)
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
-        opened = opened_when_back(graph.name, config, lambda: open_topology(graph, plan, config, log_of), Clock())
+        opened = opened_when_back(
+            graph.name, config, lambda: open_topology(graph, plan, config, log_of, rewind=rewind), Clock()
+        )
         undo.callback(opened.close)
         log_idle_loads(plan, config, executors_of(opened.placements))
         running = RunningTopology(graph, opened, observer, monitoring, active, page)

@@ -12,8 +12,9 @@ from trident.errors import FencedError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.observe.at_work import AtWork
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
-from trident.observe.recent_batches import LagTrend, RecentBatches
+from trident.observe.recent_batches import RecentBatches
 from trident.observe.topology_status import TopologyStatus
+from trident.redaction import redacted
 from trident.runtime.clock import Clock
 from trident.runtime.figures.operation_reading import read_statistics
 from trident.runtime.figures.operation_totals import OperationTotals
@@ -48,7 +49,6 @@ class TopologyFigures:
     ) -> None:
         self._graph, self._opened, self._totals, self._progress = graph, opened, totals, progress
         self._clock, self._run_id, self._now = clock, run_id, now
-        self._lags = LagTrend()
         self._began = clock.monotonic()
         self._ended_at: float | None = None
 
@@ -117,11 +117,11 @@ class TopologyFigures:
             "phases": batches.phases(),
             "sources": sources,
             "lags": [each["lag"] for each in sources if each["lag"] is not None],
-            "lagTrend": self._lags.of(status["sources"]),
+            "lagTrend": self._totals.series.lag(self._clock_now),
             "health": {
-                **{key: status[key] for key in _OF_HEALTH},
+                **{key: _shown(status[key]) for key in _OF_HEALTH},
                 "fenced": isinstance(error, FencedError),
-                "error": None if error is None else describe(error),
+                "error": None if error is None else redacted(describe(error)),
             },
         }
         return TopologyStatus(
@@ -135,6 +135,8 @@ class TopologyFigures:
             at_work,
             self._progress.errors.all(),
             self.statistics,
+            self._totals.series,
+            self._clock_now,
             states=self._states(batches),
             more=more,
         )
@@ -167,6 +169,10 @@ class TopologyFigures:
                 }
             )
         return entries
+
+
+def _shown(value: Any) -> Any:
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _last_commits(log: LogState) -> dict[str, tuple[int | None, int | None]]:

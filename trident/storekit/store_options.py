@@ -154,7 +154,7 @@ class Account(MapOptions, ServerAccount):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Expiring(MapOptions):
+class Expiring(StoreOptions):
     """Keys that the store forgets.
 
     Attributes

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 Page = dict[str, Any]
 """Plain data, ready for JSON; names as Storm UI has them where it has them (`/api/v1/topology/<id>` …)."""
 
 Action = str
 """`activate`, `deactivate`, `kill`, `rebalance`."""
+
+LogOf = Literal["driver", "output"]
+"""The log of a driver, or what its processes print, those of its workers on that machine too: only a cluster keeps that."""
 
 
 class TopologyPages(Protocol):
@@ -27,6 +30,9 @@ class TopologyPages(Protocol):
 
     def visualization(self, window_s: int = 0) -> Page:
         """Return the picture: nodes and edges with rates."""
+
+    def series(self, window_s: int = 0) -> Page:
+        """Return throughput, latency, lag and failures over time as columns; without any while no driver answers."""
 
     def batches(self) -> Sequence[Page]:
         """Return the last batches, oldest first, with the seconds of their phases; none for spouts and bolts."""
@@ -61,5 +67,5 @@ class ClusterPages(Protocol):
     def of_topology(self, topology_id: str) -> TopologyPages:
         """Return the pages of a topology, by its id or its name."""
 
-    def log(self, topology_id: str, offset: int | None = None) -> Page:
-        """Return `{"text", "offset", "next"}`: the log of its driver from `offset` on, or its last 64 KiB."""
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
+        """Return `{"text", "offset", "next"}`: the log of its driver from `offset` on, 64 KiB at most, or its last 64 KiB."""

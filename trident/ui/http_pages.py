@@ -11,7 +11,7 @@ from urllib.parse import quote
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
 from trident.errors import TridentError, UnsupportedOperation
 from trident.extras import needs_package
-from trident.ui.cluster_pages import Action, Page
+from trident.ui.cluster_pages import Action, LogOf, Page
 
 if TYPE_CHECKING:
     import httpx
@@ -61,6 +61,9 @@ class HttpTopologyPages:
     def visualization(self, window_s: int = 0) -> Page:
         return self._get("/visualization", {"window": window_s})
 
+    def series(self, window_s: int = 0) -> Page:
+        return self._get("/series", {"window": window_s})
+
     def batches(self) -> Sequence[Page]:
         batches: Sequence[Page] = self._get("/batches", {})["batches"]
         return batches
@@ -68,9 +71,9 @@ class HttpTopologyPages:
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
 
-    def log(self, offset: int | None = None) -> Page:
+    def log(self, offset: int | None = None, of: LogOf = "driver") -> Page:
         """Return the log, as `ClusterPages.log`."""
-        return self._get("/log", {} if offset is None else {"offset": offset})
+        return self._get("/log", {"of": of} if offset is None else {"of": of, "offset": offset})
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         wait_s = parameters.get("wait_s")

@@ -7,7 +7,7 @@ from typing import Any
 
 from trident import __version__
 from trident.cluster_errors import NoSuchTopology
-from trident.ui.cluster_pages import Page, TopologyPages
+from trident.ui.cluster_pages import LogOf, Page, TopologyPages
 
 _RATES_S = 600
 _OF_ROW = (
@@ -82,10 +82,10 @@ class OneTopology:
         self._check(topology_id)
         return self._pages
 
-    def log(self, topology_id: str, offset: int | None = None) -> Page:
-        """Return its log; an empty page if no log is recorded."""
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
+        """Return its log; an empty page if no log is recorded, as of what the process prints."""
         self._check(topology_id)
-        return {"text": "", "offset": 0, "next": 0} if self._log is None else self._log(offset)
+        return {"text": "", "offset": 0, "next": 0} if self._log is None or of != "driver" else self._log(offset)
 
     def _row(self) -> Page:
         return {**topology_row(self._pages.topology(_RATES_S)), "id": self.topology_id}

@@ -7,6 +7,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from trident.redaction import RedactingFormatter
 from trident.ui.cluster_pages import Page
 
 TAIL_BYTES = 64 << 10
@@ -24,7 +25,7 @@ class RecentLog(logging.Handler):
 
     def __init__(self, logger: str = "") -> None:
         super().__init__(logging.INFO)
-        self.setFormatter(logging.Formatter(_FORMAT))
+        self.setFormatter(RedactingFormatter(_FORMAT))
         self._logger = logging.getLogger(logger)
         self._guard = threading.Lock()
         self._stored = bytearray()

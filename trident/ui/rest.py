@@ -8,9 +8,11 @@
 `GET /api/v1/topology/ID?window=600`                   `TopologyPages.topology`; 600, 10800, 86400, or 0 for all time
 `GET /api/v1/topology/ID/component/COMPONENT?window=`  `component`
 `GET /api/v1/topology/ID/visualization?window=`        `visualization`
+`GET /api/v1/topology/ID/series?window=`               `series`
 `GET /api/v1/topology/ID/batches`                      `{"batches": …}`
 `GET /api/v1/topology/ID/lookup?state=S&key=K`         `lookup`; `key` once for each field of the key
-`GET /api/v1/topology/ID/log?offset=N`                 `ClusterPages.log`
+`GET /api/v1/topology/ID/log?offset=N&of=output`       `ClusterPages.log`; with `level=` or `search=` what `matching` finds
+`GET /api/v1/topology/ID/log/download?of=output`       the end of it as a file
 `POST /api/v1/topology/ID/activate`                    `act("activate", {})`; `deactivate` alike
 `POST /api/v1/topology/ID/kill/SECONDS`                `act("kill", {"wait_s": …})`
 `POST /api/v1/topology/ID/rebalance/SECONDS`           `act("rebalance", {"wait_s": …, "workers": …, "executors": …})`
@@ -20,7 +22,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -30,14 +34,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from trident import __version__
 from trident.http.guard import Guard
 from trident.ui.answers import PageError, RawPaths, answer, body_of, problem, rules_of_pages
-from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
+from trident.ui.cluster_pages import Action, ClusterPages, LogOf, Page, TopologyPages
+from trident.ui.log_search import LEVELS, ReadLog, end_of_log, matching
 
 STATIC = Path(__file__).parent / "static"
 """The files of the page."""
@@ -95,12 +100,14 @@ class _Rest:
             _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
             _TOPOLOGY + "/component/{component}": self._component,
             _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
+            _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
             _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
             _TOPOLOGY + "/lookup": self._lookup,
             _TOPOLOGY + "/log": self._log,
         }
         return [
             *(Route(path, _endpoint(ask), methods=["GET"]) for path, ask in reading.items()),
+            Route(_TOPOLOGY + "/log/download", _endpoint(self._download, lambda made: made), methods=["GET"]),
             *(
                 Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
                 for each in ("activate", "deactivate")
@@ -133,7 +140,30 @@ class _Rest:
         offset = request.query_params.get("offset")
         if offset is not None and not (offset.isascii() and offset.isdigit()):
             raise PageError(400, f"offset={offset!r}: expected a number of bytes")
-        return self._pages.log(_named(request, "topology_id"), None if offset is None else int(offset))
+        start, level, search = (
+            None if offset is None else int(offset),
+            request.query_params.get("level") or None,
+            request.query_params.get("search", ""),
+        )
+        if level is not None and level not in LEVELS:
+            raise PageError(400, f"level={level!r}: expected one of {', '.join(LEVELS)}")
+        read = self._reader(request)
+        return matching(read, start, level, search) if level or search else read(start)
+
+    def _download(self, request: Request) -> Response:
+        pieces = end_of_log(self._reader(request))
+        first = next(pieces, None)  # here, where an error is still an answer
+        texts = () if first is None else (page["text"] for page in chain([first], pieces))
+        file = re.sub(r"[^\w.-]+", "-", _named(request, "topology_id"), flags=re.ASCII)
+        headers = {"Content-Disposition": f'attachment; filename="{file}.log"'}
+        return StreamingResponse(texts, headers=headers, media_type="text/plain")
+
+    def _reader(self, request: Request) -> ReadLog:
+        topology_id, of = _named(request, "topology_id"), request.query_params.get("of", "driver")
+        if of not in ("driver", "output"):
+            raise PageError(400, f"of={of!r}: expected driver, or output")
+        named: LogOf = "output" if of == "output" else "driver"
+        return lambda offset: self._pages.log(topology_id, offset, named)
 
     def _acting(self, action: Action) -> Callable[[Request], Awaitable[Response]]:
         async def act(request: Request) -> Response:
@@ -149,10 +179,10 @@ class _Rest:
         return act
 
 
-def _endpoint(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
+def _endpoint(ask: Callable[[Request], Any], made: Callable[[Any], Response] = answer) -> Callable[[Request], Any]:
     def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
         try:
-            return answer(ask(request))
+            return made(ask(request))
         except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
             return problem(request, error)
 

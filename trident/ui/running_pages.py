@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from trident.config import Config
 from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.graph import JoinWithinNode, StateNode, WindowNode
 from trident.observe.recent_batches import RecentRate
 from trident.observe.topology_status import TopologyStatus
 from trident.observe.verdict import verdict
-from trident.redaction import shown_configuration
+from trident.redaction import redacted, shown_configuration
 from trident.runtime.reading.written_keys import parse_key
 from trident.storm.storm_config import StormConfig
 from trident.ui.cluster_pages import Action, Page
@@ -56,17 +57,20 @@ class RunningPages(ABC):
     ----------
     running
         The topology.
-    settings
-        Those that are in force.
+    settings, defaults
+        Those that are in force, and what they are where nothing is set.
     topology_id
         Its id in pages; its name if it has none.
     """
 
     actions: Sequence[Action] = ("activate", "deactivate", "kill")
 
-    def __init__(self, running: AnyRunning, settings: Mapping[str, Any], topology_id: str | None) -> None:
+    def __init__(
+        self, running: AnyRunning, settings: Mapping[str, Any], defaults: Mapping[str, Any], topology_id: str | None
+    ) -> None:
         self._running, self._id = running, topology_id or running.name
         self._settings = shown_configuration(settings)
+        self._set = sorted(name for name, value in settings.items() if name not in defaults or defaults[name] != value)
 
     @abstractmethod
     def status(self) -> TopologyStatus:
@@ -80,6 +84,7 @@ class RunningPages(ABC):
         page = {
             **self.status().as_mapping(window_s, self._id),
             "configuration": self._settings,
+            "configurationSet": self._set,
             "actions": [] if self._has_ended else list(self.actions),
         }
         return {**page, "verdict": verdict(page)}
@@ -90,6 +95,9 @@ class RunningPages(ABC):
 
     def visualization(self, window_s: int = 0) -> Page:
         return self.status().visualization(window_s, self._id)
+
+    def series(self, window_s: int = 0) -> Page:
+        return self.status().over_time(window_s, self._id)
 
     def batches(self) -> Sequence[Page]:
         """Return the last committed batches, oldest first; none of spouts and bolts."""
@@ -166,7 +174,7 @@ class StormPages(RunningPages):
     """
 
     def __init__(self, running: _Running, topology_id: str | None = None) -> None:
-        super().__init__(running, running.conf.as_mapping(), topology_id)
+        super().__init__(running, running.conf.as_mapping(), StormConfig().as_mapping(), topology_id)
         self._topology = running
         self._rebalancing = running if isinstance(running, _Rebalancing) else None
         if self._rebalancing is not None:
@@ -183,7 +191,7 @@ class StormPages(RunningPages):
                 "failures": figures.failed,
                 "workerDeaths": running.deaths if isinstance(running, _CountingDeaths) else None,
                 "fenced": False,
-                "error": None if error is None else describe(error),
+                "error": None if error is None else redacted(describe(error)),
             },
         }
         ended = "STOPPED" if error is None else "FAILED"
@@ -213,7 +221,7 @@ class TridentPages(RunningPages):
     """
 
     def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:
-        super().__init__(running, running.config.as_mapping(), topology_id)
+        super().__init__(running, running.config.as_mapping(), Config().as_mapping(), topology_id)
         self._topology = running
         self._reading = threading.Lock()
 

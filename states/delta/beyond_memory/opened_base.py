@@ -28,7 +28,7 @@ from states.delta.options import DeltaOptions
 from states.delta.published_table import Due
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
-from trident.errors import BackendError, StateError
+from trident.errors import BackendError, ConfigError, StateError
 
 _LOGGER = logging.getLogger(__name__)
 _KEY_BYTES = 300  # of a key in the memory of a writer, without long values
@@ -56,7 +56,7 @@ class OpenedBase:
         self._tables, self._changes = tables, changes
         self._table = tables.at_path()
         self._base = BaseTable(self._table, tables.name)
-        self.bounds = MemoryBounds(tables.options)
+        self.bounds, self._ttl_s = MemoryBounds(tables.options), tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
 
@@ -126,6 +126,11 @@ class OpenedBase:
         return self._base.holds()
 
     def _note(self, holds: Holds | None) -> None:
+        if holds is not None and self._ttl_s is not None:
+            raise ConfigError(
+                f"ttl_s={self._ttl_s} of {self._tables.what}: the state has outgrown memory and is held in files, whose rows "
+                "do not say when they were written. Leave ttl_s out, or move the state to a new path with trident state move"
+            )
         self.holds, self.version = holds, self._table.version
         self.rows = sum(file.rows for file in self._table.files())
 
@@ -135,6 +140,7 @@ class MemoryBounds:
 
     def __init__(self, options: DeltaOptions) -> None:
         self._keys, self._bytes = options.max_keys_in_memory, options.max_mb_in_memory << 20
+        self._grows = options.ttl_s is None  # the rows of a base do not say when they were written
 
     @property
     def bytes_of_changes(self) -> int:
@@ -148,7 +154,7 @@ class MemoryBounds:
 
     def is_too_large(self, keys: int, size: int) -> bool:
         """Whether so many keys, and bytes of them on the disk, are too many for memory."""
-        return keys > self._keys or keys * _KEY_BYTES + size > self._bytes
+        return self._grows and (keys > self._keys or keys * _KEY_BYTES + size > self._bytes)
 
     def are_enough(self, changes: int, size: int, base: int) -> bool:
         """Whether so many changes, and bytes of them, are worth a merge into a base of so many rows."""

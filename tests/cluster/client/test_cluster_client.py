@@ -85,7 +85,7 @@ def test_why_a_topology_waits_is_told(client: ClusterClient) -> None:
     client.cluster.supervisor_heartbeat("s", info)  # offers no slot at all
     client.submit(packed())
     assert client.show("mine").why_waiting == (
-        "no free slot: 1 supervisors offer 0 slots, and all are taken. Start another supervisor, or kill a topology"
+        "no free slot: 0 of 0 are used. Start another supervisor, or kill a topology"
     )
 
 

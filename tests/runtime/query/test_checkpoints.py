@@ -183,6 +183,22 @@ def test_a_store_that_was_restored_is_found(job: Job) -> None:
     assert job.table() == before
 
 
+@pytest.mark.long
+def test_a_store_that_was_restored_is_not_rewound_because_the_batches_are_sparks(job: Job) -> None:
+    job.add("a", "b")
+    job.run(history="7d")
+    restore = job.copy("state")
+    job.add("a")
+    job.run(history="7d")
+    job.add("b")
+    restore()
+    before = job.table()
+    said = job.fails(history="7d", state_recovery="rewind")
+    assert "RewindError" in said
+    assert "does not give the rows of a recorded batch again" in said
+    assert job.table() == before
+
+
 def test_a_store_that_was_emptied_is_found(job: Job) -> None:
     with_three_batches(job)
     shutil.rmtree(job.folder / "state")

@@ -9,7 +9,7 @@ from typing import Any
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.cluster.topology_of_cluster import facts, why_waiting
+from trident.cluster.topology_of_cluster import facts, first_line, why_waiting
 from trident.cluster_errors import NoSuchTopology
 from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
@@ -51,10 +51,9 @@ class TopologyOverview:
     @property
     def verdict(self) -> dict[str, Any]:
         """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
-        slot = None if self.assignment is None else self.assignment.slot
         beat = None if self.driver in ("none", "starting") else self.heartbeat
-        known = facts(self.storm_id, self.base, slot, beat)
-        reason = self.base.status.reason or self.why_waiting
+        known = facts(self.storm_id, self.base, self.assignment, beat)
+        reason = first_line(self.base.status.reason) or self.why_waiting
         return verdict({**({} if beat is None else beat.stats), **known, "statusReason": reason})
 
     def as_json(self) -> dict[str, Any]:
@@ -77,7 +76,7 @@ class TopologyOverview:
             "generation": base.generation,
             "driver": self.driver,
             "supervisor": None if assigned is None else assigned.slot.node,
-            "host": None if assigned is None else assigned.node_host.get(assigned.slot.node),
+            "host": None if assigned is None else assigned.machine,
             "port": None if assigned is None else assigned.slot.port,
             "pid": None if beat is None else beat.pid,
             "driverUptime": None if beat is None else beat.uptime_secs,

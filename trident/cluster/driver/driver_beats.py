@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ class DriverBeats:
 
     def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
         self._cluster, self._order = cluster, order
-        self._began = time.time()
+        self._began, self._host = time.time(), socket.gethostname()
         self.state, self.pages = "starting", ""
         self.statistics: Callable[[], Mapping[str, Any]] = dict
         self.errors: Callable[[], list[tuple[str, float, str]]] = list
@@ -86,7 +87,7 @@ class DriverBeats:
             time.time(),
             time.time() - self._began,
             order.storm_id,
-            order.host,
+            self._host,
             os.getpid(),
             order.generation,
             order.start_time_secs,
@@ -120,7 +121,7 @@ class DriverBeats:
         while self._unreported:
             component, at, text = self._unreported[0]
             self._cluster.report_error(
-                self._order.storm_id, component, ErrorInfo(at, text, self._order.host, self._order.port)
+                self._order.storm_id, component, ErrorInfo(at, text, self._host, self._order.port)
             )
             with self._guard:
                 del self._unreported[0]

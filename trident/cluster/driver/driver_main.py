@@ -7,6 +7,7 @@ import logging
 import logging.handlers
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -28,6 +29,7 @@ from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
 from trident.observe.batch_committed import BatchCommitted
 from trident.observe.events import event_of
+from trident.redaction import RedactingFormatter
 from trident.ui.one_topology import OneTopology
 from trident.ui.ui_server import UIServer
 
@@ -157,7 +159,7 @@ class _SomeBatches(logging.Filter):
 def _log_to(file: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
     handler.addFilter(_SomeBatches())
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     for noisy in ("py4j", "kazoo", "httpx", "uvicorn"):
@@ -169,7 +171,8 @@ def main() -> int:
     faulthandler.enable()
     order = DriverOrder.read(Path(sys.argv[1]))
     _log_to(Path(order.log_file))
-    logger.info("driver of %s, generation %d, in slot %s:%d", order.storm_id, order.generation, order.node, order.port)
+    where = f"{socket.gethostname()}:{order.port}"
+    logger.info("driver of %s, generation %d, in slot %s", order.storm_id, order.generation, where)
     return _Driver(order).run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -128,7 +129,7 @@ class Orders:
         )
 
     def _report(self, error: Exception) -> None:
-        info = ErrorInfo(time.time(), str(error), self._order.host, self._order.port)
+        info = ErrorInfo(time.time(), str(error), socket.gethostname(), self._order.port)
         self._cluster.report_error(self._order.storm_id, DRIVER, info)
 
     def _wait(self, driven: TopologyHandle) -> None:

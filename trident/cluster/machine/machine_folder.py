@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from trident.cluster.machine.driver_order import write_whole
 from trident.cluster_errors import ClusterError
@@ -86,7 +87,7 @@ class MachineFolder:
         return file.read_text(encoding="utf-8").strip()
 
 
-def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> dict[str, object]:
+def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> dict[str, Any]:
     """Return `{"text", "offset", "next"}`: a log from `offset` on, or its end; both in bytes.
 
     A log that was begun again since is read from its begin.

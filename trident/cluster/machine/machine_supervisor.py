@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -75,7 +76,7 @@ class MachineSupervisor:
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
         self.settings = settings or SupervisorSettings()
-        self._host, self._meta, self._forget_code = host, meta or {}, forget_code
+        self._name, self._meta, self._forget_code = socket.gethostname(), meta or {}, forget_code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
@@ -178,7 +179,7 @@ class MachineSupervisor:
         self.cluster.supervisor_heartbeat(
             self.id,
             SupervisorInfo(
-                time.time(), self._host, self.id, used, tuple(self.slots), self._meta, time.time() - self._began
+                time.time(), self._name, self.id, used, tuple(self.slots), self._meta, time.time() - self._began
             ),
         )
         self._beat_at, self._reported_used = now, used
@@ -193,7 +194,7 @@ class MachineSupervisor:
 
     def _report(self, storm_id: str, death: DriverDeath) -> None:
         report_death(self.cluster.state, storm_id, death)
-        self.cluster.report_error(storm_id, DRIVER, ErrorInfo(death.time_secs, death.reason, self._host, death.port))
+        self.cluster.report_error(storm_id, DRIVER, ErrorInfo(death.time_secs, death.reason, self._name, death.port))
 
     def _end_all(self) -> None:
         waiting = threading.Event()

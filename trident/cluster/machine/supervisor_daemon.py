@@ -18,7 +18,8 @@ from trident.cluster.state.cluster_address import folder_of, is_embedded, open_c
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAllowed
-from trident.ui.cluster_pages import Page, TopologyPages
+from trident.redaction import redacted
+from trident.ui.cluster_pages import LogOf, Page, TopologyPages
 from trident.ui.ui_server import UIServer
 
 _FETCH_TIMEOUT_S = 60.0
@@ -152,9 +153,18 @@ class MachinePages:
     def of_topology(self, topology_id: str) -> TopologyPages:
         raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
 
-    def log(self, topology_id: str, offset: int | None = None) -> Page:
-        """Return a part of a topology's log; what its process printed while it started is before it, until it logs."""
-        file = self._folder.log_file(Path(topology_id).name)
-        if not file.exists():
-            file = self._folder.output_file(Path(topology_id).name)
-        return dict(read_log(file, offset))
+    def log(self, topology_id: str, offset: int | None = None, of: LogOf = "driver") -> Page:
+        """Return a part of a topology's log, or of what it prints, which is told for the log too until it logs."""
+        name = Path(topology_id).name  # no file beside those of the logs
+        file = self._folder.log_file(name)
+        if of == "driver" and file.exists():
+            return read_log(file, offset)
+        return _without_secrets(read_log(self._folder.output_file(name), offset))
+
+
+def _without_secrets(page: Page) -> Page:
+    """Return a page of what was printed without secrets, in whole lines: half of an address does not show what it is."""
+    whole, end, rest = page["text"].rpartition("\n")
+    if not end or "\ufffd" in rest:  # its length is not known
+        return {**page, "text": redacted(page["text"])}
+    return {**page, "text": redacted(whole + end), "next": page["next"] - len(rest.encode())}

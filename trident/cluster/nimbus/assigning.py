@@ -142,13 +142,13 @@ def _move(
     since = assignment.start_time_secs
     here = [each for each in deaths if each.start_time_secs == since and each.ran_secs < _YOUNG_S]
     if len(here) >= _MOVED_AFTER:
-        return _Move(f"its driver has died {len(here)} times on {node}", "never")
+        return _Move(f"its driver has died {len(here)} times on {assignment.machine}", "never")
     if picture.health.get(storm_id) == "stale":
         gone = "" if node in picture.supervisors else "; the supervisor is gone"
         # In its old slot the supervisor ends what is there, and starts it again.
-        return _Move(f"its driver on {node} has sent no heartbeat{gone}", "last")
+        return _Move(f"its driver on {assignment.machine} has sent no heartbeat{gone}", "last")
     if node not in picture.supervisors and not picture.beating.get(storm_id):
-        return _Move(f"supervisor {node} went before the driver had started", "never")
+        return _Move(f"the supervisor of {assignment.machine} went before the driver had started", "never")
     return None
 
 

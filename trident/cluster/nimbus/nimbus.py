@@ -21,7 +21,7 @@ from trident.cluster.nimbus.assigning import (
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, forget_deaths
+from trident.cluster.state.beat_records import WorkerHeartbeat, all_deaths, forget_deaths, machine_names
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
@@ -188,7 +188,7 @@ class Nimbus:
 
     def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
         base, before = picture.bases[storm_id], picture.assignments.get(storm_id)
-        host = picture.supervisors[slot.node].hostname
+        host = machine_names(picture.supervisors)[slot.node]
         # Later than every earlier one: supervisors and drivers distinguish assignments by this.
         start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
         assignment = Assignment(
@@ -201,7 +201,7 @@ class Nimbus:
         )
         self.cluster.setup_heartbeats(storm_id)
         if self.cluster.replace_assignment(storm_id, before, assignment):
-            logger.info("topology %s is assigned to %s on %s: %s", storm_id, slot, host, why)
+            logger.info("topology %s is assigned to %s: %s", storm_id, assignment.where, why)
             if before is not None and before.slot != slot:
                 self.cluster.remove_worker_heartbeat(storm_id, *before.slot)
 

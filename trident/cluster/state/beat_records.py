@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -62,6 +63,12 @@ class SupervisorInfo:
                 read["scheduler-meta"],
                 read["uptime-secs"],
             )
+
+
+def machine_names(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, str]:
+    """Return by supervisor the one name of its machine that people read: its host, or the id where several have that host."""
+    hosts = Counter(each.hostname for each in supervisors.values())
+    return {id_: each.hostname if hosts[each.hostname] == 1 else id_ for id_, each in supervisors.items()}
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ class Assignment:
     master_code_dir
         Where Nimbus keeps the code.
     node_host
-        By supervisor, its host.
+        By supervisor, the name of its machine, see `machine_names`.
     executor_node_port, executor_start_time_secs
         By executor, its slot, and since when it is assigned to that.
     code_hash, generation
@@ -178,6 +178,16 @@ class Assignment:
     def slot(self) -> NodePort:
         """The slot of the driver."""
         return self.executor_node_port[self.DRIVER]
+
+    @property
+    def machine(self) -> str:
+        """The name of the machine of the driver."""
+        return self.node_host.get(self.slot.node, self.slot.node)
+
+    @property
+    def where(self) -> str:
+        """The slot as people read it: the machine and the port."""
+        return f"{self.machine}:{self.slot.port}"
 
     @property
     def start_time_secs(self) -> float:

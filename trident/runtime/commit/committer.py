@@ -23,6 +23,7 @@ from trident.runtime.commit.committed import Committed, Updated, check_one_write
 from trident.runtime.commit.entries import (
     ColumnEntries,
     Entries,
+    EntriesAndRemovals,
     PiecedEntries,
     RowEntries,
     inputs_kept,
@@ -405,6 +406,11 @@ def _end_commit(
 
 
 def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> pa.Table | None:
+    if isinstance(entries, EntriesAndRemovals):
+        updates = entries.updates
+        given = _update(node, state, updates, wanted, bounds) if len(updates) else _new_values(node, [], wanted)
+        state.multi_remove(entries.removed)
+        return given
     if isinstance(entries, ColumnEntries):
         values = entries.update(state)
         if values is not None:

@@ -14,6 +14,7 @@ from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.failures import calls_user_code, failing_at
 from trident.runtime.steps.key_columns import keys_in, keys_of, partition_of_total, partitions_of
+from trident.runtime.steps.removed_keys import without_removed
 from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
@@ -84,7 +85,18 @@ class PiecedEntries:
             yield RowEntries(*rows_of(self.table.slice(start, PIECE), self.aggregation))
 
 
-Entries = RowEntries | ColumnEntries | PiecedEntries
+@dataclass(frozen=True)
+class EntriesAndRemovals:
+    """Entries, and the keys that the batch removes, of which none is in the entries."""
+
+    updates: RowEntries | ColumnEntries | PiecedEntries
+    removed: list[Key]
+
+    def __len__(self) -> int:
+        return len(self.updates) + len(self.removed)
+
+
+Entries = RowEntries | ColumnEntries | PiecedEntries | EntriesAndRemovals
 
 PIECE = 1 << 17
 """How many keys are updated at once."""
@@ -113,6 +125,18 @@ def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | No
 @calls_user_code(lambda local: (local["node"].id, None))
 def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
     """Return the entries of a batch for each partition that it touches; `columnar`: see `takes_columns`."""
+    if not node.removals:
+        return _updates_of(node, tables, partitions, columnar)
+    assert node.aggregation is not None, node
+    updates, removed = without_removed(node.aggregation.group, tables)
+    found = _updates_of(node, updates, partitions, columnar)
+    for partition, ats in partitions_of(removed, partitions).items():
+        others = found.get(partition, RowEntries([], []))
+        found[partition] = EntriesAndRemovals(others, type(removed)(removed[at] for at in ats))
+    return dict(sorted(found.items()))
+
+
+def _updates_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Any]:
     with failing_at(node.id):  # a user's combine or zero
         entries = _entries(node, tables, columnar)
     if partitions == 1:
@@ -135,7 +159,7 @@ def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Ent
     return {partition: _entries(node, tables[partition], columnar=False) for partition in sorted(tables)}
 
 
-def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
+def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> RowEntries | ColumnEntries | PiecedEntries:
     aggregation = node.aggregation
     if aggregation is None:
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]

@@ -24,6 +24,7 @@ from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import Failure, StepFailed, calls_user_code, failing_at
 from trident.runtime.steps.in_batch import aggregate
+from trident.runtime.steps.removed_keys import removals_of
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import join_input, window_input
 
@@ -74,7 +75,7 @@ def run_fragment(
 
 
 def entry_input(sink: Sink, data: pa.Table, run: StepRun) -> pa.Table:
-    """Return what is sent to an entry for a table of its fields: partials for a combiner, times for a window or a join."""
+    """Return what is sent to an entry for a table of its fields: partials for a combiner, times for windows, marked keys."""
     if sink.aggregation is not None and sink.aggregation.combines:
         with failing_at(sink.target):
             return partial(sink.target, sink.aggregation, data, run.on_error)
@@ -84,7 +85,7 @@ def entry_input(sink: Sink, data: pa.Table, run: StepRun) -> pa.Table:
     if sink.join is not None:
         with failing_at(sink.target):
             return join_input(sink.join, sink.port, data)
-    return data
+    return data if sink.removes is None else removals_of(sink.removes, data)
 
 
 def run_step(step: Step, sources: list[pa.Table], run: StepRun) -> pa.Table:

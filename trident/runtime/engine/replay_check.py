@@ -36,6 +36,7 @@ from trident.runtime.engine.runners import InProcessRunner, Part, captures, pick
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram, operations_of, read_part
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failure_of
+from trident.runtime.steps.removed_keys import are_removals
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import MARKS
 from trident.spout.interfaces import TransactionAttempt
@@ -231,4 +232,6 @@ def _sent(sink: Sink, output: TaskOutput) -> list[pa.Table]:
     """Return the tables that were sent to a state."""
     tables: list[Any] = [*output.sinks.get(sink.target, ())]
     tables += [frame.data for frame in output.frames if (frame.target, frame.port) == (sink.target, sink.port)]
-    return tables if sink.join is None else [each for each in tables if each.column_names[0] == MARKS[sink.port]]
+    if sink.join is not None:
+        return [each for each in tables if each.column_names[0] == MARKS[sink.port]]
+    return [each for each in tables if are_removals(each) == (sink.removes is not None)]

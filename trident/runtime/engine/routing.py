@@ -208,5 +208,5 @@ def _keys_of(exchange: Exchange) -> list[tuple[str, ...]]:
     if isinstance(node, (JoinNode, MultiReduceNode)):
         return [fields.names for fields in node.groups]
     if isinstance(node, PersistNode):
-        return [node.aggregation.group.names if node.aggregation is not None else ()]
+        return [node.aggregation.group.names if node.aggregation is not None else ()] * (1 + len(node.removals))
     return [node.routing.fields.names if isinstance(node, RepartitionNode) else ()]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from trident.graph import PersistNode
 from trident.observe.batch_committed import BatchCommitted, Phases
 from trident.observe.rolling_totals import Difference, Windows
+from trident.observe.time_series import TimeSeries, TimeSpan
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
@@ -32,7 +33,7 @@ _Lists = dict[str, list[list[int]]]
 
 
 class OperationTotals:
-    """Adds up what committed batches counted. Attempts that failed have counted nothing but their failure.
+    """Adds up what committed batches counted, and tells it to `series`. Attempts that failed have counted only their failure.
 
     Parameters
     ----------
@@ -48,6 +49,7 @@ class OperationTotals:
         self._meanings = self._of(plan.fragments)
         self._placed = self._of(place(plan, in_executors).fragments) if in_executors else {}
         self._windows: Windows[Key] = Windows(now)
+        self.series = TimeSeries(now)
         self._waiting: list[_Waiting] = []
         self._first = now
         self._lock = threading.Lock()
@@ -87,6 +89,7 @@ class OperationTotals:
     def failed(self, step: str, now: float) -> None:
         """Take in a failed attempt."""
         self._count("failed", (TOPOLOGY, step), now)
+        self.series.add(TimeSpan(failed=1), now)
 
     def _count(self, measure: str, operations: Iterable[str], now: float) -> None:
         amounts: dict[Key, float] = defaultdict(float)
@@ -134,6 +137,7 @@ class OperationTotals:
         for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
             amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
         self._windows.add(amounts, events[-1].recorded_at)
+        self.series.add(_span_of(events), events[-1].recorded_at)
 
     def _named(
         self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
@@ -158,6 +162,13 @@ class OperationTotals:
         for step, rows in put_back.items():
             amounts[Key(step, "executed")] = rows
         self._windows.add(amounts, event.recorded_at)
+
+
+def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
+    took, lags = [event.phases.total for event in events], [each for each in events[-1].read.lags.values() if each]
+    known = 0 < len(lags) == len(events[-1].read.lags)
+    tuples, lag = sum(event.tuples for event in events), sum(each.amount for each in lags) if known else None
+    return TimeSpan(tuples=tuples, timed=len(events), took_s=sum(took), longest_s=max(took), lag=lag)
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:

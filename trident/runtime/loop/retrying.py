@@ -190,23 +190,28 @@ def opened_when_back(topology: str, config: Config, open_it: Callable[[], T], cl
                 waiting = Waiting(error.waits_for, now, clock.wall_ms())
             else:
                 waiting = replace(waiting, tries=waiting.tries + 1)
-            if now - waiting.since >= config.store_wait_s or _gives_up.get()():
+            if now - waiting.since >= config.store_wait_s or is_given_up():
                 raise
             pause_s = _pause(config, waiting.tries)
             logger.warning("topology %s: %s: %s; trying again in %.1f s", topology, waiting, error, pause_s)
         until = clock.monotonic() + pause_s
-        while not _gives_up.get()() and clock.monotonic() < until:
+        while not is_given_up() and clock.monotonic() < until:
             time.sleep(min(pause_s, _LOOK_S))
 
 
 @contextmanager
 def giving_up_if(is_asked: Callable[[], bool]) -> Iterator[None]:
-    """Have a start in the block no longer wait for a store once this says so, as after Ctrl-C."""
+    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C."""
     before = _gives_up.set(is_asked)
     try:
         yield
     finally:
         _gives_up.reset(before)
+
+
+def is_given_up() -> bool:
+    """Whether the start that is under way here is to end."""
+    return _gives_up.get()()
 
 
 def _pause(config: Config, tries: int) -> float:

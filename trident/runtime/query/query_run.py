@@ -24,6 +24,7 @@ from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.query.handed_batches import HandedBatches, HandedSpout
+from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import States, open_topology
 from trident.runtime.start.placements import DRIVER
 from trident.runtime.topology_figures import TopologyFigures
@@ -77,7 +78,12 @@ class QueryRun:
                 graph.name,
                 config,
                 lambda: open_topology(
-                    graph, plan, config, open_log, runner_of=lambda program, *_: DataFrameRunner(program, parallelism)
+                    graph,
+                    plan,
+                    config,
+                    open_log,
+                    rewind=rewind,
+                    runner_of=lambda program, *_: DataFrameRunner(program, parallelism),
                 ),
                 self._clock,
             )

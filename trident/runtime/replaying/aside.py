@@ -270,9 +270,9 @@ def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
         return
     for writer in graph.nodes:
         if isinstance(writer, PersistNode) and writer.state == watch.state:
-            for parent in writer.parents:
-                fields = graph.node(parent).fields
-                yield PeekNode(f"{parent}/watched", (parent,), fields, fields, watch)
+            parent = writer.parents[0]  # any other one only names keys
+            fields = graph.node(parent).fields
+            yield PeekNode(f"{parent}/watched", (parent,), fields, fields, watch)
 
 
 def _moved(state: StateNode, factories: dict[str, AsideFactory]) -> StateNode:

@@ -25,6 +25,7 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.attempts import txids_of
 from trident.runtime.loop.batch import Batch, BatchTimes, Defined
 from trident.runtime.loop.batch_time import TIME, now_of
@@ -34,8 +35,10 @@ from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.replaying.aside import TOTAL, Below, KeyWatch, aside_of
 from trident.runtime.start.opened_topology import OpenedTopology, open_topology
 from trident.runtime.steps.failures import StepFailed
+from trident.runtime.windows.shares import Now
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
+from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
 from trident.state.winners import CHANGES, FORMER
 
@@ -173,11 +176,19 @@ class Replay:
             raise StepFailed(output.failure)
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
-        txids = txids_of(attempt, opened.log.state, opened.plan.partitions)
-        committed = opened.committer.commit(txids, output, now_of(definitions), captures)
+        committed = self._commit(record, output, now_of(definitions), captures)
         if self._is_exact:
             self._check_letters(record, len(output.captured) + len(committed.captured))
         return committed
+
+    def _txids(self, record: CommitRecord) -> dict[str, list[Txid]]:
+        """Return the txid of a batch, as each partition aside must see it."""
+        attempt = TransactionAttempt(record.txid, record.attempt)
+        return txids_of(attempt, self._opened.log.state, self._opened.plan.partitions)
+
+    def _commit(self, record: CommitRecord, output: TaskOutput, now: Now | None, captures: bool) -> Committed:
+        """Apply a processed batch to the states."""
+        return self._opened.committer.commit(self._txids(record), output, now, captures)
 
     def _definitions(self, record: CommitRecord) -> dict[str, Any]:
         """Return what the sources gave a batch; what was a dead letter, and is none in this replay, is not put back."""

@@ -31,6 +31,8 @@ def check_capabilities(plan: Plan, states: States) -> None:
             needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
             needed.append("multi_update" if node.aggregation.grouped else "update")
+        if node.removals:
+            needed.append("multi_remove")
         for name in (name for name in needed if not states[node.state][0].offers(name)):
             raise TopologyError(
                 f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
@@ -76,6 +78,8 @@ def _lack(node: PersistNode, name: str) -> str:
         return f"a {_held(node)} needs an opaque map state"
     if name == "multi_update":
         return "a grouped persistent_aggregate needs a MapState"
+    if name == "multi_remove":
+        return "a stream removes keys from it (remove), which needs a map whose keys can be removed"
     if name == "update":
         return "an ungrouped persistent_aggregate needs a Snapshottable; wrap the map in SnapshottableMap"
     return "it is no State"

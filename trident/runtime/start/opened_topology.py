@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from trident.config import Config
@@ -14,12 +15,12 @@ from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
 from trident.coordination.records import CommitRecord
 from trident.coordination.stored_log import StoredLog
-from trident.errors import ConfigError, TridentError
+from trident.errors import ConfigError, TridentError, UnsupportedOperation
 from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, stage_loads
-from trident.planner.meaning import meaning_of
+from trident.planner.meaning import Meaning, meaning_of
 from trident.retention import Retention
 from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
@@ -39,7 +40,7 @@ from trident.runtime.start.engine_choice import open_runner
 from trident.runtime.start.feeds import with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
-from trident.runtime.start.recovery import reconcile
+from trident.runtime.start.recovery import Found, reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
 from trident.state.kinds import LaterWrite
@@ -48,6 +49,14 @@ _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
 RunnerOf = Callable[[Program, Config, Sequence[StageLoad], Committing | None], Runner]
+Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found]], None]
+
+
+def refuse_to_rewind(*_: Any) -> None:
+    """Refuse `state_recovery="rewind"` where there is no history to replay."""
+    raise UnsupportedOperation(
+        'state_recovery="rewind" is for topologies that keep a history in a log (history=, log_dir=)'
+    )
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,7 @@ def open_topology(
     reach: Reach | None = None,
     in_threads: bool = True,
     runner_of: RunnerOf = open_runner,
+    rewind: Rewinder = refuse_to_rewind,
 ) -> OpenedTopology:
     """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
 
@@ -155,6 +165,8 @@ def open_topology(
         Whether the partitions of a state may be updated in several threads.
     runner_of
         Opens what processes the batches.
+    rewind
+        Brings states forward that are behind the log, for `state_recovery="rewind"`.
     """
     closers = Closers(plan.topology)
     try:
@@ -165,7 +177,7 @@ def open_topology(
         log = open_log(states)
         closers.add("log", log.close)
         lasting = lasting_states(plan, states)
-        meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting)
+        meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting, rewind)
         spouts, emitters = open_spouts(plan, config, closers)
         program = program_of(plan, config, emitters)
         runner = _open_runner(program, plan, config, placements, closers, runner_of)
@@ -214,13 +226,17 @@ def _bring_together(
     states: States,
     executors: Sequence[str],
     lasting: Collection[str],
+    rewind: Rewinder,
 ) -> NewMeaning:
     """Compare topology, log and stores; nothing is written before all three are known to belong together."""
     migrating = {name: state.migrate for name, state in plan.states.items() if state.migrate is not None}
     meaning = meaning_of(graph)
     check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
     meaning = migrations(log, meaning, migrating, states)
-    reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
+    reconcile(
+        plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which),
+        partial(rewind, graph, config, log, meaning), executors,
+    )  # fmt: skip
     meaning = with_feeds(plan, log.state, meaning)
     recorded = NewMeaning(log, meaning, {*lasting, *migrating})
     if migrating:

@@ -1,4 +1,4 @@
-"""At start: do log and stores belong together (R8)? If not: refuse, adopt the stores, or empty the states.
+"""At start: do log and stores belong together (R8)? If not: refuse, rewind or adopt the stores, or empty the states.
 
 All states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
 driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
@@ -32,7 +32,7 @@ _ABOVE_ALL = 1 << 62
 
 
 @dataclass
-class _Found:
+class Found:
     """A state that keeps sentinels, as this start finds it.
 
     Attributes
@@ -43,15 +43,24 @@ class _Found:
         How many of them the log knows.
     sentinels
         The sentinels in their stores.
-    mismatch
-        Why store and log do not belong together; None if they do.
+    mismatches
+        By partition, why store and log do not belong together; empty if they do.
     """
 
     name: str
     instances: Sequence[Any]
     known: int
     sentinels: list[Sentinel | None]
-    mismatch: StateMismatchError | None = None
+    mismatches: dict[int, StateMismatchError] = field(default_factory=dict)
+
+    @property
+    def mismatch(self) -> StateMismatchError | None:
+        """The worst of the mismatches: another state's place must not be emptied, whatever else is wrong."""
+        return next(iter(sorted(self.mismatches.values(), key=lambda one: not isinstance(one, StatePlaceError))), None)
+
+
+Rewind = Callable[[Sequence[Found]], None]
+"""Brings the states that do not match forward to the end of the log; raises, before it writes anything, if it cannot."""
 
 
 def reconcile(
@@ -60,6 +69,7 @@ def reconcile(
     states: Mapping[str, Sequence[Any]],
     policy: str,
     make: Make,
+    rewind: Rewind,
     executors: Sequence[str] = (),
 ) -> None:
     """Bring log and stores together before the first batch.
@@ -69,9 +79,11 @@ def reconcile(
     states
         By name, the state of each partition, as the topology wants it now.
     policy
-        `"refuse"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
+        `"refuse"`, `"rewind"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
     make
         `make(state, partition, partitions)` opens a partition of another layout.
+    rewind
+        Called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
     executors
         The states that tasks will commit; the log notes them.
 
@@ -87,7 +99,7 @@ def reconcile(
             for name, partitions in states.items()
             if partitions[0].offers("read_sentinel")
         ]
-        _recover(log, founds, policy)
+        _recover(log, founds, policy, rewind)
         log.append(StartRecord(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
@@ -109,9 +121,9 @@ def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Ma
     return instances
 
 
-def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> _Found:
+def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> Found:
     instances = [*laid_out, *wanted[len(laid_out) :]]
-    found = _Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
+    found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
@@ -119,9 +131,7 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
         try:
             check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), instance.place)
         except StateMismatchError as mismatch:
-            # Another state's place must not be emptied, whatever else is wrong.
-            if found.mismatch is None or isinstance(mismatch, StatePlaceError):
-                found.mismatch = mismatch
+            found.mismatches[partition] = mismatch
     return found
 
 
@@ -135,16 +145,19 @@ def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
 # ---- what the policy asks for ----------------------------------------------------------------------------------------
 
 
-def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None:
+def _recover(log: TransactionLog, founds: Sequence[Found], policy: str, rewind: Rewind) -> None:
     mismatches = [found for found in founds if found.mismatch is not None]
     for found in mismatches:
         assert found.mismatch is not None
         # Another state's values are not ours to remove; what is left behind by a move, or half moved, is no state.
-        is_kept = policy == "restart" and isinstance(found.mismatch, StatePlaceError)
+        is_kept = policy in ("rewind", "restart") and isinstance(found.mismatch, StatePlaceError)
         if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):
             raise found.mismatch
         logger.warning("state %r: %s; state_recovery=%s", found.name, found.mismatch, policy)
     if not mismatches:
+        return
+    if policy == "rewind":
+        rewind(founds)
         return
     if policy == "adopt":
         _adopt(log, founds)
@@ -156,7 +169,7 @@ def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None
         log.append(ResetRecord(found.name))
 
 
-def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
+def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
     """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left.
 
     A state that matches the end of the log stays as it is, because the log knows the winners of its batches. The sentinels
@@ -194,7 +207,7 @@ def _lay_out(
     name: str,
     kind: StateType | None,
     partitions: Sequence[Any],
-    found: _Found | None,
+    found: Found | None,
     roams: bool,
 ) -> None:
     """Claim the place of a state that is new to the log or has another layout; keys stay where they are.

@@ -18,6 +18,7 @@ from trident.observe.component_statistics import (
     WindowStatistics,
 )
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
+from trident.observe.time_series import TimeSpan
 from trident.storm.execution.task_layout import ExecutorPlace, TaskLayout
 from trident.storm.groupings import Grouping
 from trident.storm.statistics.worker_snapshots import CountKey, WorkerSnapshot
@@ -49,8 +50,8 @@ class Collected:
         self._last: dict[int, _Start] = {}
         self._lock = threading.Lock()
 
-    def take(self, snapshot: WorkerSnapshot, now: float) -> bool:
-        """Take in a snapshot; one that is older than the last of its start is left out. Whether a spout's message was acked."""
+    def take(self, snapshot: WorkerSnapshot, now: float) -> TimeSpan:
+        """Take in a snapshot; one that is older than the last of its start is left out. Returns what its spouts did since."""
         start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
         totals = {CountKey(*key): value for key, value in snapshot["totals"]}
         with self._lock:
@@ -58,12 +59,17 @@ class Collected:
             before: Mapping[CountKey, float] = {}
             if last is not None and last.start == start:
                 if last.number >= number:
-                    return False
+                    return TimeSpan()
                 before = last.totals
             self._last[worker] = _Start(start, number, totals)
             added = {key: value - before.get(key, 0) for key, value in totals.items()}
             self._windows.add(added, now)
-        return any(value > 0 and key.measure == "acked" and not key.component for key, value in added.items())
+        of_spouts: dict[str, float] = defaultdict(float)
+        for key, value in added.items():
+            if not key.component:
+                of_spouts[key.measure] += value
+        timed, took_s = int(of_spouts["complete_samples"]), of_spouts["complete_s"]
+        return TimeSpan(tuples=of_spouts["acked"], timed=timed, took_s=took_s, failed=int(of_spouts["failed"]))
 
     def statistics(self, layout: TaskLayout, now: float, uncounted_s: Mapping[int, float]) -> TopologyStatistics:
         """Return the statistics of all windows, by the executors that there are now.

@@ -12,6 +12,7 @@ from trident.observe.component_statistics import TopologyStatistics
 from trident.observe.metrics_server import MetricsServer
 from trident.observe.open_metrics import StormMetrics
 from trident.observe.reported_errors import ReportedError
+from trident.observe.time_series import TimeSeries
 from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.statistics.collected_totals import Collected
@@ -56,7 +57,7 @@ class TopologyMonitor:
         self._conf, self._clock = conf, clock
         self._layout, self._active, self._errors = layout, active, errors
         self._began = clock()
-        self._collected = Collected(topology, self._began)
+        self._collected, self._series = Collected(topology, self._began), TimeSeries(self._began)
         self._heard: dict[int, tuple[float, WorkerSnapshot]] = {}
         self._moved, self._next_look = self._began, self._began
         self._stalls = StallLog(conf.name, logger)
@@ -75,9 +76,11 @@ class TopologyMonitor:
     def take(self, snapshot: WorkerSnapshot) -> None:
         """Take in what a worker reports, about once a second; log a line when it is time for one."""
         now = self._clock()
-        acked = self._collected.take(snapshot, now)
+        happened = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)
-        if acked or not self._pending():
+        happened.lag = self._pending()
+        self._series.add(happened, now)
+        if happened.tuples or not happened.lag:
             self._moved = now
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
@@ -122,6 +125,8 @@ class TopologyMonitor:
             self._at_work(layout, statistics, now),
             tuple(self._errors()),
             statistics,
+            self._series,
+            now,
             workers,
             pending,
             more={"pending": pending},

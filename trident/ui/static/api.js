@@ -46,7 +46,7 @@ export const useAway = () => {
   return connection.awaySince;
 };
 
-async function ask(method, path, body, patience = PATIENCE_MS) {
+async function answerTo(method, path, body, patience = PATIENCE_MS) {
   const headers = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
   let response;
   try {
@@ -61,12 +61,22 @@ async function ask(method, path, body, patience = PATIENCE_MS) {
     throw new ApiError(0, "The server does not answer.");
   }
   connection.tell(true);
+  if (response.ok) return response;
   const read = await response.json().catch(() => ({}));
-  if (response.ok) return read;
   throw new ApiError(response.status, read.errorMessage || `The server answered ${response.status}.`);
 }
 
+const ask = async (...asked) => (await answerTo(...asked)).json().catch(() => ({}));
+
 export const get = (path) => ask("GET", path);
+
+// Saves a file. A link would not send the token.
+export async function download(path, name) {
+  const url = URL.createObjectURL(await (await answerTo("GET", path, undefined, 60_000)).blob());
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
 export const post = (path, body, seconds) => ask("POST", path, body, 60_000 + 1000 * seconds);
 
 // Asks again and again; keeps what came last, so that nothing flickers. A tab that is not seen does not ask.

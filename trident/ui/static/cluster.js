@@ -2,7 +2,8 @@
 
 import { html } from "./vendor/preact-htm.js";
 import { useLive } from "./api.js";
-import { age, count, cut, is, NONE, plural, rate } from "./format.js";
+import { age, count, cut, firstLine, is, NONE, plural, rate } from "./format.js";
+import { logLink } from "./log.js";
 import { Card, Problem, Status, Table, Tile } from "./pieces.js";
 
 export const link = (id, text) => html`<a href="#/topology/${encodeURIComponent(id)}">${text}</a>`;
@@ -12,11 +13,11 @@ const lagOf = (row) => (row.lags ?? []).reduce((sum, each) => sum + each.amount,
 const TOPOLOGIES = [
   ["Topology", (row) => link(row.id, row.name), (row) => row.name],
   ["Status", (row) => html`<${Status} status=${row.status} />`, (row) => row.status],
+  ["Problems", (row) => problems(row), (row) => ["good", "quiet", "warn", "bad"].indexOf(row.verdict?.tone)],
   ["Kind", (row) => (row.kind === "bolts" ? "spouts and bolts" : "Trident"), (row) => row.kind],
   ["Throughput", (row) => rate(row.rates?.tuplesPerSecond), (row) => row.rates?.tuplesPerSecond, "num"],
   ["Lag", (row) => lagText(row.lags), lagOf, "num"],
-  ["Problems", (row) => problems(row), (row) => ["good", "quiet", "warn", "bad"].indexOf(row.verdict?.tone)],
-  ["Host", (row) => row.host ?? NONE, (row) => row.host],
+  ["Machine", (row) => (row.slot || row.host ? html`${row.slot ?? row.host} ${logLink(row.id)}` : row.status === "FAILED" ? logLink(row.id) : NONE), (row) => row.slot ?? row.host],
   ["Workers", (row) => count(row.workersTotal), (row) => row.workersTotal, "num"],
   ["Executors", (row) => count(row.executorsTotal), (row) => row.executorsTotal, "num"],
   ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
@@ -27,17 +28,17 @@ function problems(row) {
   const wrong = lines.filter(({ tone }) => tone === "warn" || tone === "bad");
   if (!wrong.length) return is(row.health?.failures) ? "none" : NONE;
   const [{ tone, text }] = wrong;
-  return html`<span class=${tone} title=${wrong.map((each) => each.text).join("\n")}><bdi>${cut(text, 90)}</bdi></span>`;
+  return html`<span class=${tone} title=${wrong.map((each) => each.text).join("\n")}><bdi>${cut(firstLine(text), 160)}</bdi></span>`;
 }
 
-const SUPERVISORS = [
-  ["Supervisor", (row) => row.id, (row) => row.id],
-  ["Host", (row) => row.host, (row) => row.host],
+const supervisorsOf = (rows) => [
+  ["Machine", (row) => row.host, (row) => row.host],
+  ["Runs", (row) => (row.runs?.length ? row.runs.map(({ port, id }) => html`<div key=${port}>${link(id, rows.find((each) => each.id === id)?.name ?? id)}, port ${port}, ${logLink(id)}</div>`) : NONE)],
   ["Slots used", (row) => `${count(row.slotsUsed)} of ${count(row.slotsTotal)}`, (row) => row.slotsUsed, "num"],
   ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
 ];
 const NIMBUSES = [
-  ["Nimbus", (row) => row.url ?? row.host, (row) => row.host],
+  ["Machine", (row) => html`${row.host}<span class="muted detail">${row.url}</span>`, (row) => row.host],
   ["Role", (row) => html`<${Status} status=${row.status === "Leader" ? "LEADS" : row.status === "Offline" ? "offline" : "stands by"} />`],
   ["Version", (row) => row.version ?? NONE],
   ["Up for", (row) => age(row.nimbusUpTimeSeconds), null, "num"],
@@ -71,7 +72,7 @@ export function Cluster({ cluster: first }) {
         empty=${topologies ? "No topology was submitted. Begin with: trident submit MODULE:TOPOLOGY --name NAME" : "…"} />
     <//>
     <div class="columns">
-      <${Card} title="Supervisors" id="supervisors"><${Table} caption="Supervisors" columns=${SUPERVISORS} rows=${supervisors?.supervisors ?? []} keyOf=${(row) => row.id} empty="No supervisor is there: topologies wait." /><//>
+      <${Card} title="Supervisors" id="supervisors"><${Table} caption="Supervisors" columns=${supervisorsOf(rows)} rows=${supervisors?.supervisors ?? []} keyOf=${(row) => row.id} empty="No supervisor is there: topologies wait." /><//>
       <${Card} title="Nimbus" id="nimbus"><${Table} caption="Nimbus" columns=${NIMBUSES} rows=${nimbuses?.nimbuses ?? []} keyOf=${(row) => row.url ?? row.host} empty="No Nimbus is there." /><//>
     </div>`;
 }

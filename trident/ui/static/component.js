@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { useLive } from "./api.js";
-import { count, is, ms, NONE, plural, rate, windowName } from "./format.js";
+import { count, distinct, is, ms, NONE, plural, rate, windowName } from "./format.js";
 import { Errors } from "./errors.js";
 import { Capacity, Card, Problem, Table, Tile, Windows } from "./pieces.js";
 
@@ -36,13 +36,15 @@ const spoutColumns = (id) => [
   ["Failed", (row) => html`<span class=${row.failed ? "warn" : ""}>${count(row.failed)}</span>`, (row) => row.failed, "num"],
 ];
 
+const failedFirst = (rows) => [...rows.filter((row) => row.failed), ...rows.filter((row) => !row.failed)];
+
 export function Components({ id, page }) {
   const trident = page.kind === "trident";
   const [spouts, bolts] = [page.spouts ?? [], page.bolts ?? []];
   const over = html`<span class="muted">${page.windowHint ? (page.windowHint === "All time" ? "all time" : `last ${page.windowHint}`) : ""}</span>`;
   return html`
-    ${!trident && spouts.length > 0 && html`<${Card} title="Spouts" id="spouts" wide side=${over}><${Table} caption="Spouts" columns=${spoutColumns(id)} rows=${spouts} keyOf=${(row) => row.spoutId} filter=${(row) => row.spoutId} /><//>`}
-    ${bolts.length > 0 && html`<${Card} title=${trident ? "Operations" : "Bolts"} id="bolts" wide side=${over}><${Table} caption=${trident ? "Operations" : "Bolts"} columns=${columns(id, trident)} rows=${bolts} keyOf=${(row) => row.boltId} filter=${(row) => `${row.boltId} ${row.detail ?? ""}`} /><//>`}`;
+    ${!trident && spouts.length > 0 && html`<${Card} title="Spouts" id="spouts" wide side=${over}><${Table} caption="Spouts" columns=${spoutColumns(id)} rows=${failedFirst(spouts)} keyOf=${(row) => row.spoutId} filter=${(row) => row.spoutId} /><//>`}
+    ${bolts.length > 0 && html`<${Card} title=${trident ? "Operations" : "Bolts"} id="bolts" wide side=${over}><${Table} caption=${trident ? "Operations" : "Bolts"} columns=${columns(id, trident)} rows=${failedFirst(bolts)} keyOf=${(row) => row.boltId} filter=${(row) => `${row.boltId} ${row.detail ?? ""}`} /><//>`}`;
 }
 
 const named = (row) => windowName(row) ?? row.id ?? (row.source ? `${row.source} → ${row.target}` : [row.component, row.stream].filter(Boolean).join(" · "));
@@ -64,7 +66,7 @@ export function Component({ id, component }) {
   const spout = page.componentType === "spout";
   const full = page.capacity ?? (page.executorStats?.length && !spout ? Math.max(...page.executorStats.map((each) => Number(each.capacity))) : null);
   const windows = page.boltStats ?? page.spoutSummary ?? [];
-  const tables = [["By window", windows, figures("Window")], ["What it reads", page.inputStats, figures("From", "Emitted")], ["What it emits", page.outputStats, figures("Stream", spout ? "Executed" : "Executed Latency Acknowledged Failed")],
+  const tables = [["By window", distinct(windows), figures("Window")], ["What it reads", page.inputStats, figures("From", "Emitted")], ["What it emits", page.outputStats, figures("Stream", spout ? "Executed" : "Executed Latency Acknowledged Failed")],
     ["Edges", [...(page.inputs ?? []), ...(page.outputs ?? [])], EDGES], ["Executors", page.executorStats, EXECUTORS]];
   return html`
     <div class="head"><div><h1>${page.label ?? component}</h1><p class="sub">${page.kind ?? page.componentType}${page.detail && html`: <code>${page.detail}</code>`}</p></div></div>

@@ -50,4 +50,11 @@ export const moment = (at) => (is(at) ? new Date(at).toLocaleString([], { hour12
 export const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 export const value = (found) => (typeof found === "string" ? found : JSON.stringify(found));
 export const windowName = (row) => ({ 600: "10 min", 10800: "3 h", 86400: "1 d", ":all-time": "All time" })[row.window] ?? row.windowPretty;
+// Until a topology is as old as a window, that is the same as all time, and only that is shown.
+export const distinct = (rows) => rows.filter((row) => row.window === ":all-time" || !(row.windowSeconds >= rows.at(-1).windowSeconds));
+export const failedShare = (row) => {
+  if (!row?.failed || !row.failedOf) return "none";
+  return `${percent(row.failed / row.failedOf)} of ${count(row.failedOf)}${row.failures ? `, ${row.failures}` : ""}`;
+};
+export const firstLine = (text) => text.trim().split("\n", 1)[0];
 export const WINDOWS = [[600, "10 min"], [10800, "3 h"], [86400, "1 d"], [0, "All time"]];

@@ -4,12 +4,12 @@ import { html, render, useEffect, useState } from "./vendor/preact-htm.js";
 import { askNow, connection, get, token, useAway, useLive } from "./api.js";
 import { clock, duration } from "./format.js";
 import { Cluster } from "./cluster.js";
-import { Topology } from "./topology.js";
+import { Topology, TopologyLog } from "./topology.js";
 import { Component } from "./component.js";
 
 const routeOf = () => {
   const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  if (parts[0] === "topology" && parts[1]) return { topology: parts[1], component: parts[2] === "component" ? parts[3] : null };
+  if (parts[0] === "topology" && parts[1]) return { topology: parts[1], component: parts[2] === "component" ? parts[3] : null, log: parts[2] === "log" ? parts[3] ?? "driver" : null };
   return {};
 };
 
@@ -63,15 +63,15 @@ function Page() {
   const alone = cluster?.oneTopology;
   const topology = route.topology ?? alone;
   useEffect(() => {
-    document.title = topology ? `${route.component ?? topology} – Trident` : "Trident";
-  }, [topology, route.component]);
+    document.title = topology ? `${route.component ?? (route.log ? `log of ${topology}` : topology)} – Trident` : "Trident";
+  }, [topology, route.component, route.log]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <header class="bar">
       <nav aria-label="Where you are">
         <a class="brand" href="#/"><img src="static/icon.svg" alt="" width="22" height="22" />Trident</a>
-        ${topology && html`<span aria-hidden="true" class="sep">/</span><a href="#/topology/${encodeURIComponent(topology)}" aria-current=${route.component ? null : "page"}>${topology}</a>`}
-        ${route.component && html`<span aria-hidden="true" class="sep">/</span><span aria-current="page">${route.component}</span>`}
+        ${topology && html`<span aria-hidden="true" class="sep">/</span><a href="#/topology/${encodeURIComponent(topology)}" aria-current=${route.component || route.log ? null : "page"}>${topology}</a>`}
+        ${(route.component || route.log) && html`<span aria-hidden="true" class="sep">/</span><span aria-current="page">${route.component ?? "log"}</span>`}
       </nav>
       <span class="right">
         ${meta?.readOnly && html`<span class="badge" title="Nothing can be changed here: the server was started without a token, or for reading only">read only</span>`}
@@ -82,6 +82,7 @@ function Page() {
     <main id="main" tabindex="-1">
       ${error?.status === 401 ? html`<${TokenPrompt} message=${error.message} />` : !meta || !cluster ? html`<p class="muted wait">Waiting for the server …</p>`
         : route.component ? html`<${Component} key=${`${topology}/${route.component}`} id=${topology} component=${route.component} />`
+        : route.log ? html`<${TopologyLog} key=${`${topology}/${route.log}`} id=${topology} of=${route.log} />`
         : topology ? html`<${Topology} key=${topology} id=${topology} meta=${meta} alone=${Boolean(alone)} />`
         : html`<${Cluster} cluster=${cluster} />`}
     </main>

@@ -1,6 +1,6 @@
 // Small pieces that the views share.
 
-import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { html, useState } from "./vendor/preact-htm.js";
 import { count, is, NONE, WINDOWS } from "./format.js";
 
 const TONES = {
@@ -28,22 +28,12 @@ export function Windows({ window, choose }) {
   </fieldset>`;
 }
 
-// What a value was in the last minutes, as this tab has seen it.
-export function useHistory(value, most = 90) {
-  const kept = useRef([]);
-  useEffect(() => {
-    if (is(value?.of)) kept.current = [...kept.current, value.of].slice(-most);
-  }, [value?.at]);
-  return kept.current;
-}
-
-export function Sparkline({ values, label }) {
-  if (values.length < 3) return null;
-  const top = Math.max(...values, 1e-9);
-  const x = (index) => (index / (values.length - 1)) * 100;
-  const line = values.map((each, index) => `${x(index).toFixed(2)},${(22 - (each / top) * 20).toFixed(2)}`).join(" ");
-  return html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${label}>
-    <polygon points=${`0,24 ${line} 100,24`} /><polyline points=${line} vector-effect="non-scaling-stroke" /></svg>`;
+// What is long is shown when it is asked for.
+export function Folded({ title, id, open: first = false, children }) {
+  const [open, setOpen] = useState(first);
+  return html`<${Card} title=${title} id=${id} wide side=${html`<button class="button" aria-expanded=${open} onClick=${() => setOpen(!open)}>${open ? "Close" : "Show"}</button>`}>
+    ${open && children}
+  <//>`;
 }
 
 export const Capacity = ({ value }) => {

@@ -1,0 +1,136 @@
+"""What a topology did over time: whatever was added is in one span, memory has an end, and trends are no chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trident.observe.rolling_totals import WINDOWS_S
+from trident.observe.time_series import SPANS, TimeSeries, TimeSpan
+
+DAY_S = 86_400.0
+
+
+def lasted(page: dict[str, Any], now: float) -> list[float]:
+    """For how long each span of a page has lasted."""
+    begins = [at / 1000 for at in page["at"]]
+    return [min(page["spanSeconds"], now - begin) for begin in begins]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 40_000), st.integers(0, 50), st.integers(0, 9)), max_size=60),
+    st.sampled_from([*WINDOWS_S, 0]),
+)
+def test_what_was_added_within_a_window_is_there_once(added: list[tuple[float, int, int]], window: int) -> None:
+    series, now = TimeSeries(0.0), 0.0
+    noted: list[tuple[float, int, int]] = []
+    for pause, tuples, failed in added:
+        now += pause
+        series.add(TimeSpan(tuples=tuples, timed=1, took_s=0.5, longest_s=0.5, failed=failed), now)
+        noted.append((now, tuples, failed))
+    now += 0.9 * DAY_S / SPANS  # so that the last span of each length is not left out as too young
+    page = series.page(window, now, now)
+    width_s, first_s = page["spanSeconds"], page["at"][0] / 1000
+    assert len({len(page[name]) for name in page if name != "spanSeconds"}) == 1
+    assert len(page["at"]) <= SPANS
+    ends_s = page["at"][-1] / 1000 + width_s
+    inside = [each for each in noted if first_s - 0.001 <= each[0] < ends_s - 0.001]
+    told = sum(rate * length for rate, length in zip(page["tuplesPerSecond"], lasted(page, now), strict=True))
+    edge = [each for each in noted if abs(each[0] - first_s) < 0.01 or abs(each[0] - ends_s) < 0.01]
+    if not edge:
+        assert told == pytest.approx(sum(each[1] for each in inside), abs=1e-3)
+        assert sum(page["failed"]) == sum(each[2] for each in inside)
+    if window == 0 or window >= now:
+        assert first_s <= 0.001
+    else:
+        assert first_s <= now - window + 2 * width_s
+
+
+def test_its_memory_does_not_grow() -> None:
+    series, at, kept = TimeSeries(0.0), 0.0, []
+    for minute in range(30_000):  # three weeks
+        at = minute * 60.0
+        series.add(TimeSpan(tuples=minute * 1.5, timed=1, took_s=minute * 0.1, longest_s=minute * 0.2, lag=minute), at)
+        if minute in (3_000, 29_999):
+            kept.append(sum(len(line.spans) for line in series._lines))
+    assert max(kept) <= 4 * SPANS
+    page = series.page(0, at, at)
+    assert len(page["at"]) <= SPANS
+    assert page["at"][0] == 0  # all time is all of it
+    assert sum(page["tuplesPerSecond"]) * page["spanSeconds"] >= sum(minute * 1.5 for minute in range(29_000))
+
+
+def test_spans_are_short_while_the_topology_is_young() -> None:
+    series = TimeSeries(100.0)
+    for second in range(60):
+        series.add(TimeSpan(tuples=10, timed=2, took_s=1.0, longest_s=0.75, lag=7), 100.0 + second)
+    for window in (*WINDOWS_S, 0):
+        page = series.page(window, 160.0, 1_000_160.0)
+        assert page["spanSeconds"] == 5
+        assert page["at"] == [1_000_100_000 + 5000 * each for each in range(12)]
+        assert page["tuplesPerSecond"] == [10.0] * 12
+        assert (page["latencyMs"], page["longestMs"]) == ([500.0] * 12, [750.0] * 12)
+        assert page["lag"] == [7] * 12
+
+
+def test_where_nothing_happened_nothing_is_known_but_that() -> None:
+    series = TimeSeries(0.0)
+    series.add(TimeSpan(tuples=10, timed=1, took_s=1.0, longest_s=1.0, lag=3), 1.0)
+    series.add(TimeSpan(tuples=10, timed=1, took_s=1.0, longest_s=1.0), 16.0)
+    page = series.page(600, 20.0, 20.0)
+    assert page["tuplesPerSecond"] == [2.0, 0.0, 0.0, 2.0]
+    assert page["latencyMs"] == [1000.0, None, None, 1000.0]
+    assert page["lag"] == [3, None, None, None]
+
+
+def failing(by_span: list[int]) -> TimeSeries:
+    series = TimeSeries(0.0)
+    for number, failed in enumerate(by_span):
+        series.add(TimeSpan(failed=failed), 5.0 * number + 1)
+    return series
+
+
+@pytest.mark.parametrize(
+    ("by_span", "trend"),
+    [
+        ([0] * 20, None),
+        ([5, 5], None),  # too short a time
+        ([5] * 20, "steady"),
+        ([0] * 10 + [1] * 10, "rising"),
+        ([9] * 10 + [1] * 10, "falling"),
+        ([0] * 19 + [1], "steady"),  # one more is chance
+        ([0] * 19 + [9], "rising"),
+    ],
+)
+def test_failures_rise_or_fall_by_more_than_chance(by_span: list[int], trend: str | None) -> None:
+    assert failing(by_span).failures(600, 5.0 * len(by_span) - 0.5) == trend
+
+
+def test_a_trend_is_that_of_its_window() -> None:
+    series = TimeSeries(0.0)
+    for minute in range(120):
+        series.add(TimeSpan(failed=100 if minute < 60 else 1), 60.0 * minute)
+    assert series.failures(600, 7200.0) == "steady"
+    assert series.failures(10_800, 7200.0) == "falling"
+    assert series.failures(0, 7200.0) == "falling"
+
+
+@pytest.mark.parametrize(
+    ("lags", "trend"),
+    [
+        ([1000] * 40, "steady"),
+        ([1000 + 50 * each for each in range(40)], "grows"),
+        ([9000 - 200 * each for each in range(40)], "shrinks"),
+        ([1000, 5000], None),  # too short a time
+        ([1000] * 20 + [None] + [9000] * 19, None),  # what is not known is not 0
+    ],
+)
+def test_the_trend_of_a_lag_is_known_without_anyone_having_looked(lags: list[int | None], trend: str | None) -> None:
+    series = TimeSeries(0.0)
+    for number, lag in enumerate(lags):
+        series.add(TimeSpan(timed=1, lag=lag), 5.0 * number)
+    assert series.lag(5.0 * len(lags)) == trend
+    assert series.lag(5.0 * len(lags) + 500) is None  # what was long ago says nothing of now

@@ -1,0 +1,182 @@
+"""`TimeSeries`: throughput, latency, lag and failures over time, in memory of a fixed size, whoever looks.
+
+There are four lines of at most 120 spans: of 5 seconds (ten minutes), 90 seconds (three hours), 12 minutes (a day), and for all
+time of 12 minutes, which become twice as long whenever a line is full. A span is
+seven numbers; all of them take about 100 KB.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
+
+SPANS = 120
+"""How many spans a line has at most."""
+
+LagTrend = Literal["grows", "shrinks", "steady"]
+FailureTrend = Literal["rising", "falling", "steady"]
+
+_MS_PER_S = 1000.0
+_LAG_S, _LAG_SHORTEST_S = 180.0, 15.0
+_SHARE, _AMOUNT = 0.2, 100  # by which a lag must have changed, so that it is no accident
+_FEWEST = 4  # spans that can have a trend
+_CHANCE = 2.0  # standard deviations: what differs less may be chance
+
+
+@dataclass(slots=True)
+class TimeSpan:
+    """What happened in a part of the time.
+
+    Attributes
+    ----------
+    number
+        Which one it is, counted from the begin of the topology.
+    tuples
+        Tuples of committed batches; of spouts and bolts, messages that were acknowledged.
+    timed, took_s, longest_s
+        How many batches or messages were timed, how long they took together, and the slowest one; 0 if that is not known.
+    failed
+        Attempts or messages that failed.
+    lag
+        The most that the sources had beyond what was committed; of spouts and bolts, that was pending. None if they do not say.
+    """
+
+    number: int = 0
+    tuples: float = 0.0
+    timed: int = 0
+    took_s: float = 0.0
+    longest_s: float = 0.0
+    failed: int = 0
+    lag: int | None = None
+
+    def take(self, other: TimeSpan) -> None:
+        """Add what happened in another one."""
+        self.tuples += other.tuples
+        self.timed += other.timed
+        self.took_s += other.took_s
+        self.longest_s = max(self.longest_s, other.longest_s)
+        self.failed += other.failed
+        if other.lag is not None:
+            self.lag = other.lag if self.lag is None else max(self.lag, other.lag)
+
+
+class _Line:
+    """The last spans of one length, those in which nothing happened left out; or all of them, longer and longer."""
+
+    def __init__(self, width_s: float, of_all_time: bool = False) -> None:
+        self.width_s, self._of_all_time = width_s, of_all_time
+        self.spans: deque[TimeSpan] = deque(maxlen=SPANS)
+
+    def add(self, happened: TimeSpan, age_s: float) -> None:
+        """Add what happened now."""
+        self.widen(age_s)
+        number = int(age_s // self.width_s)
+        if not self.spans or self.spans[-1].number < number:
+            self.spans.append(TimeSpan(number))
+        self.spans[-1].take(happened)
+
+    def widen(self, age_s: float) -> None:
+        """Make two spans one as long as there would be too many."""
+        while self._of_all_time and age_s >= SPANS * self.width_s:
+            before, self.width_s = list(self.spans), self.width_s * 2
+            self.spans.clear()
+            for each in before:
+                if not self.spans or self.spans[-1].number < each.number // 2:
+                    self.spans.append(TimeSpan(each.number // 2))
+                self.spans[-1].take(each)
+
+    def between(self, begin_s: float, age_s: float) -> list[TimeSpan]:
+        """Return the spans from one age to another, also those in which nothing happened."""
+        self.widen(age_s)
+        known, last = {each.number: each for each in self.spans}, int(age_s // self.width_s)
+        first = max(0, last - SPANS + 1, int(begin_s // self.width_s))
+        return [known.get(number, TimeSpan(number)) for number in range(first, last + 1)]
+
+
+class TimeSeries:
+    """What a topology did over time. Any thread may add and ask.
+
+    Parameters
+    ----------
+    now
+        The begin, on the clock that all calls use.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began, self._guard = now, threading.Lock()
+        self._lines = [_Line(window / SPANS) for window in WINDOWS_S]
+        self._lines.append(_Line(WINDOWS_S[-1] / SPANS, of_all_time=True))
+
+    def add(self, happened: TimeSpan, now: float) -> None:
+        """Add what happened since the last call."""
+        with self._guard:
+            for line in self._lines:
+                line.add(happened, now - self._began)
+
+    def page(self, window_s: int, now: float, wall_s: float) -> dict[str, Any]:
+        """Return what happened within a window as columns, one entry for each span; what is not known is None.
+
+        While the topology is younger than the window, spans are as short as its age allows.
+
+        Parameters
+        ----------
+        wall_s
+            `now` in seconds since 1970.
+        """
+        width_s, spans = self._over(window_s, now)
+        age_s = now - self._began
+        if len(spans) > 1 and age_s - spans[-1].number * width_s < width_s / 2:
+            spans = spans[:-1]  # it has only begun
+        lengths = [min(width_s, max(age_s - each.number * width_s, 1.0)) for each in spans]
+        return {
+            "spanSeconds": width_s,
+            "at": [int((wall_s - age_s + each.number * width_s) * _MS_PER_S) for each in spans],
+            "tuplesPerSecond": [each.tuples / length for each, length in zip(spans, lengths, strict=True)],
+            "latencyMs": [each.took_s / each.timed * _MS_PER_S if each.timed else None for each in spans],
+            "longestMs": [each.longest_s * _MS_PER_S if each.longest_s else None for each in spans],
+            "lag": [each.lag for each in spans],
+            "failed": [each.failed for each in spans],
+        }
+
+    def failures(self, window_s: int, now: float) -> FailureTrend | None:
+        """Return whether failures become more within a window, by more than chance; None if it had none, or is too short."""
+        _, spans = self._over(window_s, now)
+        half = len(spans) // 2
+        before, after = _failed(spans[:half]), _failed(spans[len(spans) - half :])
+        if len(spans) < _FEWEST or not _failed(spans):
+            return None
+        by_chance = _CHANCE * math.sqrt(before + after)
+        return "rising" if after - before > by_chance else "falling" if before - after > by_chance else "steady"
+
+    def lag(self, now: float) -> LagTrend | None:
+        """Return how the lag has changed in three minutes; None where it is not known, or for too short a time."""
+        with self._guard:
+            line, age_s = self._lines[0], now - self._began
+            spans = [each for each in line.between(age_s - _LAG_S, age_s) if each.timed]
+        lags = [each.lag for each in spans if each.lag is not None]
+        if len(lags) < len(spans) or not spans:  # what is not known is not 0
+            return None
+        if (spans[-1].number - spans[0].number) * line.width_s < _LAG_SHORTEST_S:
+            return None
+        first, last = lags[0], lags[-1]
+        if last > first * (1 + _SHARE) + _AMOUNT:
+            return "grows"
+        return "shrinks" if last < first * (1 - _SHARE) - _AMOUNT else "steady"
+
+    def _over(self, window_s: int, now: float) -> tuple[float, Sequence[TimeSpan]]:
+        """Return the shortest spans that reach over a window, or over the age of the topology if that is less."""
+        age_s = now - self._began
+        reach_s = age_s if window_s == ALL_TIME else min(window_s, age_s)
+        with self._guard:
+            line = next((each for each in self._lines if each.width_s * SPANS >= reach_s), self._lines[-1])
+            return line.width_s, line.between(age_s - reach_s, age_s)
+
+
+def _failed(spans: Sequence[TimeSpan]) -> int:
+    return sum(each.failed for each in spans)

@@ -1,0 +1,276 @@
+"""Which batches the stores of states lack, by their sentinels and by the log; what is refused before anything is written.
+
+A sentinel says which batch wrote a partition last; the next one that wrote it, by the history, is the first that its store
+lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import TransactionLog
+from trident.errors import RewindError
+from trident.graph import Graph
+from trident.planner import make_plan
+from trident.planner.meaning import Meaning, changes
+from trident.runtime.replaying.recorded_past import Mark, RecordedPast
+from trident.runtime.start.recovery import Found
+from trident.state.interfaces import StateType, kind_of
+from trident.state.txid import Sentinel, epoch_of
+
+
+def reached(found: Found, log: LogState) -> list[int]:
+    """Return by partition the batch up to which its store has all that the sentinel can say; refuse what is not of this log."""
+    return [
+        _reached(found, log, partition) if partition in found.mismatches else log.txid
+        for partition in range(len(found.instances))
+    ]
+
+
+def _reached(found: Found, log: LogState, partition: int) -> int:
+    sentinel, expected = found.sentinels[partition], log.expected(found.name, partition)
+    if sentinel is None:
+        return 0
+    what = f"partition {partition} has {sentinel}"
+    is_of_log = epoch_of(sentinel.attempt) in log.epochs or not sentinel.attempt
+    if sentinel.incarnation != log.incarnation or not is_of_log:
+        why = f"{what}, which this log does not know: the store is of another log, or the log has lost its end"
+        raise RewindError(found.name, why, 0)
+    if expected is not None and (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
+        raise RewindError(found.name, f"{what}, so the store is ahead of the log, which has {expected}", 0)
+    winner = log.winners_of(found.name).winner(sentinel.txid) or 0
+    # A start lays its claim at a batch that an earlier driver has committed; a failed attempt is of the winner's driver.
+    is_whole = sentinel.attempt == winner or epoch_of(sentinel.attempt) > epoch_of(winner) or not sentinel.txid
+    return sentinel.txid if is_whole and sentinel.sealed else sentinel.txid - 1
+
+
+@dataclass
+class Lacking:
+    """A state that takes part: it lacks batches, or one that does depends on it.
+
+    Attributes
+    ----------
+    found
+        How the start has found it.
+    is_read
+        Whether a state that is behind depends on what it was before each batch.
+    expected
+        By partition, the sentinel that the log expects; None: no batch has written the partition.
+    done
+        By partition, the batch up to which its store has all.
+    laid_out_after
+        The batch since which it has these partitions.
+    writes
+        By partition, whether the batches behind `done` go to its store.
+    goal, lacks
+        The last batch that the store lacks, 0 if it lacks none; and from the first to the last, how many.
+    empties
+        Whether the store has to be emptied first, because the state was, after what is there.
+    laid
+        By partition, the sentinel in the store.
+    """
+
+    found: Found
+    is_read: bool
+    expected: Sequence[Sentinel | None]
+    done: list[int]
+    writes: list[bool]
+    laid_out_after: int
+    goal: int = 0
+    lacks: int = 0
+    empties: bool = False
+    laid: list[Sentinel] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, found: Found, log: LogState, past: RecordedPast, sentinels_reach: Sequence[int], is_read: bool
+    ) -> Lacking:
+        """Find out what the store lacks."""
+        name, partitions = found.name, range(len(found.instances))
+        behind = [partition in found.mismatches for partition in partitions]
+        laid_out_after = past.laid_out[name].txid if name in past.laid_out else 0
+        one = cls(
+            found,
+            is_read,
+            [log.expected(name, partition) for partition in partitions],
+            list(sentinels_reach),
+            behind,
+            laid_out_after,
+        )
+        for partition in found.mismatches:
+            one._refuse_other_past(partition, past)
+            one.done[partition] = past.whole_until(name, partition, sentinels_reach[partition], log.txid)
+        emptied = past.emptied.get(name, -1)
+        one.empties = any(s is None or s.txid <= emptied for s in one._of_behind(found.sentinels)) and emptied >= 0
+        if one.empties:
+            one.lower_to(emptied)
+        one.goal = max((each.txid for each in one._of_behind(one.expected) if each is not None), default=0)
+        one.lacks = max(0, one.goal - min(one.done))
+        if is_read and found.mismatches:
+            one._lower_together()
+        return one
+
+    @property
+    def name(self) -> str:
+        """The name of the state."""
+        return self.found.name
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it lacks batches itself."""
+        return bool(self.found.mismatches)
+
+    @property
+    def content(self) -> int:
+        """The last batch of which anything is in the store."""
+        return 0 if self.empties else max((each.txid for each in self.found.sentinels if each is not None), default=0)
+
+    def lower_to(self, txid: int) -> None:
+        """Let all partitions that a batch has written take part from a batch on."""
+        for partition, expected in enumerate(self.expected):
+            if expected is not None:
+                self.done[partition], self.writes[partition] = txid, True
+
+    def is_written(self, partition: int, txid: int) -> bool:
+        """Whether a batch goes to the store."""
+        return self.writes[partition] and txid > self.done[partition]
+
+    def begin(self, log: TransactionLog, past: RecordedPast) -> None:
+        """Empty the store, if it has to be; lay the sentinels of partitions that lack nothing."""
+        log.check_owner()
+        for instance in self.found.instances if self.empties else ():
+            instance.reset()
+            instance.read_sentinel()  # a sentinel is laid over the one that was read last
+        winners = log.state.winners_of(self.name)
+        for partition, (done, expected) in enumerate(zip(self.done, self.expected, strict=True)):
+            attempt = max(winners.winner(done) or 0, past.attempt_at(self.name, done)) if done else 0
+            self.laid.append(Sentinel(log.state.incarnation, done, attempt))
+            if expected is not None and expected.txid <= done:
+                self.laid[-1] = expected
+                if partition in self.found.mismatches:
+                    self._move(partition, expected)
+
+    def take_part(self, partition: int, txid: int) -> Sentinel:
+        """Return the sentinel of a partition that lacks batch `txid`. With the first such batch it is laid.
+
+        It may be a step back, so not before: until then the store says of which batch it is, to the start after a kill.
+        """
+        own, expected = self.laid[partition], self.expected[partition]
+        if txid == self.done[partition] + 1 and own != expected:
+            self._move(partition, own)
+        return own
+
+    def end(self, log: TransactionLog) -> None:
+        """Lay what the log expects where the last batches had no rows."""
+        log.check_owner()
+        for partition, expected in enumerate(self.expected):
+            if self.writes[partition] and expected is not None:
+                found = self.found.instances[partition].read_sentinel()
+                if found != expected or not found.sealed:
+                    self._move(partition, expected)
+
+    def _move(self, partition: int, own: Sentinel) -> None:
+        self.found.instances[partition].move_sentinel(own, force=True)
+
+    def _of_behind(self, values: Iterable[Any]) -> list[Any]:
+        return [each for each, is_written in zip(values, self.writes, strict=True) if is_written]
+
+    def _refuse_other_past(self, partition: int, past: RecordedPast) -> None:
+        name, sentinel, why = self.name, self.found.sentinels[partition], ""
+        at = Mark(0, 0) if sentinel is None else Mark(sentinel.txid, sentinel.attempt)
+        if name in past.adopted and at < past.adopted[name]:
+            why = (
+                f"after batch {past.adopted[name].txid} it was taken over as it was found (adopt), which is in no batch"
+            )
+        elif name in past.laid_out and sentinel is not None and at < past.laid_out[name]:
+            why = f"after batch {past.laid_out[name].txid} it got another number of partitions, and its store is of before"
+        elif self.expected[partition] is None and at.txid > past.emptied.get(name, -1):
+            why = f"partition {partition} has {sentinel}, so the store is ahead of the log, which has no commit there"
+        if why:
+            raise RewindError(name, why, 0)
+
+    def _lower_together(self) -> None:
+        first = min(self.done) + 1
+        if self.content > first:
+            why = (
+                f"partition {self.done.index(first - 1)} lacks batch {first}, another one has batch {self.content}, and the "
+                "topology reads what the state was before each batch"
+            )
+            raise RewindError(self.name, why, 0)
+        self.lower_to(first - 1)
+
+
+def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:
+    """Return the batches to replay, and lower states that are read to the batch before the first.
+
+    Raises
+    ------
+    RewindError
+        The history does not have them; or what a state has to read is gone.
+    """
+    behind = [one for one in lacking if one.is_behind]
+    first = min(min(one.done) for one in behind) + 1
+    last = max(one.goal for one in behind)
+    if first > last:
+        return range(0)
+    for one in lacking:
+        if one.is_read and min(one.done) >= first:
+            first = _first_with(one, first, past, behind[0].name)
+    used = {("states", one.name) for one in lacking} | {("streams", stream) for stream in streams}
+    _check_history(past, used, behind[0].name, first)
+    return range(first, last + 1)
+
+
+def _first_with(read: Lacking, first: int, past: RecordedPast, name: str) -> int:
+    """Return the batch to begin with so that a state which is read, and has that batch, is as it was before each batch."""
+    if read.content <= first and kind_of(read.found.instances[0]) is StateType.OPAQUE:
+        read.lower_to(first - 1)
+        return first
+    if past.whole_after == 0 and read.name not in past.adopted:
+        return 1
+    why = (
+        f"it reads state {read.name!r} as of batch {first - 1}, which has batch {read.content}, and the history does not "
+        "begin with the first batch, from which on that value could be computed"
+    )
+    raise RewindError(name, why, 0)
+
+
+def _check_history(past: RecordedPast, used: set[tuple[str, str]], name: str, first: int) -> None:
+    if past.whole_after is None or past.whole_after >= first or past.first is None or past.first > first:
+        begins = "this start" if past.whole_after is None else f"batch {max(past.first or 1, past.whole_after + 1)}"
+        why = f"a partition in its store ends with batch {first - 1}, and the history begins with {begins}"
+        raise RewindError(name, why, 0)
+    for changed, after in past.changed.items():
+        if after >= first and changed in used:
+            why = f"from batch {after + 1} on {changed[1]!r} means something else; the batches from {first} on ran other code"
+            raise RewindError(name, why, 0)
+
+
+def check_states_fit(graph: Graph, log: LogState, meaning: Meaning, lacking: Sequence[Lacking]) -> None:
+    """Refuse states whose values a batch could not make again exactly, whatever the batches are."""
+    names = {one.name for one in lacking}
+    states = {name: facts for name, facts in log.declared.get("states", {}).items() if name in names}
+    changed = "; ".join(changes(Meaning(states, log.declared.get("streams", {})), meaning))
+    partitions = make_plan(graph).partitions
+    for one in lacking:
+        why = _unfit(one, graph, partitions)
+        if why or changed:
+            raise RewindError(
+                one.name, why or f"the topology is declared otherwise than its batches ran ({changed})", 0
+            )
+
+
+def _unfit(one: Lacking, graph: Graph, partitions: Mapping[str, int]) -> str:
+    facts, kind, found = graph.state(one.name).spec.facts, kind_of(one.found.instances[0]), one.found
+    if kind not in (StateType.OPAQUE, StateType.TRANSACTIONAL):
+        return "its values do not say which batch wrote them, as those of opaque and transactional states do"
+    if kind is StateType.TRANSACTIONAL and one.is_read:
+        return "the topology reads what it was before each batch, which only an opaque state knows"
+    if facts.forgets or facts.expires_after_s is not None:
+        return "its store forgets or expires values, which is in no batch"
+    if not found.known == len(found.instances) == partitions[one.name]:
+        return f"it has {found.known} partitions and is declared with {partitions[one.name]}: rewind first"
+    return ""
