@@ -59,8 +59,8 @@ OF_STATES = (
     Mutant(
         "opaque: a value of a later batch is built upon",
         _OPAQUE,
-        "if any(written_by > txid for written_by, _ in heads):",
-        "if False:",
+        "            raise StaleTransactionError(self.name, key, behind, stored_txid)\n",
+        "            del key, stored_txid\n",
         ("tests/state/test_maps.py::test_h5_a_stored_txid_above_the_current_one_is_an_error_and_nothing_is_written",),
     ),
     Mutant(
