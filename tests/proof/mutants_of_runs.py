@@ -67,7 +67,7 @@ OF_RUNS = (
         "                every = {name: list(range(len(each))) for name, each in txids.items()}\n"
         "                self._report(LoopMessage(batch.attempt, committed=Committed(every, {})))\n"
         "                message = self._committed(batch, txids)\n",
-        ("tests/runtime/loop/test_loop.py::test_later_batches_are_processed_while_an_earlier_one_commits",),
+        ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),
     Mutant(
         "loop: results of a dead attempt are taken",

@@ -129,8 +129,8 @@ OF_STATES = (
         "maps: the sentinel is not compared",
         _COMMITS,
         "        if commit.incarnation is not None:\n            check_sentinel(",
-        "        if commit.incarnation is None:\n            check_sentinel(",
-        ("tests/state/test_two_runs.py::test_only_one_run_of_an_attempt_counts",),
+        "        if False:\n            check_sentinel(",
+        ("tests/storekit/test_whole_commits.py::TestMapState",),
     ),
     Mutant(
         "maps: the writes of a commit that was given up count in the next",
