@@ -23,7 +23,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach words ledger docs screenshots test full quick compat check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach words ledger docs screenshots test full quick compat check lint format types bench soak proof servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -101,6 +101,9 @@ $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP))
 
 soak: install java servers build/services/azurite build/spark.jsa ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
+
+proof: install java servers build/spark.jsa ## print the table of docs/proof.md, in hours (ARGS="--row P2 --minutes 5" for a part of it)
+	@$(BIN)/python -m tests.proof $(ARGS)
 
 servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/s3 build/services/chromium ## install the servers that tests start
 

@@ -33,7 +33,7 @@ _INTERFACES = {
     "BaseAggregator", "BaseFilter", "BaseFunction", "BaseMultiReducer", "BaseOperation",
     "BaseQueryFunction", "BaseStateUpdater", "CombinerAggregator", "Consumer", "Filter", "FlatMapFunction", "Function",
     "GroupedMultiReducer", "MapFunction", "MultiReducer", "Operation", "ReducerAggregator", "TridentOperationContext",
-    "WindowConfig",
+    "WindowConfig", "KeyedProcess", "Timers",
 }  # fmt: skip
 
 

@@ -152,6 +152,14 @@ def split_commas(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
+def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
+    """Return the names and the types of the fields of a struct; none of another type."""
+    if type_ is None or not type_.startswith("struct<"):
+        return ()
+    fields = Fields(split_commas(type_[len("struct<") : -1]))
+    return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))
+
+
 def free_name(name: str, taken: Collection[str]) -> str:
     """Return a name that is not taken: this one, with a `_` at its end for each time that it is."""
     while name in taken:

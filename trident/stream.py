@@ -6,6 +6,7 @@ Handles are cheap and never change: a stream may be used several times, which fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from trident.errors import TopologyError
@@ -13,6 +14,7 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, by_name, declare, member_of, results
 from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_batch
 from trident.fluent.declaration import Declaration, spec_of
+from trident.fluent.processing import declare_process
 from trident.fluent.removing import remove
 from trident.fluent.repartitioning import Repartitioning, Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
@@ -424,6 +426,37 @@ class GroupedStream(Windowing[Stream]):
     ) -> Stream:
         """Look tuples up in a state, as `Stream.state_query`."""
         return self._stream.state_query(state, *args, sees=sees)
+
+    def process(
+        self,
+        *args: Any,
+        event_time: str | None = None,
+        delay: timedelta = timedelta(0),
+        state_name: str | None = None,
+    ) -> Stream:
+        """Pass the tuples of each key to a process, and call it back at times that it sets: `([state,] [in,] process, out)`.
+
+        Each key has one value and any number of timers. They are kept in the state, which must be opaque, so they are exact
+        under replays and restarts; without one they stay in memory. Gives the grouping fields and what the process emits. A
+        batch passes on its tuples first; then the timers fire that its time has passed, in the order of their times.
+        `parallelism_hint` on the result is the number of partitions of the state.
+
+        Parameters
+        ----------
+        args
+            Without `in` the process gets all fields. It is a `KeyedProcess`, or has its two methods.
+        event_time
+            The field with the time of the event, a timestamp or a bigint of milliseconds since 1970: timers fire when the
+            watermark has come to them, which is the latest time of all keys less `delay`. None: by the time of the batch.
+        state_name
+            The stream's label (`name`), or the first field of `out` and `-process`, unless given.
+
+        Raises
+        ------
+        TopologyError
+            A state that is not opaque, a field that is not there or is no time, an object that is no process.
+        """
+        return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
     def _windowed(self) -> tuple[Stream, Fields | None]:
         return self._stream, self._group

@@ -21,7 +21,7 @@ class IndexedValues:
 
     def __init__(self, layout: DeltaLayout, scan: Callable[[], pa.Table] | None = None) -> None:
         self._layout, self._scan = layout, scan
-        self._values = KeptValues(layout.takes_columns)
+        self._values = KeptValues(layout.takes_columns, layout.form)
         self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:

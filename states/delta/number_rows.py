@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from states.delta.layout import DeltaLayout
 from states.delta.raw_forms import SENTINEL_COLUMN
-from trident.arrow import array_of, python_of
+from trident.arrow import array_of, one_array, python_of
 from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
 from trident.state.columns.number_table import NumberTable
 from trident.state.txid import Sentinel
@@ -31,9 +31,9 @@ def table_of(layout: DeltaLayout, names: Any, new: NumberColumns, seq: int, sent
     parts = [names] if width == 1 else zip(*names, strict=True)
     keys = [key_column(*column) for column in zip(layout.key_columns, layout.key_types, parts, strict=True)]
     numbers = [pa.array(new.column(at)) for at in (TXID, ATTEMPT)]
-    numbers += [
-        pa.array(new.column(at), mask=new.flags & flag == 0) for at, flag in ((PREV, HAS_PREV), (CURR, HAS_CURR))
-    ]
+    for at, flag in ((PREV, HAS_PREV), (CURR, HAS_CURR)):
+        column = new.column(at)
+        numbers.append(column if isinstance(column, pa.Array) else pa.array(column, mask=new.flags & flag == 0))
     marks = pa.nulls(len(new), layout.schema.field(SENTINEL_COLUMN).type)
     rows = pa.table([*keys, *numbers, pa.array(np.full(len(new), seq)), marks], schema=layout.schema)
     return rows if sentinel is None else pa.concat_tables([rows, layout.table([], [], seq, sentinel)])
@@ -50,13 +50,15 @@ def number_table(layout: DeltaLayout, scan: pa.Table) -> NumberTable:
         there = pc.is_valid(rows["txid"])
         names = list(compress(names, there.to_pylist()))
         rows = rows.filter(there)
-    table = NumberTable(len(parts))
+    table = NumberTable(len(parts), layout.form)
     table.fill(names, columns_of(layout, rows))
     return table
 
 
 def columns_of(layout: DeltaLayout, rows: pa.Table) -> NumberColumns:
-    """Return the numbers of rows, one for each."""
+    """Return the numbers of rows, or their structs, one for each."""
+    if layout.form is not None:
+        return layout.form.read(*(one_array(rows[name]) for name in layout.value_columns))
     numbers = np.empty((rows.num_rows, 4), np.int64)
     for at, name in enumerate(layout.value_columns):
         numbers[:, at] = rows[name].fill_null(0).to_numpy().view(np.int64)

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from trident.arrow import array_of, arrow_type, python_of
 from trident.errors import CorruptValueError
-from trident.fields import normal_type
+from trident.fields import normal_type, struct_fields
+from trident.state.columns.struct_columns import StructForm
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
@@ -45,8 +46,10 @@ class RawForms:
 
     Attributes
     ----------
+    form
+        Of values that are structs of numbers.
     takes_columns
-        Whether the values are opaque numbers, so that commits may come as columns.
+        Whether the values are opaque numbers, or structs of them, so that commits may come as columns.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
@@ -62,10 +65,13 @@ class RawForms:
         self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
         self._plain_values = self._value_ddl in {None, *_FAITHFUL}
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
-        is_number = self._value_ddl in _NUMBERS
-        self.takes_columns = kind is StateType.OPAQUE and is_number and self.typed_keys and self._plain_keys
+        self.form = StructForm.of(struct_fields(self._value_ddl))
+        self.takes_columns = self._plain_keys and self.typed_keys and self._are_opaque_numbers()
         self.deleted: RawValue = (None,) * len(self.value_columns)
         """The raw value that marks a deleted key; compared by identity before it is stored, by its None after."""
+
+    def _are_opaque_numbers(self) -> bool:
+        return self.kind is StateType.OPAQUE and (self._value_ddl in _NUMBERS or self.form is not None)
 
     # ---- keys -----------------------------------------------------------------------------------------------------
 

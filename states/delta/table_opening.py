@@ -195,19 +195,28 @@ class TableOpening:
             self.place.folder.refuse_other_content()
         if self.role.inside == AT_PATH:
             return
-        folder = self._at_path.folder
-        damaged = None if folder is None else folder.first_damaged_version()
-        other = self._version(self._at_path, None if damaged is None else damaged - 1)
-        if other is None:
-            if folder is not None:
+        folder, other = self._at_path.folder, self._table_at_path()
+        if other is None and folder is not None:
+            try:
                 folder.refuse_other_content()
-        elif any(field.name == SENTINEL_COLUMN for field in other.schema().fields):
+            except StateError:
+                other = self._table_at_path()
+                if other is None:
+                    raise  # else a writer has made it since it was looked for
+        if other is None:
+            return
+        if any(field.name == SENTINEL_COLUMN for field in other.schema().fields):
             raise StateError(
                 f"open Delta table {self.name}: it holds the changes of a state itself; a state has them in {CHANGES}. Nothing "
                 "was written. Give the state a path of its own"
             )
-        elif not (other.metadata().description or "").startswith(_MARK):
+        if not (other.metadata().description or "").startswith(_MARK):
             self._check_columns(other)
+
+    def _table_at_path(self) -> DeltaTable | None:
+        folder = self._at_path.folder
+        damaged = None if folder is None else folder.first_damaged_version()
+        return self._version(self._at_path, None if damaged is None else damaged - 1)
 
     def _check_columns(self, table: DeltaTable) -> None:
         expected, found = self.driver.Schema.from_arrow(self.schema), table.schema()

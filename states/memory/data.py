@@ -9,6 +9,7 @@ from typing import Any
 
 from trident.state.columns.kept_values import KeptValues
 from trident.state.columns.number_table import NumberTable
+from trident.state.columns.struct_columns import StructForm
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel
 
@@ -22,13 +23,15 @@ class MemoryData:
         How many entries are kept; the least recently used ones are dropped beyond it. 0: all.
     beside
         Another partition of the same state, whose values this one shares.
+    form
+        Of values that are structs of numbers; see `KeptValues`.
     """
 
-    def __init__(self, max_size: int = 0, beside: MemoryData | None = None) -> None:
+    def __init__(self, max_size: int = 0, beside: MemoryData | None = None, form: StructForm | None = None) -> None:
         self.max_size = max_size
         self.sentinel: Sentinel | None = None
         self.lock: threading.Lock = threading.Lock() if beside is None else beside.lock
-        own: KeptValues = LastUsedValues(max_size) if max_size else KeptValues()
+        own: KeptValues = LastUsedValues(max_size) if max_size else KeptValues(form=form)
         self.values: KeptValues = own if beside is None else beside.values
 
     def __len__(self) -> int:

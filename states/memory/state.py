@@ -4,7 +4,8 @@ The data belong to the factory, not to the state object: a process-wide registry
 factory is made, kept by pickling) and state, so a state that is built again in the same process finds them. Partitions share
 the keys; each has a sentinel. Values are stored by reference. Every `MemoryBackingMap` is one *writer* over its partition's
 data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
-`Count`, `Sum`, `Min` or `Max` is kept in arrays, anything else in a dict (`trident/state/columns/kept_values.py`).
+`Count`, `Sum`, `Min` or `Max`, or several of these and of `Avg`, is kept in arrays, anything else in a dict
+(`trident/state/columns/kept_values.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from uuid import uuid4
 from states.memory.data import MemoryData
 from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
 from trident.errors import ConfigError, UnsupportedOperation
+from trident.fields import struct_fields
+from trident.state.columns.struct_columns import StructForm
 from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
@@ -54,7 +57,8 @@ def data_of(
     with _lock:
         partitions = _kept.setdefault((factory_id, conf.prefix), {})
         if partition not in partitions:
-            partitions[partition] = MemoryData(max_size, next(iter(partitions.values()), None))
+            form = StructForm.of(struct_fields(conf.value_type))
+            partitions[partition] = MemoryData(max_size, next(iter(partitions.values()), None), form)
         data = partitions[partition]
         data.keep(num_partitions)
     return data

@@ -1,7 +1,7 @@
 """Several aggregates in one state beside one: the same orders, in process, in turns.
 
 `python -m tests.benchmarks.aggregates [KEYS] [BATCHES]`. One aggregate is a sum; three are a sum, a count and a mean. The
-states are in memory, in a real Redis and in a real PostgreSQL.
+states are in memory, in Delta, in a real Redis and in a real PostgreSQL.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spouts import FixedBatchSpout
+from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
@@ -50,6 +51,7 @@ def main(keys: int = 10_000, batches: int = 12, rounds: int = 3) -> None:
         dsn = f"postgresql://trident@127.0.0.1:{postgres.port}/postgres"
         stores: dict[str, Callable[[str], Any]] = {
             "memory": lambda way: MemoryMapState(),
+            "Delta": lambda way: DeltaState.opaque(f"{folder}/{way}"),
             "Redis": lambda way: RedisState.opaque(f"redis://127.0.0.1:{redis.port}"),
             "PostgreSQL": lambda way: PostgresState.opaque(dsn, table=f"bench_{way}"),
         }

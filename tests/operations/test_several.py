@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from states.memory.state import kept_data
 from tests.harness.topology_runs import RowsSpout, keep, run_all, start
 from trident import FailedException, Fields, TopologyError, TridentTopology
 from trident.graph import Aggregation
@@ -203,6 +204,39 @@ def test_a_replayed_batch_counts_once(engine: str) -> None:
     assert failed == [1, 2, 3]
     assert (found["rows"], found["sum"], found["mean"], found["all"]) == (3, 6, 2.0, ["x", "y", "x"])
     assert (sales.state_name, round(found["sd"], 9)) == ("aggregates", 1.0)
+
+
+def test_numbers_of_many_keys_in_memory_are_arrays_with_the_same_values_after_a_replay() -> None:
+    topology = TridentTopology("t")
+    rows = {
+        txid: [(f"k{at % 40}", None if at == 7 else at * txid, at / 4, "x") for at in range(100)] for txid in (1, 2, 3)
+    }
+    memory = MemoryMapState()
+    sales = (
+        topology.new_stream("orders", RowsSpout("k: string, n: bigint, d: double, w: string", rows))
+        .group_by("k")
+        .persistent_aggregate(memory, PLAIN, state_name="sales")
+    )
+    seen, failed = keep(sales.new_values_stream()), list[int]()
+
+    def fail(point: str, attempt: Any) -> None:
+        if point == "committed" and attempt.txid not in failed:
+            failed.append(attempt.txid)
+            raise FailedException("once, after the states")
+
+    with start(topology, "in_process", fail) as running:
+        running.process_all_available()
+        keys = [f"k{at}" for at in range(40)]
+        found = dict(zip(keys, running.state("sales").multi_get(keys), strict=True))
+    (data,) = kept_data(memory.id).values()
+    assert (data.columns is not None, len(data), failed) == (True, 40, [1, 2, 3])
+    everything = [table(rows[txid]) for txid in (1, 2, 3)]
+    expected = aggregated({**PLAIN, "unused": Plain("n")}, everything, grouped=True)
+    for key, value in found.items():
+        del expected[key,]["unused"]
+        assert alike(value, expected[key,]), key
+    last = {row[0]: row[1:] for row in seen.rows}
+    assert last["k3"] == tuple(found["k3"][name] for name in PLAIN)
 
 
 def test_a_batch_gives_each_result_as_a_field(engine: str) -> None:

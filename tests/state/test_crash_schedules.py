@@ -90,10 +90,14 @@ class Schedule:
             while not self.commits(txid, batch):
                 if self.changing:
                     batch = self.new_batch()
-            for call in batch:
-                for key, number in call.items():
-                    self.model.setdefault(key, []).append(number)
-            self.check()
+            self.count(batch)
+
+    def count(self, batch: Batch) -> None:
+        """Feed the model a batch that is committed, and compare."""
+        for call in batch:
+            for key, number in call.items():
+                self.model.setdefault(key, []).append(number)
+        self.check()
 
     def commits(self, txid: int, batch: Batch) -> bool:
         if self.rng.random() < 0.5:

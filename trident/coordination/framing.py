@@ -31,6 +31,7 @@ _HEAD = struct.Struct(">4sII")
 _PLACE = struct.Struct(">QI")
 HEAD_BYTES = _HEAD.size
 _MAX_PAYLOAD = 2**32 - 1
+_FEW_BYTES = 512  # most records have fewer; to allocate the default buffer of 256 KB takes longer than to pack a record
 
 
 class Frame(NamedTuple):
@@ -45,7 +46,7 @@ def encode(data: Any) -> bytes:
     """Return plain data as msgpack; ValueError if it holds anything else."""
     try:
         # Names of files may hold undecodable bytes (surrogates); reading must restore them.
-        payload = bytes(msgpack.packb(data, use_bin_type=True, unicode_errors="surrogatepass"))
+        payload = bytes(msgpack.Packer(unicode_errors="surrogatepass", buf_size=_FEW_BYTES).pack(data))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"cannot write this to the transaction log: {error}. Definitions of spouts are plain data: None, bool, "

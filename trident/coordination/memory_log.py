@@ -11,7 +11,7 @@ from typing import Protocol
 from trident.coordination.framing import decode, encode
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_state import LogState
-from trident.coordination.records import Record, record_from_data
+from trident.coordination.records import Record
 from trident.errors import AlreadyRunningError, FencedError, LogError
 
 
@@ -133,7 +133,7 @@ class MemoryLog:
             if self.closed:
                 raise LogError(f"the transaction log of topology {self.state.topology!r} is closed")
             # Through the codec, as in a file: so it keeps a copy, and refuses what a file would refuse.
-            self.state.apply(record_from_data(decode(encode(record.to_data()))))
+            self.state.apply(type(record)(*decode(encode(list(vars(record).values())))))
 
     def check_owner(self) -> None:
         """Raise `FencedError` if the log was reopened since."""

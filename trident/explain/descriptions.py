@@ -51,7 +51,7 @@ def _window(writer: PersistNode | None) -> dict[str, Any]:
         return {"key": _typed(writer.sides[0].key), "value": _typed(writer.fields), "window": f"join {writer}"}
     if not isinstance(writer, WindowNode):
         return {}
-    return {"key": _typed(writer.group), "value": _typed(writer.member.outputs), "window": str(writer.config)}
+    return {"key": _typed(writer.group), "value": _typed(writer.value), "window": str(writer.config)}
 
 
 def _layout(graph: Graph, state: StateNode) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def _persisted(node: PersistNode) -> str:
     if isinstance(node, JoinWithinNode):
         return f"join within {node.state}: {node} -> {names_of(node.fields)}"
     if isinstance(node, WindowNode):
-        return f"window {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}"
+        return f"{node.config.what} {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}"
     aggregation = node.aggregation
     if aggregation is None:
         return f"persist {node.state}: {_call(node.updater, node.inputs)}"

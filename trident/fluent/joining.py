@@ -12,7 +12,7 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, is_fields, key_of, refuse_state
 from trident.fluent.combining import check_keys, check_streams, named
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.windowing import EVENT_TIMES, keeping
+from trident.fluent.windowing import event_time_type, keeping
 from trident.graph import JoinNode, JoinSide, JoinWithinNode, Node
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -183,18 +183,13 @@ def _sides_in_time(
             "its tuples may come"
         )
     return tuple(
-        JoinSide(stream.fields, key, _time(stream, field), one // _US, missing)
+        JoinSide(stream.fields, key, _timed(stream, field), one // _US, missing)
         for stream, key, field, one, missing in zip(streams, keys, fields, delays, outer, strict=True)
     )
 
 
-def _time(stream: StreamBase, field: str) -> str:
-    (type_,) = stream._select([field]).types
-    if type_ not in EVENT_TIMES:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: the event time {field!r} is {type_}; it must be a timestamp, a timestamp_ntz, or a "
-            f"bigint of milliseconds since 1970. The stream has {stream.fields}"
-        )
+def _timed(stream: StreamBase, field: str) -> str:
+    event_time_type(stream, field)
     return field
 
 

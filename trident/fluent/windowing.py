@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike
-from trident.fluent.aggregating import member_of
+from trident.fields import Fields, FieldsLike, free_name
+from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, refuse_state
 from trident.fluent.declaration import spec_of
-from trident.graph import FilterNode, ProjectNode, SelectNode, WindowNode
+from trident.graph import FilterNode, Member, ProjectNode, SelectNode, WindowNode
 from trident.naming import TridentNames
 from trident.operations.expressions import Expression, col
 from trident.operations.names import step_label
+from trident.operations.several import result_fields
 from trident.operations.windows import (
     LATE,
     SessionWindow,
@@ -51,6 +52,8 @@ class Windowing(TridentNames, Generic[S]):
         Of a grouped stream a count window counts the tuples of each key by themselves, and `parallelism_hint` on the
         result is the number of partitions of the state; without a group there is one.
 
+        Several combiners by name, `(config, [state,] {"revenue": Sum("euros"), "orders": Count()}[, out])`, give a field each.
+
         Parameters
         ----------
         config
@@ -61,7 +64,8 @@ class Windowing(TridentNames, Generic[S]):
             end is not in it). Timestamps; of a count window positions, from 0. Of a session the times of its first and
             of its last tuple.
         state_name
-            The stream's label (`name`), or the first field of `out` and `-window`, unless given.
+            The stream's label (`name`), or the first field of `out` and `-window`, unless given; of several aggregates
+            `aggregates-window`.
 
         Raises
         ------
@@ -160,16 +164,14 @@ def _declare(
 ) -> S:
     refuse_state(stream, "a window")
     _check_config(stream, group, config, late)
-    spec, rest = _state(args)
-    member = member_of(stream, rest, "window")
+    spec, rest = spec_and_rest(args)
     key, limits = group or Fields(), _bounds(stream, config, bounds)
-    fields = key.concat(limits, stream.get_name()).concat(member.outputs, stream.get_name())
-    reserved = [name for name in (*fields.names, *member.inputs.names, *late.names) if name.startswith("$")]
-    if reserved:
-        raise TopologyError(
-            f"stream {stream.get_name()!r}: a window cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
-            "rename the field"
-        )
+    named = by_name(stream, rest, free_name("aggregates", key.names), "window")
+    member = member_of(stream, rest, "window") if named is None else Member(*named, combines=True)
+    key.concat(member.outputs, stream.get_name())  # both are kept, so their names must differ
+    given = member.outputs if named is None else result_fields(named[1])
+    fields = key.concat(limits, stream.get_name()).concat(given, stream.get_name())
+    check_own_names(stream, "a window", (*fields.names, *member.inputs.names, *late.names))
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
     stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
     label = step_label("window", member.aggregator, name)
@@ -181,6 +183,16 @@ def _declare(
         grouped=group is not None, member=member, bounds=limits, late=late,
     )  # fmt: skip
     return type(stream)(stream._topology, node)
+
+
+def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None:
+    """Refuse names of fields that begin as those of the rows that are kept."""
+    reserved = [name for name in names if name.startswith("$")]
+    if reserved:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: {what} cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
+            "rename the field"
+        )
 
 
 def _check_config(stream: StreamBase, group: Fields | None, config: WindowConfig, late: Fields) -> None:
@@ -205,7 +217,7 @@ def _where(stream: S, label: str, condition: Expression) -> S:
     return stream._then(label, FilterNode, stream.fields, inputs=stream.fields.select([LATE]), filter=condition)
 
 
-def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
+def spec_and_rest(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     """Split `([state,] …)`; a state in memory if there is none."""
     from states.memory import MemoryMapState
 
@@ -257,12 +269,16 @@ def _check_expiry(stream: StreamBase, what: str, name: str, ttl_s: float | None,
         return
     cure = "leave ttl_s out, because what is no longer needed is overwritten or removed"
     if least_s is None:
-        needed = "until there are enough of them, however long that takes: " + cure
+        until = (
+            "your code lets go of them" if what == "process" else "there are enough of them, however long that takes"
+        )
+        needed = f"until {until}: {cure}"
     else:
         also = ", a day of which is for a standstill" if standstill_s else ""
         needed = f"for {timedelta(milliseconds=kept_ms or 0)}: {cure}, or give at least {least_s}{also}"
+    kept = "values and timers" if what == "process" else "tuples"
     raise TopologyError(
-        f"stream {stream.get_name()!r}: the {what} keeps tuples in state {name!r}, whose values expire {ttl_s:.12g} seconds "
+        f"stream {stream.get_name()!r}: the {what} keeps {kept} in state {name!r}, whose values expire {ttl_s:.12g} seconds "
         f"after they were written (ttl_s), and it needs them {needed}"
     )
 
@@ -271,13 +287,7 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
     """The fields of the bounds with their types; also checks the field of the event time."""
     type_ = "bigint" if config.counts else "timestamp"
     if config.event_time is not None:
-        (found,) = stream._select([config.event_time.field]).types
-        if found not in EVENT_TIMES:
-            raise TopologyError(
-                f"stream {stream.get_name()!r}: the event time {config.event_time.field!r} is {found}; it must be a timestamp, "
-                f"a timestamp_ntz, or a bigint of milliseconds since 1970. The stream has {stream.fields}"
-            )
-        type_ = EVENT_TIMES[found]
+        type_ = EVENT_TIMES[event_time_type(stream, config.event_time.field)]
     if bounds is None:
         return Fields()
     named = Fields(bounds)
@@ -287,3 +297,14 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
             f"here they are {type_}"
         )
     return Fields.of(named.names, [type_, type_])
+
+
+def event_time_type(stream: StreamBase, field: str) -> str:
+    """Return the type of a field with the time of the event; `TopologyError` if that is no time."""
+    (type_,) = stream._select([field]).types
+    if type_ not in EVENT_TIMES:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: the event time {field!r} is {type_}; it must be a timestamp, a timestamp_ntz, or a "
+            f"bigint of milliseconds since 1970. The stream has {stream.fields}"
+        )
+    return type_

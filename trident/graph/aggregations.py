@@ -123,6 +123,11 @@ class WindowNode(PersistNode):
         return self.window
 
     @property
+    def value(self) -> Fields:
+        """What is kept of a window, with types; no fields of a process, whose code decides."""
+        return self.member.outputs if self.config.keeps_results else Fields()
+
+    @property
     def combines(self) -> bool:
         """Whether partial aggregates are stored in place of tuples."""
         return self.member.combines

@@ -49,6 +49,7 @@ from trident.operations.metrics import Counter
 from trident.operations.several import ArgMax, ArgMin, Avg, Collect, CountDistinct, StdDev, TopN
 from trident.operations.sql import sql
 from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
+from trident.operations.timers import KeyedProcess, Timers
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 from trident.operations.windows import (
     SessionWindow,
@@ -91,6 +92,7 @@ __all__ = [
     "FlatMapFunction",
     "Function",
     "GroupedMultiReducer",
+    "KeyedProcess",
     "Last",
     "MapFunction",
     "MapGet",
@@ -110,6 +112,7 @@ __all__ = [
     "StdDev",
     "StringLength",
     "Sum",
+    "Timers",
     "TopN",
     "TridentOperationContext",
     "TrueFilter",

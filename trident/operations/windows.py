@@ -14,6 +14,9 @@ from trident.errors import TopologyError
 
 _MS = timedelta(milliseconds=1)
 
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years that a datetime has, in milliseconds since 1970."""
+
 LATE = "$late"
 """The field of a window that also gives late tuples, true in their rows."""
 
@@ -44,7 +47,7 @@ class EventTime:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """The configuration of a window. Each of the five kinds makes it by `of`.
+    """The configuration of a window. Each of the five kinds makes it by `of`; a process with timers has one of its own.
 
     Attributes
     ----------
@@ -57,6 +60,12 @@ class WindowConfig:
 
     counts: ClassVar[bool]
     """Whether tuples are counted; otherwise time is."""
+
+    what: ClassVar[str] = "window"
+    """What it configures, as people read it."""
+
+    keeps_results: ClassVar[bool] = True
+    """Whether the results decide what is kept; else the user's code does."""
 
     def __post_init__(self) -> None:
         if not hasattr(self, "counts"):
@@ -123,7 +132,7 @@ class _DurationWindow(WindowConfig):
         """
         if not isinstance(field, str) or not field:
             raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
-        times = EventTime(field, _ms("delay", delay, 0), _ms("allowed_lateness", allowed_lateness, 0))
+        times = EventTime(field, milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0))
         return replace(self, event=times)
 
     def __str__(self) -> str:
@@ -157,7 +166,7 @@ class TumblingDurationWindow(_DurationWindow):
     @classmethod
     def of(cls, duration: timedelta) -> TumblingDurationWindow:
         """Return the window of a duration of at least a millisecond."""
-        length = _ms("length", duration, 1)
+        length = milliseconds("length", duration, 1)
         return cls(length, length)
 
 
@@ -167,7 +176,7 @@ class SlidingDurationWindow(_DurationWindow):
     @classmethod
     def of(cls, length: timedelta, slide: timedelta) -> SlidingDurationWindow:
         """Return the window of a duration that fires after every `slide`."""
-        return cls(_ms("length", length, 1), _ms("slide", slide, 1))
+        return cls(milliseconds("length", length, 1), milliseconds("slide", slide, 1))
 
 
 @dataclass(frozen=True)
@@ -189,8 +198,8 @@ class SessionWindow(WindowConfig):
         """
         if not isinstance(field, str) or not field:
             raise TopologyError(f"SessionWindow.of takes the name of one field with the time, got {field!r}")
-        length = _ms("gap", gap, 1)
-        return cls(length, length, EventTime(field, _ms("delay", delay, 0)))
+        length = milliseconds("gap", gap, 1)
+        return cls(length, length, EventTime(field, milliseconds("delay", delay, 0)))
 
     @property
     def event_time(self) -> EventTime:
@@ -201,7 +210,8 @@ class SessionWindow(WindowConfig):
         return f"sessions with gap {self._amount(self.length)} by event time {self.event.field}, delay {delay}"
 
 
-def _ms(what: str, duration: timedelta, least: int) -> int:
+def milliseconds(what: str, duration: timedelta, least: int) -> int:
+    """Return a duration in milliseconds; `TopologyError` if it is not a whole number of them, or less than `least`."""
     if not isinstance(duration, timedelta):
         raise TopologyError(
             f"the {what} of a window by time is a timedelta, such as timedelta(minutes=1); got {duration!r}"

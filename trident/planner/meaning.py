@@ -109,7 +109,7 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     }
     if isinstance(node, WindowNode):
         member = node.member
-        facts |= {"key": _typed(node.group), "value": _typed(member.outputs), "by": operation_name(member.aggregator)}
+        facts |= {"key": _typed(node.group), "value": _typed(node.value), "by": operation_name(member.aggregator)}
         facts["window"] = str(node.config)
     elif isinstance(node, JoinWithinNode):
         left, right = node.sides

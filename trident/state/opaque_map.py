@@ -52,7 +52,9 @@ class OpaqueMap(CommittedMap):
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
         return bool(self.backing.keeps_attempts())
 
-    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
+    def multi_combine(
+        self, parts: Sequence[Sequence[Any]], values: Any, function: Combine | Sequence[Combine]
+    ) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
 
         Parameters
@@ -60,9 +62,9 @@ class OpaqueMap(CommittedMap):
         parts
             The keys: for each grouping field its values, a list or an Arrow array.
         values
-            A column of the values to combine, none of them null.
+            A column of the values to combine, none of them null; or structs, of whose fields only means are null.
         function
-            The function that combines.
+            The function that combines; of structs one for each field.
 
         Returns
         -------
@@ -89,7 +91,7 @@ class OpaqueMap(CommittedMap):
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
         keys, txid = self._distinct(keys), self._current()
         bases, written = self._bases(keys, txid), self._written
-        values = _updated(owned(bases), updaters)
+        values = _updated(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values_to_store(values, updaters), strict=False)
@@ -160,7 +162,7 @@ class OpaqueMap(CommittedMap):
         found = migrated(found, winners, self._migrate)
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
-        if any(written_by > txid for written_by, _ in heads):
+        if heads and max(heads)[0] > txid:
             later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
             key, stored_txid = next(later)
             raise StaleTransactionError(self.name, key, behind, stored_txid)
@@ -193,7 +195,7 @@ def migrated(
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
-    return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
+    return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
 
 
 def _listed(values: Any) -> Sequence[Any]:

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 from uuid import UUID
 
 from trident.state.interfaces import ValueUpdater
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-Combine = Literal["sum", "min", "max"]
-"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one, for stores that take columns."""
+Combine = Literal["sum", "min", "max", "mean"]
+"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one, for stores that take columns.
+
+Of a struct each field has one of them: "mean" is made of the two fields behind it, a sum and a count, once these are combined.
+"""
 
 UNKNOWN_ATTEMPT = -1
 """The attempt of a value that was stored without one, by Storm: it counts as the one that won, which is Storm's rule."""
@@ -103,7 +106,8 @@ class CombinerValueUpdater(Generic[V]):
 class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made.
 
-    `combine_all` combines two lists of values, faster than `combine` does one after the other.
+    `combine_all` combines two lists of values, faster than `combine` does one after the other. `is_pure` says that both leave
+    what they are given as it is, so what is stored need not be copied for them.
     """
 
     def __init__(
@@ -111,13 +115,18 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
         combine: Callable[[V, V], V],
         args: Sequence[V],
         combine_all: Callable[[Sequence[V], Sequence[V]], list[V]] | None = None,
+        is_pure: bool = False,
     ) -> None:
-        self._combine, self._args, self._combine_all = combine, args, combine_all
+        self._combine, self._args, self._combine_all, self._is_pure = combine, args, combine_all, is_pure
 
-    def update_all(self, stored: Sequence[V | None]) -> list[V]:
-        """Return what each updater would give for its stored value."""
+    def update_all(self, stored: list[V | None]) -> list[V]:
+        """Return what each updater would give for its stored value; nothing of `stored` is changed."""
         combine = self._combine
+        if not self._is_pure:
+            stored = owned(stored)
         if self._combine_all is not None:
+            if None not in stored:
+                return self._combine_all(cast("list[V]", stored), self._args)
             there = [at for at, old in enumerate(stored) if old is not None]
             olds: Sequence[Any] = [stored[at] for at in there]
             combined = list(self._args)
@@ -135,7 +144,7 @@ class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
     def __getitem__(self, at: slice) -> CombinerUpdates[V]: ...
     def __getitem__(self, at: int | slice) -> CombinerValueUpdater[V] | CombinerUpdates[V]:
         if isinstance(at, slice):
-            return CombinerUpdates(self._combine, self._args[at], self._combine_all)
+            return CombinerUpdates(self._combine, self._args[at], self._combine_all, self._is_pure)
         return CombinerValueUpdater(self._combine, self._args[at])
 
 

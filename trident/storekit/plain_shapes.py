@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
 
-from trident.fields import Fields, free_name, normal_type, split_commas
+from trident.fields import free_name, normal_type, struct_fields
 from trident.state.interfaces import StateConf
 
 Field = tuple[str, str]
@@ -37,12 +39,14 @@ class PlainShape(NamedTuple):
     def structs(self, columns: Sequence[Sequence[Any]], nulls: Sequence[Any]) -> list[Any]:
         """Return values that are structs, of a column for each field; `nulls` is true where a value is null itself."""
         names = [name for name, _ in self.values]
-        made: list[Any] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        made: list[Any] = list(map(dict, map(zip, repeat(names), zip(*columns, strict=True))))
         return [None if is_null else one for one, is_null in zip(made, nulls, strict=True)] if True in nulls else made
 
     def columns(self, structs: Sequence[Any]) -> list[list[Any]]:
         """Return a column for each field of values that are structs."""
-        return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+        if None in structs:
+            return [[None if one is None else one[name] for one in structs] for name, _ in self.values]
+        return [list(map(itemgetter(name), structs)) for name, _ in self.values]
 
 
 def shape_of(conf: StateConf, snapshot_key: Any, refusal: Refusal) -> PlainShape | str:
@@ -66,12 +70,5 @@ def fits_json(type_: str) -> bool:
 
 def _parts(type_: str, keys: Sequence[str], refusal: Refusal) -> tuple[Field, ...]:
     """Return the fields of a struct; none if it is no struct, or one of them has no plain form, or the name of a key's."""
-    parts = _fields_of(type_)
+    parts = struct_fields(type_)
     return () if any(refusal(*part, False) or part[0] in keys for part in parts) else parts
-
-
-def _fields_of(type_: str) -> tuple[Field, ...]:
-    if not type_.startswith("struct<"):
-        return ()
-    fields = Fields(split_commas(type_[len("struct<") : -1]))
-    return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))

@@ -22,7 +22,7 @@ from states.delta.layout import DeltaLayout, RawKey, RawValue
 from states.delta.number_rows import columns_of, key_column, table_of
 from states.delta.raw_forms import SENTINEL_COLUMN
 from trident.arrow import python_of
-from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
+from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateType
 from trident.state.values import UNKNOWN_ATTEMPT
 
@@ -152,15 +152,17 @@ class LargeIndex:
 
     def _found(self, parts: Sequence[Sequence[Any] | pa.Array], names: Any) -> NumberColumns:
         changes, stored = self.values.lookup(self._key_table(parts))
-        numbers, flags = np.zeros((len(names), 4), np.int64), np.zeros(len(names), np.uint8)
-        new = columns_of(self._layout, changes.rows)
-        numbers[changes.places], flags[changes.places] = new.numbers, new.flags
-        numbers[stored.places, TXID], numbers[stored.places, ATTEMPT] = self._shown + 1, UNKNOWN_ATTEMPT
-        numbers[stored.places, PREV] = numbers[stored.places, CURR] = (
-            _value_column(stored.rows).to_numpy().view(np.int64)
-        )
-        flags[stored.places] = HAS_PREV | HAS_CURR
-        return NumberColumns(numbers, flags, new.dtype, None, (names, None, False))
+        new, old = (columns_of(self._layout, rows) for rows in (changes.rows, self._as_changes(stored.rows)))
+        numbers, flags = np.zeros((len(names), new.numbers.shape[1]), np.int64), np.zeros(len(names), new.flags.dtype)
+        for found, columns in ((changes, new), (stored, old)):
+            numbers[found.places], flags[found.places] = columns.numbers, columns.flags
+        return type(new)(numbers, flags, new.dtype, None, (names, None, False))
+
+    def _as_changes(self, stored: pa.Table) -> pa.Table:
+        """Return rows of the base as an unknown attempt of the batch that comes next wrote them, over themselves."""
+        value, rows = _value_column(stored), stored.num_rows
+        wrote = [np.full(rows, self._shown + 1), np.full(rows, UNKNOWN_ATTEMPT)]
+        return pa.table([*wrote, value, value], names=list(self._layout.value_columns))
 
     def _raw(self, stored: pa.Table) -> Iterator[RawValue]:
         shown = self._shown

@@ -39,7 +39,7 @@ def node() -> PersistNode:
 
 
 def updated(node: PersistNode, state: Any, txid: int) -> pa.Table | None:
-    given = entries.inputs_of(node, PARTS, 1, columnar=False)[0]
+    given = entries.inputs_of(node, PARTS, 1, columns=None)[0]
     return update_partition(node, state, Txid(txid, 1 << 20), given, True, lambda *_: None, DEFAULT_BOUNDS)
 
 

@@ -14,6 +14,7 @@ from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, WITHIN
 from tests.runtime.windows.moving_life import SLIDING
+from tests.runtime.windows.test_timers import Ends
 from tests.runtime.windows.window_life import BY_TIME, ROWS, SESSIONS
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum, TumblingCountWindow
@@ -37,6 +38,7 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
         state_name="sessions",
         parallelism=partitions,
     )
+    ends = rows.group_by("key").process(state, Ends(), "end: bigint, m: int", event_time="at", state_name="ends")
     left, right = (
         topology.new_stream(side, FixedBatchSpout(FIELDS, 20, *given))
         for side, given in (("left", LEFT), ("right", RIGHT))
@@ -50,6 +52,9 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
             state, "m", Sum(), "total", state_name="of_sessions"
         ),
         late.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_late"),
+        ends.parallelism_hint(partitions)
+        .group_by("key", "end")
+        .persistent_aggregate(state, "m", Sum(), "total", state_name="of_ends"),
         by_time.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_timed"),
         again.parallelism_hint(partitions)
         .group_by("key", "end")

@@ -97,6 +97,35 @@ def test_streams_of_new_values_feed_further_states(orders: DataFrame) -> None:
         assert contents(function, seen, ["oslo", "bergen"]) == {"oslo": 2, "bergen": None}
 
 
+def test_a_notebook_shows_what_a_function_does(orders: DataFrame, tmp_path: Path) -> None:
+    function = exactly_once(
+        "orders",
+        sqlite_state(str(tmp_path / "db")),
+        group_by="shop",
+        aggregate=Count(),
+        value="n",
+        log_dir=str(tmp_path / "log"),
+    )
+    assert f"not open: a batch opens it{_CELLS}log{_CELL}{tmp_path}/log" in function._repr_html_()
+    with function:
+        function(orders, 0)
+        html = function._repr_html_()
+        assert f"last batch{_CELL}1, 4 tuples" in html
+        assert f"state n{_CELL}2 keys in the last batch, committed by the driver" in html
+        assert "state n, 2 rows, after batch 1" in html
+    assert "not open" in function._repr_html_()
+    topology, stream = declared()
+    stream.group_by("shop").persistent_aggregate(MemoryMapState.opaque(), Count(), "n")
+    with topology.foreach_batch() as whole:
+        whole(orders, 0)
+        assert whole._repr_html_().startswith("<div><table")
+        assert f"topology{_CELL}orders" in whole._repr_html_()
+
+
+_CELL = '</td><td style="padding:2px 8px;vertical-align:top;text-align:left">'
+_CELLS = _CELL.replace("</td>", "</td></tr><tr>")
+
+
 def test_a_window_by_event_time(spark: SparkSession) -> None:
     minute = TumblingDurationWindow.of(timedelta(minutes=1)).by_event_time("at_ms", delay=timedelta(0))
     topology = TridentTopology("calls")

@@ -143,3 +143,16 @@ def test_a_state_that_cannot_be_listed_says_so() -> None:
     html = ran(topology).state("s-persist")._repr_html_()
     assert html.startswith("<pre")
     assert "the store of state &#x27;s-persist&#x27; cannot list its keys" in html
+
+
+def test_states_that_are_read_together_are_shown_as_of_one_batch(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("town: string, euros: bigint", 2, *(row[:2] for row in SALES)))
+    stream.group_by("town").persistent_aggregate(DeltaState.opaque(str(tmp_path / "d")), "euros", Sum(), "revenue")
+    stream.persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "orders")
+    ran(topology, log_dir=str(tmp_path / "log"))
+    with trident.open_states(topology, "revenue", "orders", log_dir=str(tmp_path / "log")) as states:
+        html = states._repr_html_()
+        assert html.index("state revenue, 2 rows, after batch 2") < html.index("state orders, 1 row, after batch 2")
+        assert states.txid == 2
+    assert "JointReader(&#x27;t&#x27;, [&#x27;revenue&#x27;, &#x27;orders&#x27;]): " in states._repr_html_()

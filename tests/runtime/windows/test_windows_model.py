@@ -136,7 +136,7 @@ def lived(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> N
             assert len(alone) == 1 or not due
             for result in alone:
                 expected[result.txid] = model.take([], driver.clock.wall_ms())
-            final, now = _fed(driver, given_rows, failures)
+            final, now = fed_batch(driver, given_rows, failures)
             expected[driver.txid] = model.take(final, now)
         found = {
             txid: [(row[0] if grouped else None, *map(ordinate, row[-3:-1]), in_order(row[-1])) for row in batch]
@@ -163,7 +163,7 @@ def shared(batch: list[Fired], partitions: int) -> list[list[Fired]]:
     return [[row for row, place in zip(batch, places, strict=True) if place == one] for one in range(partitions)]
 
 
-def _fed(driver: TopologyTestDriver, given_rows: list[Row], failures: Any) -> tuple[list[Row], int]:
+def fed_batch(driver: TopologyTestDriver, given_rows: list[Row], failures: Any) -> tuple[list[Row], int]:
     """Feed a batch and let attempts at it fail, with other rows and at another time; return what won, and its time."""
     driver.feed("s", *given_rows)
     now: int | None = None

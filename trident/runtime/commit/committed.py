@@ -48,6 +48,8 @@ class Committed:
         By node that the driver committed, how long that and the steps behind it took.
     later
         The writes that are left to the batch's record.
+    timers
+        As of `TaskOutput`, of all partitions.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Committed:
     put_back: Mapping[str, int] | None = None
     took_ns: Mapping[str, int] | None = None
     later: Sequence[LaterWrite] = ()
+    timers: list[int] = field(default_factory=list)
 
     def add_keys(self, state: str, counts: KeyCounts) -> None:
         """Add what a partition of a state, or a query of it, read and wrote."""

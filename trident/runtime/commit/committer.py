@@ -16,7 +16,6 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
-from trident.operations.several import Several
 from trident.planner import Exchange, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.committed import Committed, Updated, check_one_writer, marks_of
@@ -28,11 +27,13 @@ from trident.runtime.commit.entries import (
     RowEntries,
     inputs_kept,
     inputs_of,
-    takes_columns,
+    merging_columns,
+    row_entries,
 )
 from trident.runtime.commit.flow import Flow, paused_garbage_collection
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.aggregates import combining, is_native
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of
@@ -95,10 +96,10 @@ class Committer:
         self._reach, self._bounds = reach or (lambda point, state: None), bounds
         self._plan, self._states, self._static_state = plan, states, static_state
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
-        self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
+        self._columns = {node.id: merging_columns(node.aggregation, states[node.state]) for node in persists}
         self._later: list[LaterWrite] = []
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
-        self.is_quick = all(node.id in self._columnar for node in plan.commits)
+        self.is_quick = all(self._columns.get(node.id) is not None for node in plan.commits)
 
     def leave_to_record(self, states: Iterable[str]) -> None:
         """From now on leave the writes of some states, of one partition each, to the record of their batch."""
@@ -185,7 +186,9 @@ class Committer:
         elsewhere: Collection[str],
     ) -> Committed:
         done = Committed(dict(output.touched), dict(output.keys), key_counts=dict(output.key_counts))
-        run = StepRun(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
+        done.timers.extend(output.timers)
+        on_error = TupleErrors(capture, done.captured, self._bounds)
+        run = StepRun(_attempt_of(txids), on_error, self._static_state, done.timers)
         flow, took = Flow(self._plan, self._exchanges, output, run), dict[str, int]()
         for node in self._plan.commits:
             if node.id in elsewhere:
@@ -227,9 +230,7 @@ class Committer:
     ) -> dict[int, pa.Table]:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
         in_place = node.aggregation is None and len(states) > 1  # the stream's partitions become the state's
-        work = (
-            inputs_kept(node, arrived) if in_place else inputs_of(node, tables, len(states), node.id in self._columnar)
-        )
+        work = inputs_kept(node, arrived) if in_place else inputs_of(node, tables, len(states), self._columns[node.id])
         if not work:
             return {}
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
@@ -415,7 +416,8 @@ def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bound
         values = entries.update(state)
         if values is not None:
             return entries.with_values(values) if wanted else None
-        entries = entries.rows()
+        assert node.aggregation is not None, node
+        entries = row_entries(entries.table, node.aggregation)
     if isinstance(entries, PiecedEntries):
         tables = [
             _new_values(node, _update_keys(node, state.multi_update_once, piece), wanted) for piece in entries.pieces()
@@ -450,6 +452,6 @@ def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: R
 def _updaters(aggregation: Aggregation, entries: RowEntries) -> Sequence[Any]:
     aggregator = aggregation.aggregator
     if aggregation.combines:
-        combine_all = aggregator.combine_all if isinstance(aggregator, Several) else None
-        return CombinerUpdates(aggregator.combine, entries.given, combine_all)
+        combine_all, is_pure = combining(aggregator), is_native(aggregator)
+        return CombinerUpdates(aggregator.combine, entries.given, combine_all, is_pure)
     return [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]

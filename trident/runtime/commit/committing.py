@@ -122,7 +122,7 @@ class CommittingProgram(WorkerProgram):
             and partition != partition_of_total(partitions)
         ):
             return None  # the one value is elsewhere
-        entries = inputs_of(node, tables, 1, columnar=False).get(0)
+        entries = inputs_of(node, tables, 1, columns=None).get(0)
         fragment = self.program.fragments[node.id]
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)
@@ -158,7 +158,8 @@ class CommittingProgram(WorkerProgram):
         if partition not in running_partitions(node, moment, {partition: tables} if tables else {}, partitions):
             self._without_rows(node, partition, state, txid, output)
             return None
-        run = replace(run, on_error=TupleErrors(bounds=self.bounds))  # its tuples may be of earlier batches
+        # Its tuples may be of earlier batches.
+        run = replace(run, on_error=TupleErrors(bounds=self.bounds), timers=output.timers)
         place = PartitionPlace(partition, partitions)
         with counting_keys() as keys:
             end = _staging(state, output.staged, node.state, partition)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
+from trident.runtime.steps.aggregates import (
+    Merging,
+    is_plain_key,
+    merge_partials,
+    merged,
+    merging_function,
+    rows_of,
+)
 from trident.runtime.steps.failures import calls_user_code, failing_at
-from trident.runtime.steps.key_columns import keys_in, keys_of, partition_of_total, partitions_of
+from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of
 from trident.runtime.steps.removed_keys import without_removed
 from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
-from trident.state.values import Combine
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class ColumnEntries:
 
     table: pa.Table
     arrays: list[pa.Array]
-    function: Combine
+    function: Merging
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -58,12 +64,8 @@ class ColumnEntries:
     def with_values(self, new: Any) -> pa.Table:
         """Return a table of the keys and the given values."""
         schema = self.table.schema
-        return pa.table([*self.table.columns[:-1], pa.array(new, schema.types[-1])], schema=schema)
-
-    def rows(self) -> RowEntries:
-        """Return these entries as rows."""
-        *parts, values = self.arrays
-        return RowEntries(keys_in(parts), values.to_pylist())
+        values = new.cast(schema.types[-1]) if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
+        return pa.table([*self.table.columns[:-1], values], schema=schema)
 
 
 @dataclass(frozen=True)
@@ -102,43 +104,58 @@ PIECE = 1 << 17
 """How many keys are updated at once."""
 
 
-def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
-    """Whether batches go to the state as columns; this is known before the first batch.
+def row_entries(table: pa.Table, aggregation: Aggregation) -> RowEntries | PiecedEntries:
+    """Return merged partials as rows."""
+    if table.num_rows > PIECE:
+        return PiecedEntries(table, aggregation)
+    return RowEntries(*rows_of(table, aggregation))
+
+
+def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
+    """Return what merges batches that go to the state as columns, None if they do not; this is known before the first batch.
 
     They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
     """
-    if aggregation is None or not (aggregation.grouped and aggregation.combines) or merging_kernel(aggregation) is None:
-        return False
-    number = schema_of(aggregation.output).types[0]
-    fit = all(map(is_plain_key, aggregation.group.types)) and number in (pa.int64(), pa.float64())
-    return fit and len(states) == 1 and states[0].facts.keeps_columns
-
-
-def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
-    """Return merged partials as columns; None where one of them is null."""
-    arrays = [one_array(column) for column in table.columns]
-    if arrays[-1].null_count:
+    if aggregation is None or not (aggregation.grouped and aggregation.combines):
         return None
-    return ColumnEntries(table, arrays, cast(Combine, merging_kernel(aggregation)))
+    value = schema_of(aggregation.output).types[0]
+    numbers = [field.type for field in value] if pa.types.is_struct(value) else [value]
+    fit = all(map(is_plain_key, aggregation.group.types)) and {pa.int64(), pa.float64()}.issuperset(numbers)
+    return merging_function(aggregation) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
+
+
+def _as_columns(table: pa.Table, function: Merging) -> ColumnEntries | None:
+    """Return merged partials as columns; None where one of them is null, if it is no mean."""
+    arrays = [one_array(column) for column in table.columns]
+    values = arrays[-1]
+    if isinstance(function, str):
+        has_null = values.null_count > 0
+    else:
+        has_null = any(
+            field.null_count for field, what in zip(values.flatten(), function, strict=True) if what != "mean"
+        )
+    return None if has_null else ColumnEntries(table, arrays, function)
 
 
 @calls_user_code(lambda local: (local["node"].id, None))
-def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
-    """Return the entries of a batch for each partition that it touches; `columnar`: see `takes_columns`."""
+def inputs_of(
+    node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
+) -> dict[int, Entries]:
+    """Return the entries of a batch for each partition that it touches; `columns`: see `merging_columns`."""
     if not node.removals:
-        return _updates_of(node, tables, partitions, columnar)
+        return _updates_of(node, tables, partitions, columns)
     assert node.aggregation is not None, node
     updates, removed = without_removed(node.aggregation.group, tables)
-    found = _updates_of(node, updates, partitions, columnar)
+    found = _updates_of(node, updates, partitions, columns)
     for partition, ats in partitions_of(removed, partitions).items():
         others = found.get(partition, RowEntries([], []))
         found[partition] = EntriesAndRemovals(others, type(removed)(removed[at] for at in ats))
     return dict(sorted(found.items()))
 
 
-def _updates_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Any]:
+def _updates_of(node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None) -> dict[int, Any]:
     with failing_at(node.id):  # a user's combine or zero
-        entries = _entries(node, tables, columnar)
+        entries = _entries(node, tables, columns)
     if partitions == 1:
         return {0: entries} if len(entries) else {}
     if isinstance(entries, PiecedEntries):
@@ -156,18 +173,20 @@ def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Ent
     tables: dict[int, list[pa.Table]] = {}
     for frame in frames:
         tables.setdefault(frame.partition, []).append(frame.data)
-    return {partition: _entries(node, tables[partition], columnar=False) for partition in sorted(tables)}
+    return {partition: _entries(node, tables[partition], None) for partition in sorted(tables)}
 
 
-def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> RowEntries | ColumnEntries | PiecedEntries:
+def _entries(
+    node: PersistNode, tables: list[pa.Table], columns: Merging | None
+) -> RowEntries | ColumnEntries | PiecedEntries:
     aggregation = node.aggregation
     if aggregation is None:
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
         return RowEntries(rows, [None] * len(rows))
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
-    if columnar and (table := merged(aggregation, tables)) is not None:
-        return _as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+    if columns is not None and (table := merged(aggregation, tables)) is not None:
+        return _as_columns(table, columns) or row_entries(table, aggregation)
     if sum(table.num_rows for table in tables) > PIECE and (table := merged(aggregation, tables)) is not None:
         return PiecedEntries(table, aggregation)
     keys, values = merge_partials(aggregation, tables)

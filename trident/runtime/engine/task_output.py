@@ -64,6 +64,9 @@ class TaskOutput:
         By state and partition, the marks of the keys that tasks have written, where any partition may write any key.
     staged
         By state and partition, what the driver has yet to publish; see `State.stage`.
+    timers
+        Before which times no timer by the time of the batch is due in the partitions that tasks have committed, in milliseconds
+        since 1970.
     fenced
         The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     kept
@@ -96,6 +99,7 @@ class TaskOutput:
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
     written: dict[str, dict[int, list[bytes]]] = field(default_factory=dict)
     staged: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    timers: list[int] = field(default_factory=list)
     fenced: tuple[Any, ...] = ()
     kept: object | None = None
     seconds: float = 0.0
@@ -119,6 +123,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         add_counts(merged.rows, output.rows)
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
+        merged.timers.extend(output.timers)
         add_counts(merged.metrics, output.metrics)
         add_figures(merged.figures, output.figures)
         if output.put_back:

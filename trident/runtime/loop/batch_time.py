@@ -5,14 +5,18 @@ processed, and with the commit `tuples_at` too, the time of the last batch that 
 batch whose definition says `begins_again`: with that all windows fire what they hold, and begin again at its time. A
 window behind a window gets tuples although no spout has any: `levels` has the time of the last batch that may have brought
 some.
+
+Timers are due at times that only their state knows. With the commit `timers` is logged: before this time none is due. At that
+time there is a batch, also without tuples, which finds out more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trident.graph import WindowNode
+from trident.operations.timers import TimersConfig
 from trident.planner import Plan
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.shares import Now
@@ -21,14 +25,14 @@ TIME = "$time"
 """The name of the time among a batch's definitions; no stream can have this name."""
 
 
-_AHEAD_MS = 60_000
+_AHEAD_MS, _TIMERS = 60_000, "timers"
 
 
 class BatchTime:
     """Says which time a batch has, and whether a batch is due because of the time alone."""
 
-    def __init__(self, *levels: Iterable[Grid]) -> None:
-        self._levels = [tuple(grids) for grids in levels]
+    def __init__(self, *levels: Iterable[Grid | None]) -> None:
+        self._levels = [tuple(grids) for grids in levels]  # None: a process, whose timers may fire in any batch
 
     @staticmethod
     def of(plan: Plan) -> BatchTime | None:
@@ -37,12 +41,12 @@ class BatchTime:
         if not windows:
             return None
         behind: dict[str, int] = {}  # the number of windows by batch time before a node, on the longest path
-        levels: list[list[Grid]] = []
+        levels: list[list[Grid | None]] = []
         for node in plan.commits:  # each after all nodes that it gets tuples from
             level = behind.get(node.id, 0)
             if node in windows:
                 levels.extend([] for _ in range(level + 1 - len(levels)))
-                levels[level].append(Grid.of(node.config))
+                levels[level].append(None if isinstance(node.config, TimersConfig) else Grid.of(node.config))
                 level += 1
             for sink in plan.fragments[node.id].sinks:
                 behind[sink.target] = max(level, behind.get(sink.target, 0))
@@ -91,8 +95,10 @@ class BatchTime:
         return time is not None and time["now"] - clock_ms > _AHEAD_MS
 
     def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
-        """Whether a window with tuples ended since the batch before, as far as the times of batches show."""
-        return previous is not None and any(self._fires(clock_ms, previous))
+        """Whether a window with tuples ended since the batch before, as far as the times of batches show, or a timer is due."""
+        if previous is None:
+            return False
+        return previous.get(_TIMERS, clock_ms + 1) <= clock_ms or any(self._fires(clock_ms, previous))
 
     def _fires(self, now: int, previous: Mapping[str, Any]) -> list[bool]:
         """Return by level whether a window with tuples ended since the batch before."""
@@ -106,7 +112,10 @@ class BatchTime:
         if previous is None:
             return [now] * len(self._levels)
         first, *behind = self._reached(previous)
-        return [first, *(now if fired else at for fired, at in zip(self._fires(now, previous), behind, strict=False))]
+        may_fire = (
+            None in level or fired for level, fired in zip(self._levels, self._fires(now, previous), strict=True)
+        )
+        return [first, *(now if fired else at for fired, at in zip(may_fire, behind, strict=False))]
 
     def _reached(self, previous: Mapping[str, Any]) -> list[int]:
         """Return by level the time of the last batch that may have brought tuples to its windows."""
@@ -114,14 +123,22 @@ class BatchTime:
         return [at, *([*previous.get("levels", ()), *[at] * more][:more])]
 
     @staticmethod
-    def _ends(level: Iterable[Grid], now: int, before: int, at: int) -> bool:
-        return any((before // grid.slide + 1) * grid.slide <= min(now, at + grid.length) for grid in level)
+    def _ends(level: Iterable[Grid | None], now: int, before: int, at: int) -> bool:
+        grids = (grid for grid in level if grid is not None)
+        return any((before // grid.slide + 1) * grid.slide <= min(now, at + grid.length) for grid in grids)
 
 
 def now_of(definitions: Mapping[str, Any]) -> Now | None:
     """Return the time of a batch from all of its definitions; None if it has none."""
     time = definitions.get(TIME)
     return None if time is None else Now(time["now"], "begins_again" in time)
+
+
+def with_timers(definitions: Mapping[str, Any], timers: Sequence[int]) -> Mapping[str, Any]:
+    """Return the definitions of a batch that is committed, with the time before which no timer is due, if there is one."""
+    if not timers:
+        return definitions
+    return {**definitions, TIME: {**definitions[TIME], _TIMERS: min(timers)}}
 
 
 def _tuples_at(definition: Mapping[str, Any]) -> int:

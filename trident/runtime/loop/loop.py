@@ -25,6 +25,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.activity import Activation, StartGate
 from trident.runtime.loop.attempts import Attempts, txids_of
 from trident.runtime.loop.batch import Batch, BatchTimes, Defined, LoopInbox, LoopMessage, Observer
+from trident.runtime.loop.batch_time import with_timers
 from trident.runtime.loop.capturing import Capturing
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
@@ -325,7 +326,8 @@ class BatchLoop:
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
         declares = self._opened.meaning.with_batch()
-        record = CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms, declares)
+        definitions = with_timers(batch.definitions, committed.timers)
+        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, declares)
         try:
             self._opened.record(record, committed.later)
         except NotWrittenError as refused:  # by a state, as its commit might have been

@@ -15,7 +15,9 @@ from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
+from trident.notebook.html_pieces import table
 from trident.observe.events import TopologyListener
+from trident.redaction import redacted
 from trident.runtime.engine.auto import cores
 from trident.runtime.engine.dataframe_runner import QueryStopped
 from trident.runtime.loop.batch import Observer
@@ -277,6 +279,13 @@ class ForeachBatch:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        run = self._run
+        if run is not None:
+            return run.glance()._repr_html_()
+        log = redacted(str(self.config.log_folder(self.name)))
+        return table((), {"topology": self.name, "state": "not open: a batch opens it", "log": log}.items())
 
 
 def _revived(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:

@@ -94,6 +94,10 @@ class ExactlyOnce(ForeachBatch):
         """Return the state for reading, at the snapshot of the last committed batch."""
         return super().state(self._declared.value if state is None else state)
 
+    def _repr_html_(self) -> str:
+        rows = "" if self._run is None else self.state()._repr_html_()
+        return super()._repr_html_() + rows
+
     def _graph_of(self, df: DataFrame) -> Graph:
         if self._topology is None:
             self._topology = self._declared.topology(df.schema)

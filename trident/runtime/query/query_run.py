@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.graph import Graph, SpoutNode
+from trident.notebook.running_glance import RunningGlance
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement
 from trident.observe.events import TopologyListener, TopologyStarted, TopologyTerminated
@@ -116,6 +117,12 @@ class QueryRun:
         finally:
             self._handed.hand_over(None)
 
+    def glance(self) -> RunningGlance:
+        """Return what it does now, as notebooks show it."""
+        _, told, _, _ = self._now()
+        places = dict.fromkeys(self.opened.plan.partitions, DRIVER)
+        return RunningGlance(self.graph.name, told, self.progress.last(), self.progress.seconds, places)
+
     def close(self, error: BaseException | None = None) -> None:
         """Close everything and tell the listeners; what ended it, if anything did."""
         self._error = error
@@ -141,6 +148,7 @@ class QueryRun:
             "failures": self.progress.failures,
             "lastFailure": None if failure is None else failure.cause,
             "deadLetters": waiting(self.opened.log.state),
+            "leftOut": self.progress.left_out,
             "waiting": self._loop.waiting,
         }
         return word, told, AtWork(), self._error

@@ -14,6 +14,7 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
 from trident.runtime.reading.open_partitions import readers_of, view_of
+from trident.runtime.reading.state_frames import html_or_why
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import LISTING_ROUNDS, StateView
 from trident.state.kinds import StateType, kind_of
@@ -108,6 +109,12 @@ class JointReader:
 
     def __repr__(self) -> str:
         return f"JointReader({self.topology!r}, {list(self.names)!r})"
+
+    def _repr_html_(self) -> str:
+        def first_rows(states: Mapping[str, StateView]) -> str:
+            return "".join(view.first_rows() for view in states.values())
+
+        return html_or_why(repr(self), lambda: self.read(first_rows))
 
     def _read(self, function: Callable[[Mapping[str, StateView]], R], rounds: int) -> R:
         def once() -> R:

@@ -124,14 +124,19 @@ def pandas_of(table: pa.Table) -> pd.DataFrame:
 def html_of_state(
     what: str, columns: Fields, results: Fields, rows: Callable[[], Iterable[Sequence[Any]]], txid: Callable[[], Any]
 ) -> str:
-    """Return the first rows of a state for a notebook, or why they cannot be read."""
-    try:
-        read = list(islice(rows(), SHOWN_ROWS + 1))
-        after = txid()
-    except Exception as error:  # noqa: BLE001  of a store, perhaps a user's or a closed one: an object can always be shown
-        return preformatted(f"{what}: {describe(error)}")
+    """Return the first rows of a state for a notebook."""
+    read = list(islice(rows(), SHOWN_ROWS + 1))
+    after = txid()
     first, several = read[:SHOWN_ROWS], results if all(len(row) == len(columns) for row in read) else Fields()
     columns, shown = with_results(columns, first, several)
     head = columns.names if all(len(row) == len(columns) for row in shown) else ()
     count = f"the first {SHOWN_ROWS} rows" if len(read) > len(first) else counted(len(first), "row")
     return table(head, shown, ", ".join([what, count, *([] if after is None else [f"after batch {after}"])]))
+
+
+def html_or_why(what: str, html: Callable[[], str]) -> str:
+    """Return what a notebook shows of an object, or why it cannot be read."""
+    try:
+        return html()
+    except Exception as error:  # noqa: BLE001  of a store, perhaps a user's or a closed one: an object can always be shown
+        return preformatted(f"{what}: {describe(error)}")

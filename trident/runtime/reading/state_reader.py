@@ -10,10 +10,10 @@ from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLogReader
-from trident.errors import ForeignLogError, LogError, TridentError, UnsupportedOperation
+from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import Graph, StateNode
-from trident.notebook.html_pieces import preformatted
 from trident.runtime.reading.open_partitions import open_view
+from trident.runtime.reading.state_frames import html_or_why
 from trident.runtime.reading.views import StateView
 
 if TYPE_CHECKING:
@@ -74,10 +74,7 @@ class StateReader:
         return self._current().to_pandas()
 
     def _repr_html_(self) -> str:
-        try:
-            return self._current()._repr_html_()
-        except TridentError as error:
-            return preformatted(f"{self!r}: {error}")
+        return html_or_why(repr(self), lambda: self._current().first_rows())
 
     def close(self) -> None:
         """Close the connections to the store and to the log."""

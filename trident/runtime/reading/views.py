@@ -24,6 +24,7 @@ from trident.runtime.reading.state_frames import (
     columns_of_rows,
     frame_of,
     html_of_state,
+    html_or_why,
     pandas_of,
     table_of_state,
     with_results,
@@ -277,9 +278,13 @@ class StateView:
     def __repr__(self) -> str:
         return f"StateView({self._name!r}{'' if self.txid is None else f', after batch {self.txid}'})"
 
-    def _repr_html_(self) -> str:
+    def first_rows(self) -> str:
+        """Return the first rows as HTML."""
         rows = partial(self.get_tuples, limit=SHOWN_ROWS + 1)
         return html_of_state(f"state {self._name}", self._columns, self._results, rows, lambda: self.txid)
+
+    def _repr_html_(self) -> str:
+        return html_or_why(f"state {self._name}", self.first_rows)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
         """Return the key fields and the value of all keys as a DataFrame, all as of one committed batch.

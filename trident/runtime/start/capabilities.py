@@ -70,7 +70,7 @@ def _check_window(node: WindowNode | JoinWithinNode, state: State, kind: StateTy
 
 
 def _held(node: PersistNode) -> str:
-    return "join" if isinstance(node, JoinWithinNode) else "window"
+    return node.config.what if isinstance(node, WindowNode) else "join"
 
 
 def _lack(node: PersistNode, name: str) -> str:

@@ -8,7 +8,8 @@ The kernel of `First` and `Last`: the number of the row that each key keeps, the
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +19,15 @@ from trident.arrow import arrow_type, one_array, schema_of
 from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, First, Last, Max, Min, Sum
+from trident.operations.builtin import sums
 from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import keys_of, one_form
 from trident.runtime.steps.rows import columns_of, iterate
-from trident.runtime.steps.several import added, is_several_native, several_of, several_of_partials, structs_in
+from trident.runtime.steps.several import added, is_several_native, merging_functions, several_of, several_of_partials
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
+from trident.state.values import Combine
 
 # the kernel that aggregates tuples, the kernel that merges partials
 _KERNELS: dict[type[Any], tuple[str, str]] = {
@@ -46,6 +49,13 @@ _FEW_ROWS = 64
 def is_native(aggregator: Any) -> bool:
     """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
     return type(aggregator) in _KERNELS or is_pick(aggregator) or is_several_native(aggregator)
+
+
+def combining(aggregator: Any) -> Callable[[Any, Any], list[Any]] | None:
+    """Return what combines many values faster than `combine` does one after the other; None if nothing does."""
+    if type(aggregator) in (Count, Sum):
+        return sums
+    return aggregator.combine_all if isinstance(aggregator, Several) else None
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
@@ -165,8 +175,18 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
     return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
 
 
-def merging_kernel(aggregation: Aggregation) -> str | None:
-    """Return the function of Arrow that merges partials, as a store of columns knows it; None if there is none."""
+Merging = Combine | Sequence[Combine]
+"""What merges partials, as a store of columns knows it: a function, or one for each field of the value."""
+
+
+def merging_function(aggregation: Aggregation) -> Merging | None:
+    """Return what merges partials in a store of columns; None if nothing does."""
+    if is_several_native(aggregation.aggregator):
+        return cast("Sequence[Combine]", merging_functions(aggregation.aggregator))
+    return cast("Combine | None", _merging_kernel(aggregation))
+
+
+def _merging_kernel(aggregation: Aggregation) -> str | None:
     kernel = _KERNELS.get(type(aggregation.aggregator))
     return kernel and kernel[1]
 
@@ -176,7 +196,12 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
         return parts[0] if parts else schema_of(aggregation.partial).empty_table()
-    kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
+    return merged_table(aggregation, pa.concat_tables(parts))
+
+
+def merged_table(aggregation: Aggregation, table: pa.Table) -> pa.Table | None:
+    """Merge the rows of a table of partials, which has some, with a kernel: one row per key. None if no kernel can do it."""
+    kernel = _merging_kernel(aggregation)
     if is_pick(aggregation.aggregator):
         return picked_of_partials(aggregation, table)
     if is_several_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.output):
@@ -201,9 +226,7 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    column = table.column(aggregation.output.names[0])
-    values = structs_in(column) if isinstance(aggregation.aggregator, Several) else column.to_pylist()
-    return keys_of(table, aggregation.group.names), values
+    return keys_of(table, aggregation.group.names), table.column(aggregation.output.names[0]).to_pylist()
 
 
 def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:

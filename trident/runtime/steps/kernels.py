@@ -54,7 +54,7 @@ def aggregation_runs(aggregation: Aggregation) -> str:
 def window_runs(node: WindowNode) -> str:
     """Return how the tuples of a task are aggregated before they go to a window."""
     if node.config.counts or not node.combines or len(node.late):
-        return "every tuple goes to the window"
+        return f"every tuple goes to the {node.config.what}"
     return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"
 
 

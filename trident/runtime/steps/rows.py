@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -29,11 +29,14 @@ class StepRun:
         What to do with a tuple whose operation raises.
     states
         Gives a static state by name.
+    timers
+        Gathers before which time no timer by the time of the batch is due, in milliseconds since 1970.
     """
 
     attempt: TransactionAttempt
     on_error: TupleErrors
     states: Callable[[str], Any]
+    timers: list[int] = field(default_factory=list)
 
 
 class Emitted:

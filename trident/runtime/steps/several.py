@@ -44,13 +44,12 @@ def added(aggregation: Aggregation, table: pa.Table, are_partials: bool) -> Iter
             yield table.column(part.inputs.names[0]) if whole is None else pc.struct_field(whole, [_kept(part)[0]])
 
 
-def structs_in(column: pa.ChunkedArray) -> list[dict[str, Any]]:
-    """Return the values of a column of structs, none of them null: faster than Arrow makes them one by one."""
-    value = one_array(column)
-    names = [field.name for field in value.type]
-    return [
-        dict(zip(names, row, strict=True)) for row in zip(*(one.to_pylist() for one in value.flatten()), strict=True)
-    ]
+def merging_functions(several: Several) -> tuple[str, ...]:
+    """Return the functions that merge the fields of values, as a store of columns knows them."""
+    merging: list[str] = []
+    for part in several.parts:
+        merging += ["mean"] * part.is_wide + [_MERGING[one] for one in _FUNCTIONS[type(part.aggregator)]]
+    return tuple(merging)
 
 
 def _kept(part: Part) -> Sequence[str]:

@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trident.arrow import arrow_type, schema_of
+from trident.fields import Fields
 from trident.graph import WindowNode
-from trident.operations.names import merging_member
-from trident.operations.windows import LATE, late_field
+from trident.operations.several import Several, result_fields
+from trident.operations.windows import FIRST_MS, LATE, late_field
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.worker_input import END, FIRST_MS, START, aggregating, bigint, with_column
+from trident.runtime.windows.worker_input import END, START, aggregating, bigint, merged, with_column
 
 _MANY = 1 << 20
 
@@ -29,27 +31,29 @@ class Complete(NamedTuple):
 
 def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: StepRun) -> pa.Table:
     """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
-    member = merging_member(node.member) if node.combines else node.member
-    whole = aggregating(node, node.group.concat(bigint(END)), member, partial=False)
+    key = node.group.concat(bigint(END))
     tables = []
     for some in _together(windows):
         sizes = [window.stop - window.first for window in some]
         at = np.concatenate([np.arange(window.first, window.stop) for window in some])
         ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)
-        tables.append(_in_order(aggregate(node.id, whole, with_column(held.take(pa.array(at)), END, ends), run)))
+        tables.append(_aggregated(node, with_column(held.take(pa.array(at)), END, ends), key, run))
     schema = schema_of(node.fields)
     return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
 
 
 def session_results(node: WindowNode, held: pa.Table, run: StepRun) -> pa.Table:
     """Return the rows that sessions give, of `held` tuples or partial results with `START` and `END` of the session of each."""
-    member = merging_member(node.member) if node.combines else node.member
     key = node.group.concat(bigint(START)).concat(bigint(END))
-    return _bounded(node, _in_order(aggregate(node.id, aggregating(node, key, member, partial=False), held, run)))
+    return _bounded(node, _aggregated(node, held, key, run))
 
 
-def _in_order(table: pa.Table) -> pa.Table:
-    """Sort the rows by the ends, because a kernel returns groups in no defined order."""
+def _aggregated(node: WindowNode, held: pa.Table, key: Fields, run: StepRun) -> pa.Table:
+    """Aggregate the rows of windows by a key; in the order of their ends, because a kernel returns groups in no defined one."""
+    if node.combines:
+        table = merged(node, held, key, run)
+    else:
+        table = aggregate(node.id, aggregating(node, key, node.member, partial=False), held, run)
     ends = table.column(END).to_numpy()
     return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
 
@@ -73,7 +77,18 @@ def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
     for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
         type_ = arrow_type(node.bounds.type_of(name) or "")
         table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))
-    return _widened(node, table)
+    return _widened(node, _spread(node, table))
+
+
+def _spread(node: WindowNode, table: pa.Table) -> pa.Table:
+    """The table with the results of several aggregates, each as a column, in place of their value."""
+    several = node.member.aggregator
+    if not isinstance(several, Several):
+        return table
+    (value,) = node.member.outputs.names
+    results = {name: pc.struct_field(table.column(value), [name]) for name in result_fields(several).names}
+    table = table.drop_columns([value])
+    return pa.table([*table.columns, *results.values()], names=[*table.column_names, *results])
 
 
 def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again
+from trident.operations.timers import TimersConfig
 from trident.operations.windows import SessionWindow
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
@@ -31,6 +32,7 @@ from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.timer_update import update_timers
 from trident.runtime.windows.worker_input import (
     PANE,
     ROWS,
@@ -64,6 +66,8 @@ def update_window(
         return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
     if isinstance(node.config, SessionWindow):
         return update_sessions(node, state, filled, moment, run, place)
+    if isinstance(node.config, TimersConfig):
+        return update_timers(node, state, filled, moment, run, place)
     update = _Update(node, state, moment, run, place)
     ended = (
         update.begin_again() if node.config.by_batch_time and moment.now is not None and moment.now.begins_again else []

@@ -26,10 +26,10 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import JoinSide, JoinWithinNode
+from trident.operations.windows import FIRST_MS
 from trident.runtime.steps.key_columns import Ints, group_ids
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, PartitionPlace
-from trident.runtime.windows.worker_input import FIRST_MS
 from trident.state.encoding.codec import decode, decode_found, encode, encode_many
 from trident.state.interfaces import Key
 

@@ -4,9 +4,9 @@
 
     ("key", *key)    -> version, when to look again, then columns, a row for each session, or for each tuple if the aggregator
                         takes tuples: first time, last time, the values
-    ("windows",)     -> the directory of `kept_windows`, with the watermark, and its chunks: keys, and when to look at them
+    ("windows",)     -> the directory of `due_keys`, with the watermark, and its chunks
 
-Times are milliseconds. With n > 1 partitions each has a directory and chunks of its own.
+Times are milliseconds.
 
 A batch reads and writes the keys of its own rows, and those that have a session which may be complete. A key is *due* at the
 earliest end of its sessions. Most tuples only make a session longer; then the key keeps its place, is looked at too early,
@@ -27,22 +27,16 @@ from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.runtime.steps.key_columns import Ints
-from trident.runtime.windows.kept_windows import WindowStore, mergeable
+from trident.runtime.windows.due_keys import NEVER, DueKeys
 from trident.runtime.windows.shares import ONE, PartitionPlace
-from trident.runtime.windows.worker_input import AT, START, bigint, value_fields
+from trident.runtime.windows.worker_input import AT, START, value_fields
 from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 
 ID = "$id"
 """The column with the number of a row's key."""
 
-_DUE = "$due"
 _VERSION = 1
-_PANES = 32
-"""About so many panes of time there are between the watermark and the latest end of a session."""
-
-NEVER = -(1 << 62)
-"""A time before all others."""
 
 
 class KeptSessions:
@@ -58,29 +52,19 @@ class KeptSessions:
 
     def __init__(self, node: WindowNode, state: Any, place: PartitionPlace = ONE) -> None:
         self._state, self._values = state, value_fields(node)
-        self._width = max((node.config.kept_ms or 0) // _PANES, 1)
-        self._panes = WindowStore(state, node.group.concat(bigint(_DUE)), self._width, place, node.group)
+        self._due = DueKeys(state, node.group, place)
         self.schema = schema_of(Fields.of([ID, START, AT], ["bigint"] * 3).concat(self._values))
-        self.watermark = self._panes.directory.frontier
+        self.watermark = self._due.frontier
         self._found: list[bool] = []
         self._looks = np.empty(0, np.int64)
 
     def must_write(self, given: int) -> bool:
         """Whether the directory must be written although nothing changed; see `WindowStore`."""
-        return self._panes.must_write(given)
+        return self._due.must_write(given)
 
     def due_keys(self, watermark: int) -> pa.Table:
-        """Return the keys that are due since the watermark passes them, some twice; forget the panes that it passes."""
-        runs = self._panes.directory.panes
-        opened = [pane for pane in runs if pane * self._width < watermark]
-        read = self._panes.read(run for pane in opened for run in runs[pane])
-        table = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
-        due = table.column(_DUE).to_numpy()
-        for pane in opened:
-            if (pane + 1) * self._width <= watermark:
-                self._panes.remove(pane)
-        before = NEVER if self.watermark is None else self.watermark
-        return table.filter(pa.array((due >= before) & (due < watermark))).drop_columns([_DUE])
+        """Take out the keys that are due since the watermark passes them, some twice, and return them."""
+        return self._due.passed(watermark - 1)
 
     def read(self, names: Sequence[Key]) -> pa.Table:
         """Return the rows of some keys; `ID` is the place of the key in `names`."""
@@ -113,9 +97,7 @@ class KeptSessions:
         due
             When each key is due: one number per key, `NEVER` if it has no session any more.
         """
-        again = (due >= watermark) & ((self._looks < watermark) | (due < self._looks))
-        looks = np.where(again, due, self._looks).tolist()
-        self._note(keys.filter(pa.array(again)), due[again])
+        looks = self._due.note(keys, due, self._looks, watermark - 1).tolist()
         bounds = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(names) + 1)).tolist()
         columns = [column.to_pylist() for column in rows.columns[1:]]
         puts: dict[Key, list[Any]] = {}
@@ -129,16 +111,4 @@ class KeptSessions:
             self._state.multi_put(list(puts), encode_many(list(puts.values())))
         if emptied:
             self._state.multi_remove(emptied)
-        self._panes.directory.frontier = watermark
-        self._panes.write()
-
-    def _note(self, keys: pa.Table, due: Ints) -> None:
-        """Note when to look at keys."""
-        noted = keys.append_column(_DUE, pa.array(due, pa.int64())).cast(self._panes.schema)
-        panes = due // self._width
-        for pane in np.unique(panes).tolist():
-            runs = self._panes.directory.panes.get(pane, [])
-            merges = runs[len(runs) - mergeable(runs, True) :]
-            stored = [rows for of_run in self._panes.read(merges).values() for rows in of_run]
-            rows = noted.filter(pa.array(panes == pane))
-            self._panes.add(pane, pa.concat_tables([pa.Table.from_batches(stored, self._panes.schema), rows]), merges)
+        self._due.write(watermark)

@@ -8,7 +8,6 @@ forgotten. Rows are late if what they belong to, with all that is kept and comes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.metrics import count_again
-from trident.runtime.steps.key_columns import Ints, group_ids, one_form
+from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
+from trident.runtime.windows.due_keys import NEVER, keys_together
 from trident.runtime.windows.fired_rows import late_rows, session_results
-from trident.runtime.windows.kept_sessions import ID, NEVER, KeptSessions
+from trident.runtime.windows.kept_sessions import ID, KeptSessions
 from trident.runtime.windows.session_spans import Spans, sessions_of
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.worker_input import (
@@ -38,7 +38,6 @@ from trident.runtime.windows.worker_input import (
     with_column,
     with_nothing,
 )
-from trident.state.interfaces import Key
 
 
 def update_sessions(
@@ -60,7 +59,7 @@ def update_sessions(
     if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
     came = _came(node, tables)
-    keys, names, ids = _keys(node, [came, store.due_keys(watermark)])
+    keys, names, ids = keys_together(node.group, [came, store.due_keys(watermark)])
     kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
     numbers, sessions = sessions_of(_spans(kept, came), node.config.length)
@@ -93,15 +92,6 @@ def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:
     table = pa.concat_tables(tables)
     table = table if START in table.column_names else table.append_column(START, table.column(AT))
     return with_nothing(table) if value_fields(node) is NOTHING else table
-
-
-def _keys(node: WindowNode, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Key], Ints]:
-    """Return the distinct keys of the tables, their names in the state, and the number of the key of each row."""
-    schema = schema_of(node.group)
-    whole = pa.concat_tables([table.select(schema.names).cast(schema) for table in tables])
-    ids, firsts = group_ids(whole.columns, whole.num_rows)
-    keys = one_form(whole.take(pa.array(firsts, pa.int64())), schema.names)
-    return keys, list(zip(repeat("key"), *(column.to_pylist() for column in keys.columns))), ids
 
 
 def _spans(*tables: pa.Table) -> Spans:

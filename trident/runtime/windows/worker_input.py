@@ -19,10 +19,11 @@ from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinSide, JoinWithinNode, Member, WindowNode
 from trident.operations.metrics import count_again
 from trident.operations.names import merging_member
-from trident.operations.windows import SessionWindow
-from trident.runtime.steps.aggregates import partial
+from trident.operations.several import Several
+from trident.operations.windows import FIRST_MS, LAST_MS, SessionWindow
+from trident.runtime.steps.aggregates import merged_table, partial
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.key_columns import Ints, group_ids
+from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.session_spans import Spans, sessions_of
@@ -33,8 +34,6 @@ a session."""
 
 NOTHING = Fields.of(["$"], ["boolean"])
 """The column that stands in for an aggregator without inputs, because a table needs a column to have rows."""
-
-FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
 
 
 def content_fields(node: WindowNode) -> Fields:
@@ -118,13 +117,20 @@ def panes_of(node: WindowNode, table: pa.Table) -> Ints:
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Aggregate tuples to partial results by a key; without a key to one row."""
+    return partial(node.id, _aggregation(node, key), table, run.on_error)
+
+
+def _aggregation(node: WindowNode, key: Fields) -> Aggregation:
     member = node.member
-    aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
-    return partial(node.id, aggregation, table, run.on_error)
+    return Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
 
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
+    if table.num_rows and isinstance(node.member.aggregator, Several):
+        whole = merged_table(_aggregation(node, key), one_form(table, key.names))
+        if whole is not None:
+            return whole
     return aggregate(node.id, aggregating(node, key, merging_member(node.member), partial=True), table, run)
 
 

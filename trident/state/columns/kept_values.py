@@ -7,6 +7,7 @@ from typing import Any
 
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.columns.number_table import NumberTable
+from trident.state.columns.struct_columns import StructForm
 from trident.state.interfaces import Key
 
 _FEW_KEYS = 16
@@ -24,9 +25,15 @@ class KeptValues:
         All values as arrays; None while they are a dict.
     may_be_columns
         False once a value did not fit; it is not tried again.
+
+    Parameters
+    ----------
+    form
+        Of values that are structs of numbers; None: they are numbers.
     """
 
-    def __init__(self, may_be_columns: bool = True) -> None:
+    def __init__(self, may_be_columns: bool = True, form: StructForm | None = None) -> None:
+        self._form = form
         self.entries: dict[Key, Any] = {}
         self.columns: NumberTable | None = None
         self.may_be_columns = may_be_columns
@@ -81,7 +88,7 @@ class KeptValues:
 
     def _to_columns(self, width: int) -> None:
         if self.may_be_columns:
-            columns = NumberTable(width)
+            columns = NumberTable(width, self._form)
             self.may_be_columns = columns.put(list(self.entries), list(self.entries.values()))
             if self.may_be_columns:
                 self.columns, self.entries = columns, {}

@@ -39,7 +39,7 @@ class NumberColumns:
     flags
         uint8, shape (n,): `HAS_PREV` and `HAS_CURR`; where a flag is missing, the value is None.
     dtype
-        int64 or float64, the type of prev and curr; None while no number is known.
+        int64 or float64, the type of prev and curr; None while no number is known; of structs their form.
     span
         The writer of the values, known without reading them; None if several attempts may have written.
     place
@@ -51,8 +51,8 @@ class NumberColumns:
     def __init__(
         self,
         numbers: npt.NDArray[np.int64],
-        flags: npt.NDArray[np.uint8],
-        dtype: type[np.int64] | type[np.float64] | None,
+        flags: npt.NDArray[Any],
+        dtype: Any,
         span: Span | None = None,
         place: Any = None,
     ) -> None:
@@ -113,14 +113,19 @@ class NumberColumns:
         later = np.flatnonzero(self.numbers[:, TXID] > txid)
         return (int(later[0]), int(self.numbers[later[0], TXID])) if len(later) else None
 
-    def before(self, txid: int, winners: Winners) -> tuple[Column, npt.NDArray[np.bool_]]:
+    def before(self, txid: int, winners: Winners) -> tuple[Column, npt.NDArray[Any]]:
         """Return the values before batch `txid` (of `dtype`), and which of them are not None; both of shape (n,)."""
-        span = self.span
-        curr, has_curr = self.curr, self.flags >= HAS_CURR
-        if span is not None and span.highest < txid and winners.won_all(span.lowest, span.highest, span.attempt):
+        curr, has_curr, stand = self.curr, self.flags >= HAS_CURR, self.stand(txid, winners)
+        if stand is None:
             return curr, has_curr
-        stands = stand_before(self.numbers[:, TXID], self.numbers[:, ATTEMPT], txid, winners)
-        return np.where(stands, curr, self.column(PREV)), np.where(stands, has_curr, self.flags & HAS_PREV != 0)
+        return np.where(stand, curr, self.column(PREV)), np.where(stand, has_curr, self.flags & HAS_PREV != 0)
+
+    def stand(self, txid: int, winners: Winners) -> npt.NDArray[np.bool_] | None:
+        """Return where `curr` is the value before batch `txid`; None: everywhere, as one look has shown."""
+        span = self.span
+        if span is not None and span.highest < txid and winners.won_all(span.lowest, span.highest, span.attempt):
+            return None
+        return stand_before(self.numbers[:, TXID], self.numbers[:, ATTEMPT], txid, winners)
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
         """Return the result of `before` as Python objects."""
@@ -130,28 +135,32 @@ class NumberColumns:
             values = [value if is_there else None for value, is_there in zip(values, had.tolist(), strict=True)]
         return values
 
-    def combined(self, values: Any, function: Combine, txid: Txid) -> NumberColumns | None:
+    def combined(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> NumberColumns | None:
         """Return what the commit `txid` writes: the values before it, and these combined with `values`.
 
         Parameters
         ----------
         values
             Anything that is an array of int64 or float64, shape (n,).
+        function
+            The function; one for each field of structs, which are not for these columns.
 
         Returns
         -------
         NumberColumns | None
             None if the result does not fit columns: a sum beyond 64 bits, a number of another type.
         """
+        if not isinstance(function, str):
+            return None
         values = np.asarray(values)
         dtype = np.float64 if values.dtype == np.float64 else np.int64
         if self.dtype not in (None, dtype):
             return None
         base, had = self.before(int(txid), txid.winners)
-        new = _combined(base, values, function)
+        new = combined_numbers(base, values, function)
         if np.count_nonzero(had) < len(new):
             new = np.where(had, new, values)
-        if function == "sum" and dtype is np.int64 and _overflows(base, values, new, had):
+        if function == "sum" and dtype is np.int64 and overflows(base, values, new, had):
             return None
         numbers = np.empty((len(new), 4), np.int64)
         numbers[:, TXID], numbers[:, ATTEMPT] = int(txid), txid.attempt
@@ -160,17 +169,17 @@ class NumberColumns:
         return NumberColumns(numbers, flags, dtype, Span(txid.attempt, int(txid), int(txid)))
 
 
-def _combined(base: Column, values: Column, function: Combine) -> Column:
+def combined_numbers(base: Column, values: Column, function: Combine) -> Column:
     """Return the result of `Sum`, `Min` or `Max`; a number of the batch is taken only if it is strictly smaller or larger."""
     if function == "sum":
         if base.dtype == np.int64:
-            return base + values  # NumPy does not warn about integer overflow; see _overflows
+            return base + values  # NumPy does not warn about integer overflow; see overflows
         with np.errstate(invalid="ignore", over="ignore"):  # Python adds infinities and NaN without a warning
             return base + values
     better = values < base if function == "min" else values > base
     return np.where(better | (base != base), values, base)
 
 
-def _overflows(base: Column, values: Column, new: Column, had: npt.NDArray[np.bool_]) -> bool:
+def overflows(base: Column, values: Column, new: Column, had: npt.NDArray[np.bool_]) -> bool:
     """Whether a sum wrapped around: its sign then differs from that of both numbers."""
     return bool((((base ^ new) & (values ^ new) < 0) & had).any())

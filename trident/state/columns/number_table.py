@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.state.columns.number_columns import NumberColumns, Span
+from trident.state.columns.struct_columns import StructColumns, StructForm
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue
 
@@ -23,16 +24,16 @@ Rows = npt.NDArray[np.int64]
 
 
 class NumberTable:
-    """Keys of `width` fields, and values that are all whole numbers or all floats, or None."""
+    """Keys of `width` fields, and values that are all whole numbers or all floats, or None; or structs of one form."""
 
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.dtype: type[np.int64] | type[np.float64] | None = None  # unknown until the first number comes
+    def __init__(self, width: int, form: StructForm | None = None) -> None:
+        self.width, self._form = width, form
+        self.dtype: Any = form  # of numbers unknown until the first one comes
         # By the only field of a key, which is found faster than a tuple; otherwise by the key.
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
-        self._numbers = np.empty((_SPACE, 4), np.int64)
-        self._flags = np.zeros(_SPACE, np.uint8)
+        self._numbers = np.empty((_SPACE, 4 if form is None else 2 + 2 * form.width), np.int64)
+        self._flags = np.zeros(_SPACE, np.uint8 if form is None else np.int64)
         self._texts = TextIndex(self._rows)
         self._span: Span | None = None  # the writer of everything, while there is only one attempt
         self._is_of_one_attempt = True
@@ -62,7 +63,9 @@ class NumberTable:
         """Write a value per key; returns False, and changes nothing, if a key or a value does not fit."""
         if not keys:
             return True
-        columns = NumberColumns.of(values) if {self.width} == set(map(len, keys)) else None
+        if {self.width} != set(map(len, keys)):
+            return False
+        columns = NumberColumns.of(values) if self._form is None else self._form.columns(values)
         return columns is not None and self.put_columns(self._names(keys), columns)
 
     def put_columns(self, names: Sequence[Any], columns: NumberColumns) -> bool:
@@ -128,7 +131,8 @@ class NumberTable:
     def _columns(self, rows: Rows) -> NumberColumns:
         # An absent key reads the last row's numbers: "wrap" is faster than a check of each row.
         numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
-        return NumberColumns(numbers, flags, self.dtype)
+        made = NumberColumns if self._form is None else StructColumns
+        return made(numbers, flags, self.dtype)
 
     def _note(self, put: Span | None) -> None:
         """Widen the span by a put; there is none for two attempts."""
@@ -173,8 +177,8 @@ class NumberTable:
         space, wanted = len(self._flags), len(self._rows) + more
         if wanted > space:
             grown = max(2 * space, wanted) - space
-            self._numbers = np.concatenate([self._numbers, np.empty((grown, 4), np.int64)])
-            self._flags = np.concatenate([self._flags, np.zeros(grown, np.uint8)])
+            self._numbers = np.concatenate([self._numbers, np.empty((grown, self._numbers.shape[1]), np.int64)])
+            self._flags = np.concatenate([self._flags, np.zeros(grown, self._flags.dtype)])
 
 
 def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:

@@ -1,0 +1,153 @@
+"""P8: random topologies of bolts with an oracle over their trees, in process and on Spark, whose workers are killed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.harness.commands import until
+from tests.proof.proof_row import Trial
+from tests.storm.random_trees import MESSAGES, Ledger
+from tests.storm.spark.journaled import CountBolt, Journal, QueueSpout, pids, settings
+from tests.storm.test_tuple_trees import Run
+from trident.spark.environment import pin_worker_python
+from trident.spark.session import spark_session, stop_session
+from trident.storm import StreamDeclarer, TopologyBuilder, Tuple
+
+__all__ = ["Shape", "bolts", "in_process", "on_spark"]
+
+_BLOCK, _SPARK_A_BLOCK, _ON_SPARK = 500, 15, 150
+
+
+def bolts(work: Path, seed: int) -> Iterator[Trial]:
+    """Give a block of topologies in process, then some on a local Spark, and so on without end."""
+    pin_worker_python()
+    spark, numbers = spark_session("proof", "local[2]"), itertools.count(seed)
+    try:
+        for at in itertools.count():
+            yield Trial("in process", partial(_block, seed + at * _BLOCK))
+            for number in itertools.islice(numbers, _SPARK_A_BLOCK):
+                yield Trial("on Spark", partial(on_spark, work / f"journal-{number}", number))
+    finally:
+        stop_session(spark)
+
+
+def _block(first: int) -> Mapping[str, int]:
+    for seed in range(first, first + _BLOCK):
+        in_process(seed)
+    return {"cases": _BLOCK, "in process": _BLOCK}
+
+
+def in_process(seed: int) -> None:
+    """Run a topology: with held tuples, or with lost and doubled deliveries, or with a killed executor."""
+    chance = random.Random(seed)
+    losses = 0.1 * (seed % 3 == 1)
+    run = Run(seed, holds=chance.randint(0, 3) if seed % 3 == 0 else 0, losses=losses, doubles=losses)
+    if seed % 3 == 2:
+        layout = run.cluster.layout.component_of
+        for _ in range(chance.randint(0, 40)):
+            run.cluster.step()
+        run.cluster.kill(chance.choice([task for task in layout if layout[task] != "spout"]))
+    run.cluster.run()
+    if seed % 3:
+        run.time_out()
+        run.losses = run.doubles = 0.0
+        for _ in range(3):
+            run.time_out()
+    wanted = {message for message in range(MESSAGES) if seed % 3 or Ledger.whole(message)}
+    assert run.early == [], f"seed {seed}: {run.early} acknowledged early"
+    assert run.acked == wanted, f"seed {seed}: {sorted(wanted - run.acked)} not acknowledged"
+
+
+class Shape:
+    """A random topology as data: which bolts read which, and how many tuples each makes of one; the oracle of its trees."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(seed)
+        self.reads: list[list[int]] = []
+        self.widths: list[int] = []
+        self.grouped: list[bool] = []
+        for at in range(chance.randint(1, 4)):
+            self.reads.append(sorted(chance.sample(range(-1, at), chance.randint(1, min(2, at + 1)))))
+            self.widths.append(chance.randint(1, 3))
+            self.grouped.append(chance.random() < 0.5)
+
+    def words(self) -> list[str]:
+        """Return the tuples that every message becomes, by the way they have taken."""
+        made = {-1: ["m"]}
+        for at, sources in enumerate(self.reads):
+            came = [word for source in sources for word in made[source]]
+            made[at] = [f"{word}.{at}{number}" for word in came for number in range(self.widths[at])]
+        return [f"{at}:{word}" for at, sources in enumerate(self.reads) for source in sources for word in made[source]]
+
+    def build(self, journal: Journal, messages: int) -> TopologyBuilder:
+        """Return the topology; a bolt writes each tuple down before it acks it."""
+        builder = TopologyBuilder()
+        builder.set_spout("-1", _Roots(journal, messages), 1)
+        for at, sources in enumerate(self.reads):
+            bolt = builder.set_bolt(f"{at}", _Fan(journal, at, self.widths[at]), 1).set_num_tasks(2)
+            for source in sources:
+                if self.grouped[at]:
+                    bolt.fields_grouping(f"{source}", "word")
+                else:
+                    bolt.shuffle_grouping(f"{source}")
+        return builder
+
+
+class _Roots(QueueSpout):
+    def next_tuple(self) -> None:
+        if self.waiting:
+            message = self.waiting.pop()
+            self.collector.emit([message, "m"], message)
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("id: int", "word: string")
+
+
+class _Fan(CountBolt):
+    def __init__(self, journal: Journal, at: int, width: int) -> None:
+        super().__init__(journal)
+        self.at, self.width = at, width
+
+    def execute(self, tuple: Tuple) -> None:
+        for number in range(self.width):
+            self.collector.emit([tuple["id"], f"{tuple['word']}.{self.at}{number}"], tuple)
+        self.journal.write(f"L {tuple['id']} {self.at}:{tuple['word']}")
+        self.collector.ack(tuple)
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("id: int", "word: string")
+
+
+def on_spark(path: Path, seed: int, **changes: Any) -> Mapping[str, int]:
+    """Run a topology on Spark and kill its workers, once to three times; then go through the journal."""
+    chance, journal, shape = random.Random(seed), Journal(path), Shape(seed)
+    kills = chance.randint(1, 3)
+    with shape.build(journal, _ON_SPARK).start(settings(name=f"bolts-{seed}", **changes)) as running:
+        for kill in range(1, kills + 1):
+            least = chance.randrange(_ON_SPARK * (kill - 1) // 4, _ON_SPARK * kill // 4)
+            until(lambda least=least: len(journal.acked()) >= least and any(pids(running)), "it goes on")  # type: ignore[misc]
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice([pid for pid in pids(running) if pid]), signal.SIGKILL)
+        until(lambda: len(journal.acked()) == _ON_SPARK, "all messages are acknowledged")
+    check(journal, shape, _ON_SPARK)
+    return {"on Spark": 1, "kills": kills}
+
+
+def check(journal: Journal, shape: Shape, messages: int) -> None:
+    """Check that every message is acknowledged, and none before all tuples of its tree were executed."""
+    words, executed = shape.words(), {message: set[str]() for message in range(messages)}
+    for line in journal.lines():
+        if line[0] == "L":
+            executed[int(line[1])].add(line[2])
+        elif line[0] == "A":
+            missing = set(words) - executed[int(line[1])]
+            assert not missing, f"message {line[1]} was acknowledged before {sorted(missing)[:5]}"
+    assert journal.acked() == set(range(messages)), "messages are lost"

@@ -1,0 +1,96 @@
+"""P6: other processes read two states beside commits; both are of one batch, and no reader goes back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from states.delta import DeltaState
+from states.postgres import PostgresState
+from states.redis import RedisState
+from tests.harness.commands import environment
+from tests.harness.topology_runs import start
+from tests.proof.proof_row import Trial
+from tests.proof.proof_servers import RowServers
+from tests.runtime.reading.test_joint_reader import SHOPS, Orders, read_until
+from trident.state import StateSpec
+
+__all__ = ["reads"]
+
+_READERS, _READS = 2, 2_000
+_PACE_MS = 20
+"""Between two batches: where commits follow each other at once they overtake most reads, which are then made again."""
+
+_STORES = ("Redis and PostgreSQL", "Redis in one hash, and Redis", "PostgreSQL twice", "Delta twice")
+
+
+def reads(work: Path, seed: int, count: int = _READS) -> Iterator[Trial]:
+    """Give so many reads of each reader of two states in each pair of stores in turn."""
+    with RowServers(work) as servers:
+        for at in itertools.count(seed):
+            store = _STORES[at % len(_STORES)]
+            folder = work / f"orders{at}"
+            folder.mkdir()
+            task = {"folder": str(folder), "store": store, "reads": count // (10 if "Delta" in store else 1)}
+            yield Trial(store, partial(_read, task, servers))
+
+
+def _orders(task: Mapping[str, object]) -> Orders:
+    folder, store = Path(str(task["folder"])), str(task["store"])
+    specs: list[StateSpec]
+    if store == "Delta twice":
+        specs = [DeltaState.opaque(folder / name) for name in "ab"]
+    elif store == "PostgreSQL twice":
+        specs = [PostgresState.opaque(str(task["postgres"]), table=f"{folder.name}{name}") for name in "ab"]
+    else:
+        hash_key = {"hash_key": folder.name} if "hash" in store else {"prefix": f"{folder.name}a"}
+        first = RedisState.opaque(str(task["redis"]), **hash_key)
+        second = RedisState.opaque(str(task["redis"]), prefix=f"{folder.name}b")
+        in_postgres = "and PostgreSQL" in store
+        specs = [first, PostgresState.opaque(str(task["postgres"]), table=folder.name) if in_postgres else second]
+    return Orders(folder, specs[0], specs[1], partitions=(1, 1) if "hash" in store else (2, 3))
+
+
+def _read(task: dict[str, object], servers: RowServers) -> Mapping[str, int]:
+    """Commit until every reader has read enough; what a reader finds wrong ends it."""
+    if "Redis" in str(task["store"]):
+        task["redis"] = servers.redis_url
+    if "PostgreSQL" in str(task["store"]):
+        task["postgres"] = f"postgresql://trident@{servers['postgres'].address}/postgres"
+    orders = _orders(task)
+    program = [sys.executable, "-m", "tests.proof.snapshot_reads", json.dumps(task)]
+    with start(orders.topology, "in_process", log_dir=orders.log_dir, batch_emit_interval_ms=_PACE_MS) as running:
+        orders.spout.feed([(shop, 1) for shop in SHOPS])
+        running.process_all_available()
+        readers = [
+            subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(_READERS)
+        ]
+        for number in itertools.count():
+            if all(reader.poll() is not None for reader in readers):
+                break
+            orders.spout.feed_nowait([(SHOPS[(number + at) % 3], 1) for at in range(1 + number % 4)])
+            running.process_all_available()
+        batches = running.txid
+    told = [reader.communicate() for reader in readers]
+    assert not any(reader.returncode for reader in readers), told
+    assert batches is not None
+    return {"reads": sum(int(said) for said, _ in told), "batches": batches}
+
+
+def _main(task: dict[str, object]) -> None:
+    """Read so often, and say how often it was."""
+    ended = threading.Event()
+    ended.set()
+    with _orders(task).opened() as states:
+        sys.stdout.write(str(read_until(ended, states, int(str(task["reads"])))))
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))

@@ -1,0 +1,113 @@
+"""Several numbers a key, committed by columns to a Delta table in memory and beyond it: rows in a dict give the same."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.delta.beyond_memory.bucketed_base import BucketLimits
+from states.memory import MemoryBackingMap, MemoryData
+from tests.states.delta.beyond_memory.test_delta_beyond_memory import is_large
+from tests.states.delta.delta_states import state_at
+from tests.states.memory.test_struct_columns import ARROW, FUNCTIONS, TOGETHER, TYPE, value_with
+from trident import TridentTopology
+from trident.operations import Avg, Count, Sum
+from trident.state import OpaqueMap, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
+from trident.state.values import CombinerUpdates
+
+WORDS = [*"abcdefgh", None]
+PARTIALS = [
+    value_with(1, 5, 0.5, -0.0, 1),
+    value_with(2, -7, 2.25, 1e308, 2),
+    value_with(3, (1 << 53) + 1, -1.5, 0.0, 0),
+]
+BEYOND: dict[str, Any] = {"max_keys_in_memory": 2, "publish_every_s": 1000}
+
+
+@pytest.fixture(autouse=True)
+def soon_deleted_always_columns_and_small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
+    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+    monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(2))
+
+
+def opened(path: Path, options: dict[str, Any]) -> Any:
+    options = {"fsync": False, "background_maintenance": False, "compact_after_commits": 3, **options}
+    return state_at(path, StateConf("t", "s", (("word", "string"),), TYPE), StateType.OPAQUE, **options)
+
+
+def update(state: Any, what: str, batch: dict[Any, Any]) -> tuple[Any, bool]:
+    """Do one update of a commit; return its answer, and whether it went by columns."""
+    keys = [(word,) for word in batch]
+    if what == "remove":
+        return state.multi_remove(keys), False
+    if what == "put":
+        return state.multi_put(keys, list(batch.values())), False
+    new = state.multi_combine([pa.array(list(batch), pa.string())], pa.array(list(batch.values()), ARROW), FUNCTIONS)
+    if new is not None:
+        return new.to_pylist(), True
+    return state.multi_update(keys, CombinerUpdates(TOGETHER.combine, list(batch.values()))), False
+
+
+def readable(state: Any, snapshot: Snapshot) -> str:
+    rows = sorted(state.get_tuples_at(snapshot), key=str)
+    return repr([state.multi_get_at([(word,) for word in WORDS], snapshot), rows, state.read_sentinel()])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, BEYOND], ids=["memory", "beyond"])
+def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
+    dice = random.Random(f"{options}")
+    columnar, by_rows = opened(tmp_path, options), OpaqueMap(MemoryBackingMap(MemoryData()), "t/s")
+    winners, committed, number, expected, columns = Winners(), 0, 1 << 20, None, 0
+    for _ in range(25):
+        txid, wins = Txid(committed + 1, number, winners, "log", expected), dice.random() < 0.7
+        by_rows.begin_commit(txid)
+        columnar.begin_commit(txid)
+        for _ in range(dice.choice([1, 1, 1, 2])):
+            what = dice.choice(["combine", "combine", "combine", "combine", "put", "remove"])
+            batch = {word: dice.choice(PARTIALS) for word in dice.sample(WORDS, dice.randrange(1, 5))}
+            (answer, by_columns), (other, _) = (update(state, what, batch) for state in (columnar, by_rows))
+            assert repr(answer) == repr(other)
+            columns += by_columns
+        for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
+            state.commit(txid)
+        if wins:
+            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
+            expected = Sentinel("log", committed, number)
+            columnar.recorded(Snapshot(committed, winners))
+        else:
+            number += 1
+        if not wins or dice.random() < 0.3:
+            columnar.close()
+            columnar = opened(tmp_path, options)
+        if wins:
+            snapshot = Snapshot(committed, winners)
+            assert readable(columnar, snapshot) == readable(by_rows, snapshot)
+    assert columns > 8
+    assert is_large(tmp_path) == bool(options)
+
+
+def test_a_topology_commits_several_aggregates_by_columns(tmp_path: Path) -> None:
+    topology = TridentTopology("columns")
+    rows = FixedBatchSpout("shop: string, euros: bigint", 40, *[(f"shop {at % 30}", at) for at in range(120)])
+    together = {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros")}
+    sales = (
+        topology.new_stream("orders", rows)
+        .group_by("shop")
+        .persistent_aggregate(DeltaState.opaque(tmp_path / "t", fsync=False), together, "sales")
+    )
+    with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+        found = dict(running.state(sales).get_tuples())
+    assert len(found) == 30
+    for at in range(30):
+        euros = [at, at + 30, at + 60, at + 90]
+        told = found[f"shop {at}"]
+        assert (told["revenue"], told["orders"], told["mean"]) == (sum(euros), 4, sum(euros) / 4)

@@ -1,0 +1,177 @@
+"""Several opaque numbers a key in columns: whatever is committed, fails, is removed or does not fit, a dict gives the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from states.memory import ColumnarMemoryMap, MemoryBackingMap, MemoryData
+from tests.states.memory.test_memory_columns import MOST, Attempt, Call, attempts, key, readable
+from trident import Fields
+from trident.fields import struct_fields
+from trident.operations import Avg, Count, Max, Min, Sum
+from trident.operations.adapters import aggregate_type
+from trident.operations.several import several, value_of
+from trident.runtime.steps.several import is_several_native, merging_functions
+from trident.state import OpaqueMap, OpaqueValue, Sentinel, Txid, Winners
+from trident.state.columns.number_columns import NumberColumns
+from trident.state.columns.struct_columns import StructForm
+from trident.state.values import CombinerUpdates
+
+GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}
+FIELDS = Fields("n: bigint, d: double")
+TOGETHER = several(GIVEN, FIELDS, "s", aggregate_type)
+TYPE = value_of(TOGETHER, "value").types[0] or ""
+FORM = StructForm.of(struct_fields(TYPE))
+FUNCTIONS = merging_functions(TOGETHER)
+ARROW = pa.struct(
+    [(name, {"bigint": pa.int64(), "double": pa.float64()}[type_]) for name, type_ in struct_fields(TYPE)]
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def soon_deleted_and_always_columns() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
+        patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+        yield
+
+
+def value_with(rows: int, total: int, real: float, least: float | None, count: int) -> dict[str, Any]:
+    """Return a partial; a mean of no values is None, with a sum of 0."""
+    none = count == 0
+    return {
+        "rows": rows,
+        "sum": total,
+        "mean": None if none else total / count,
+        "mean_sum": 0 if none else total,
+        "mean_count": count,
+        "means": None if none else real / count,
+        "means_sum": 0.0 if none else real,
+        "means_count": count,
+        "least": least,
+        "most": total,
+    }
+
+
+REALS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.inf, math.nan, 1e308])
+TOTALS = st.integers(-9, 9) | st.sampled_from([MOST, -MOST - 1, (1 << 53) + 1, MOST // 2 + 1])
+PARTIALS = st.builds(value_with, st.integers(1, 5), TOTALS, REALS, REALS, st.integers(0, 3))
+WITHOUT_LEAST = st.builds(value_with, st.integers(1, 5), TOTALS, REALS, st.none(), st.integers(0, 3))
+LETTERS = st.sampled_from("abcdef")
+COMBINED = st.builds(Call, st.just("combine"), st.dictionaries(LETTERS | st.none(), PARTIALS, min_size=1))
+PUT = st.builds(Call, st.just("put"), st.dictionaries(LETTERS, PARTIALS | WITHOUT_LEAST | st.none(), min_size=1))
+ODD = st.builds(
+    Call, st.just("put"), st.dictionaries(LETTERS, st.just({"other": 1}) | st.just(7), min_size=1, max_size=1)
+)
+REMOVED = st.builds(Call, st.just("remove"), st.dictionaries(LETTERS, st.none(), min_size=1))
+
+
+def apply(state: Any, call: Call, width: int) -> Any:
+    keys, values = [key(part, width) for part in call.values], list(call.values.values())
+    if call.what == "put":
+        return state.multi_put(keys, values)
+    if call.what == "remove":
+        return state.multi_remove(keys)
+    parts: list[Any] = [list(call.values)] + [[1] * len(keys)] * (width - 1)
+    new = state.multi_combine(parts, pa.array(values, ARROW), FUNCTIONS)
+    if new is not None:
+        return new.to_pylist()
+    return state.multi_update(keys, CombinerUpdates(combine, values))
+
+
+def combine(stored: Any, value: Any) -> Any:
+    odd = not isinstance(stored, dict) or "other" in stored  # which an aggregator meets in no state of its own
+    return value if odd else TOGETHER.combine(stored, value)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1, 2])
+@settings(max_examples=80, deadline=None)
+@given(schedule=attempts(COMBINED | COMBINED | PUT | REMOVED) | attempts(COMBINED | COMBINED | COMBINED | PUT | ODD))
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, schedule: list[Attempt]) -> None:
+    states = [OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), OpaqueMap(MemoryBackingMap(MemoryData()))]
+    winners, committed, number, expected = Winners(), 0, 1 << 20, None
+    for attempt in schedule:
+        txid = Txid(committed + 1, number, winners, "log", expected)
+        answers = []
+        for state in states:
+            state.begin_commit(txid)
+            answers.append(repr([apply(state, call, width) for call in attempt.calls]))
+            answers[-1] += repr(state.multi_get([key(part, width) for part in "abcdefgh"]))
+            if attempt.wins:
+                state.commit(txid)
+        assert answers[0] == answers[1]
+        if attempt.wins:
+            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
+            expected = Sentinel("log", committed, number)
+        else:
+            number += 1
+            for state in states:
+                state._forget()
+        assert readable(states[0], committed, winners, width) == readable(states[1], committed, winners, width)
+
+
+def summed(state: OpaqueMap, txid: int, values: Sequence[dict[str, Any]], functions: Any = FUNCTIONS) -> Any:
+    state.begin_commit(txid)
+    keys = [f"k{at}" for at in range(len(values))]
+    new = state.multi_combine([keys], pa.array(values, ARROW), functions)
+    state.commit(txid)
+    return None if new is None else new.to_pylist()
+
+
+def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
+    data = MemoryData(form=FORM)
+    state, most = OpaqueMap(ColumnarMemoryMap(data)), value_with(1, MOST, 0.5, 0.5, 1)
+    assert summed(state, 1, [most]) == [most]
+    assert summed(state, 2, [most]) is None
+    assert state.multi_get([("k0",)]) == [most]
+    assert data.columns is not None
+
+
+def test_a_mean_of_large_whole_numbers_is_the_one_that_python_gives() -> None:
+    state, one = OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), value_with(1, (1 << 60) + 129, 1.0, 1.0, 1)
+    summed(state, 1, [one])
+    (new,) = summed(state, 2, [value_with(2, 1, 1.0, 1.0, 2)])
+    assert new["mean"] == ((1 << 60) + 130) / 3
+
+
+def test_values_of_another_form_are_left_to_python() -> None:
+    other = MemoryData(form=StructForm.of((("rows", "bigint"),)))
+    assert summed(OpaqueMap(ColumnarMemoryMap(other)), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
+    assert summed(OpaqueMap(ColumnarMemoryMap(MemoryData())), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
+    assert (
+        summed(OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), 1, [value_with(1, 1, 1.0, 1.0, 1)], "sum") is None
+    )
+
+
+@pytest.mark.parametrize("type_", ["bigint", "struct<>", "struct<a:string>", "struct<a:bigint,b:decimal(10,2)>"])
+def test_only_structs_of_whole_numbers_and_floats_have_a_form(type_: str) -> None:
+    assert StructForm.of(struct_fields(type_)) is None
+
+
+def test_columns_of_values_and_back() -> None:
+    values = [
+        OpaqueValue(3, 1, None, value_with(1, 5, 0.5, None, 0)),
+        OpaqueValue(2, 1, value_with(1, -1, math.inf, -0.0, 3), None),
+    ]
+    assert FORM is not None
+    columns = FORM.columns(values)
+    assert columns is not None
+    assert (repr(columns.values()), columns.span) == (repr(values), (1, 2, 3))
+    current: Any = columns.curr
+    assert current.to_pylist() == [value.curr for value in values]
+    assert FORM.columns([*values, None]) is None
+    assert NumberColumns.of(values) is None
+
+
+def test_the_kernels_know_all_of_these_aggregates() -> None:
+    assert is_several_native(TOGETHER)
+    assert FUNCTIONS == ("sum", "sum", "mean", "sum", "sum", "mean", "sum", "sum", "min", "max")

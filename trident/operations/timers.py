@@ -1,0 +1,140 @@
+"""What users implement to keep a value and timers for each key of a stream, for `GroupedStream.process`.
+
+A time is what the field of the event time has: a datetime, or a whole number of milliseconds since 1970. By the time of the
+batch it is a datetime of UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from trident.operations.interfaces import Operation
+from trident.operations.windows import FIRST_MS, LAST_MS, EventTime, WindowConfig
+from trident.tuples import TridentCollector, TridentTuple
+
+T = TypeVar("T")
+_MS = timedelta(milliseconds=1)
+_BEGINNINGS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
+
+
+@dataclass(frozen=True)
+class TimersConfig(WindowConfig):
+    """By which time the timers of a process fire: the watermark of an event time, or the time of the batch.
+
+    It has no length: what a key keeps is kept until the user's code lets go of it.
+
+    Attributes
+    ----------
+    time_type
+        The type of the times that the user's code sees.
+    """
+
+    length: int = 1
+    slide: int = 1
+    event: EventTime | None = None
+    time_type: str = "timestamp"
+    counts = False
+    what = "process"
+    keeps_results = False
+
+    @property
+    def event_time(self) -> EventTime | None:
+        return self.event
+
+    @property
+    def kept_ms(self) -> None:
+        return None
+
+    def __str__(self) -> str:
+        if self.event is None:
+            return "timers by the time of the batch"
+        return f"timers by event time {self.event.field}, delay {self._amount(self.event.delay_ms)}"
+
+
+def time_of(ms: int, time_type: str) -> Any:
+    """Return milliseconds since 1970 as a time of a type."""
+    return ms if time_type == "bigint" else _BEGINNINGS[time_type] + ms * _MS
+
+
+class Timers:
+    """The timers of one key.
+
+    Attributes
+    ----------
+    key
+        The grouping fields.
+    now
+        The watermark after this batch, or the time of this batch. Timers up to it fire in this batch, behind its tuples.
+    """
+
+    def __init__(
+        self, key: TridentTuple, now_ms: int, times_ms: set[int], time_type: str, fires_ms: int | None = None
+    ) -> None:
+        self.key, self.now, self._type = key, time_of(now_ms, time_type), time_type
+        self._times, self._fires = times_ms, fires_ms
+
+    @property
+    def times(self) -> list[Any]:
+        """The times of its timers, earliest first."""
+        return [time_of(ms, self._type) for ms in sorted(self._times)]
+
+    def set(self, time: Any) -> None:
+        """Set a timer: `on_timer` is called with this time. Twice the same time is one timer.
+
+        Parameters
+        ----------
+        time
+            A part of a millisecond is rounded up. What is not after `now` fires in this batch.
+
+        Raises
+        ------
+        ValueError
+            `on_timer` sets a timer that is not later than the one that fires: it would fire for ever.
+        TypeError
+            It is no time of this process.
+        """
+        ms = self._ms_of(time)
+        if self._fires is not None and ms <= self._fires:
+            raise ValueError(
+                f"on_timer of {time_of(self._fires, self._type)} sets a timer at {time}, which is not later: it would fire for "
+                "ever. Set a later one, or do now what it would do"
+            )
+        self._times.add(ms)
+
+    def delete(self, time: Any) -> None:
+        """Delete the timer of a time, if there is one."""
+        self._times.discard(self._ms_of(time))
+
+    def clear(self) -> None:
+        """Delete all timers of the key."""
+        self._times.clear()
+
+    def _ms_of(self, time: Any) -> int:
+        if self._type == "bigint":
+            if isinstance(time, int) and not isinstance(time, bool) and FIRST_MS <= time <= LAST_MS:
+                return time
+            wanted = "a whole number of milliseconds since 1970, of the years 1 to 9999"
+        else:
+            beginning = _BEGINNINGS[self._type]
+            if isinstance(time, datetime) and (time.tzinfo is None) == (beginning.tzinfo is None):
+                return -((beginning - time) // _MS)
+            wanted = f"a datetime {'without' if beginning.tzinfo is None else 'with'} a time zone"
+        raise TypeError(f"a timer at {time!r}: the times of this process are {self._type}, so give {wanted}")
+
+
+class KeyedProcess(Operation, Generic[T]):
+    """Sees the tuples of each key one by one, and is called back at times that it sets; may emit at any time.
+
+    Each key has one value, of any type that states store: numbers, text, bytes, times, lists, dicts, tuples and the like. It is
+    None until something else is returned. Each method returns the value to keep; None removes it.
+    """
+
+    def process(self, value: T | None, tuple: TridentTuple, timers: Timers, collector: TridentCollector) -> T | None:
+        """Take one tuple of the input fields; return the value to keep."""
+        raise NotImplementedError
+
+    def on_timer(self, value: T | None, time: Any, timers: Timers, collector: TridentCollector) -> T | None:
+        """Do what is to be done at a time that was set; return the value to keep."""
+        raise NotImplementedError

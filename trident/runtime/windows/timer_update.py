@@ -1,0 +1,147 @@
+"""One batch of a process with timers, within the commit of its state.
+
+First the tuples, in the order in which they came; then the timers that the batch passes, in the order of their times, and of
+one time in an order of the keys that is always the same. A timer that is set meanwhile, and is not later than the batch, is one
+of them. So what is called in a batch depends on the state before it and on its tuples alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import describe
+from trident.graph import WindowNode
+from trident.operations.timers import Timers, TimersConfig, time_of
+from trident.runtime.steps.failures import StepFailed, calls_user_code, failure_of
+from trident.runtime.steps.key_columns import Ints, keys_of
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
+from trident.runtime.windows.due_keys import DueKeys, keys_together
+from trident.runtime.windows.kept_timers import Kept, KeptTimers
+from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.state.encoding.codec import encode_tuples
+from trident.tuples import TridentTuple
+
+
+def update_timers(
+    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace = ONE
+) -> pa.Table:
+    """Process a batch in a partition of the state, between `begin_commit` and `commit`; return what the user's code emits.
+
+    Parameters
+    ----------
+    tables
+        What `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
+    moment
+        What all partitions know of the batch.
+    place
+        Which partition it is.
+    """
+    due = DueKeys(state, node.group, place)
+    now = _now(node, due.frontier, moment)
+    rows = schema_of(node.fields).empty_table()
+    if now is not None and (tables or _must_run(node, due, now, moment)):
+        store = KeptTimers(node.id, state, due)
+        came = pa.concat_tables(tables) if tables else None
+        concerned = [due.passed(now), *([] if came is None else [came])]
+        keys, names, ids = keys_together(node.group, concerned)
+        calls = _Calls(node, run, keys, store.read(names), now)
+        if came is not None:
+            calls.process(came, ids[len(ids) - came.num_rows :])
+        calls.fire()
+        rows = calls.rows()
+        store.write(names, keys, calls.kept, now)
+    if node.config.by_batch_time and due.earliest is not None:
+        run.timers.append(due.earliest)
+    return rows
+
+
+def _now(node: WindowNode, before: int | None, moment: Moment) -> int | None:
+    """Return how far time comes with the batch: to the watermark, which never goes back, or to its time, which the log has."""
+    event_time, reached = node.config.event_time, moment.reached[0]
+    if event_time is None:
+        assert moment.now is not None, node
+        return moment.now.ms
+    if reached is None:
+        return before
+    return reached - event_time.delay_ms if before is None else max(before, reached - event_time.delay_ms)
+
+
+def _must_run(node: WindowNode, due: DueKeys, now: int, moment: Moment) -> bool:
+    """Whether there is something to do without tuples: keys may be due, or the watermark must be stored."""
+    begun = due.earliest is not None and due.earliest <= now
+    moved = node.config.event_time is not None and now != due.frontier  # the time of a batch is in the log
+    return begun or moved or due.must_write(moment.given)
+
+
+class _Calls:
+    """Calls the user's code, key by key.
+
+    Attributes
+    ----------
+    kept
+        The value and the timers of each key, as the calls left them.
+    """
+
+    def __init__(self, node: WindowNode, run: StepRun, keys: pa.Table, kept: list[Kept], now: int) -> None:
+        self._node, self._run, self._code, self._now = node, run, node.member.aggregator, now
+        self._keys, self.kept = keys_of(keys, keys.column_names), kept
+        self._out = Emitted(node.id, node.member.outputs, run.on_error.bounds, keys.num_rows)
+
+    def process(self, came: pa.Table, ids: Ints) -> None:
+        """Pass on each tuple."""
+        numbers = ids.tolist()
+        timers = [self._timers(at) for at in range(len(self.kept))]
+
+        def visit(at: int, row: TridentTuple) -> None:
+            number = numbers[at]
+            self._call(number, self._code.process, row, timers[number])
+
+        iterate(self._node.id, came, self._node.member.inputs, self._run.on_error, visit)
+
+    def fire(self) -> None:
+        """Call back for each timer that time has passed."""
+        order = encode_tuples(self._keys)
+        queue = [(min(one.times), order[at], at) for at, one in enumerate(self.kept) if one.times]
+        heapify(queue)
+        while queue and queue[0][0] <= self._now:
+            ms, name, at = heappop(queue)
+            times = self.kept[at].times
+            times.discard(ms)
+            self._fire(self._node.id, at, ms)
+            if times:
+                heappush(queue, (min(times), name, at))
+
+    @calls_user_code(lambda local: (local["step"], local.get("timers") and local["timers"].key))
+    def _fire(self, step: str, at: int, ms: int) -> None:
+        timers, time = self._timers(at, ms), time_of(ms, self._time_type)
+        try:
+            self._call(at, self._code.on_timer, time, timers)
+        except StepFailed:
+            raise
+        except Exception as error:
+            cause = f"on_timer of key {self._keys[at]!r} at {time} raised {describe(error)}"
+            raise StepFailed(replace(failure_of(step, error), cause=cause)) from error
+
+    def _timers(self, at: int, fires: int | None = None) -> Timers:
+        key = TridentTuple(self._node.group, tuple(self._keys[at]))
+        return Timers(key, self._now, self.kept[at].times, self._time_type, fires)
+
+    @property
+    def _time_type(self) -> str:
+        assert isinstance(self._node.config, TimersConfig), self._node
+        return self._node.config.time_type
+
+    def _call(self, at: int, method: Callable[..., Any], given: Any, timers: Timers) -> None:
+        self._out.at = at
+        self.kept[at] = self.kept[at]._replace(value=method(self.kept[at].value, given, timers, self._out))
+
+    def rows(self) -> pa.Table:
+        """Return what was emitted, behind the key."""
+        rows = [(*self._keys[at], *row) for at, row in zip(self._out.parents, self._out.rows, strict=True)]
+        return pa.table(columns_of(self._node.id, self._node.fields, rows), schema=schema_of(self._node.fields))
