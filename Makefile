@@ -77,6 +77,9 @@ bench: install java servers ## measure the word count, the stores' commits and D
 	@$(BIN)/python -m tests.benchmarks.commits $(COMMITS)
 	@$(BIN)/python -m tests.benchmarks.drpc $(DRPC)
 
+benchmarks: install java servers ## measure everything once and draw it, in docs/benchmarks (ARGS: figures, --quick)
+	@$(BIN)/python -m tests.benchmarks.pictures $(ARGS)
+
 compat: install java servers ## run tests of what depends on Spark on each PySpark, 3.5 to 4.3, and each Python that is here (COMPAT: pairs)
 	@for pair in $(COMPAT); do \
 		if ! "python$${pair#*-}" -c '' 2>/dev/null; then missing="$${missing:-} $$pair"; continue; fi; \

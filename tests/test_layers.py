@@ -165,7 +165,18 @@ LAYERS = (
     Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
     Layer(
         ("trident.spark",),
-        ("pyspark", "py4j", "cloudpickle", "trident.observe", "trident.planner", *_rooms("steps"), *INTERFACES, *GRAPH),
+        # zmq: messages between the driver and workers that stay, of batches and of bolts
+        (
+            "pyspark",
+            "py4j",
+            "zmq",
+            "cloudpickle",
+            "trident.observe",
+            "trident.planner",
+            *_rooms("steps"),
+            *INTERFACES,
+            *GRAPH,
+        ),
         deferred=("trident.runtime.reading.data_source",),
     ),
     Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), "trident.spark", *RUNTIME)),
@@ -300,7 +311,14 @@ LAYERS = (
     ),
     Layer(
         ("trident.storm.links",),
-        ("zmq", "trident.storm.execution", "trident.storm.storm_topology", "trident.storm.storm_tuples", *INTERFACES),
+        (
+            "zmq",
+            "trident.spark.link_keys",
+            "trident.storm.execution",
+            "trident.storm.storm_topology",
+            "trident.storm.storm_tuples",
+            *INTERFACES,
+        ),
     ),
     Layer(
         ("trident.storm.spark",),

@@ -131,6 +131,9 @@ class DataFrameCoordinator(BatchCoordinator):
     def look_now(self) -> None:
         """Do nothing: the rows that there are were fixed when they were written."""
 
+    def runs_spark_jobs(self) -> bool:
+        return True
+
     def is_preparing(self) -> bool:
         return self._writing.is_on and self._manifest is None
 

@@ -113,6 +113,9 @@ class QueryCoordinator(BatchCoordinator):
         if self._query is not None:
             self._query.look_now()
 
+    def runs_spark_jobs(self) -> bool:
+        return True
+
     def is_preparing(self) -> bool:
         """Whether the query may still give a batch of that."""
         return self._query is not None and self._query.is_preparing()

@@ -28,7 +28,7 @@ _KEPT = _MARKS_A_TTL + 2
 Transaction = tuple[str, int]
 
 
-class Mark(NamedTuple):
+class TimeMark(NamedTuple):
     """The rows up to `seq` were written by `at`, in seconds since 1970; `number` counts the marks, from 1."""
 
     number: int
@@ -54,8 +54,8 @@ class Expiry:
 
     def __init__(self, table: StateTable, layout: DeltaLayout, ttl_s: int | None) -> None:
         self._table, self._layout, self._ttl_s = table, layout, ttl_s
-        self._marks: list[Mark] | None = None  # in order; None: they were not read
-        self._made: Mark | None = None
+        self._marks: list[TimeMark] | None = None  # in order; None: they were not read
+        self._made: TimeMark | None = None
         self._clean = -1  # nothing up to this `_seq` has expired
 
     def forget(self) -> None:
@@ -76,7 +76,7 @@ class Expiry:
         now = int(time.time())
         if now < last.at + -(-self._ttl_s // _MARKS_A_TTL):
             return []
-        self._made = Mark(last.number + 1, now, seq)
+        self._made = TimeMark(last.number + 1, now, seq)
         return self._made.transactions()
 
     def marked(self) -> None:
@@ -102,18 +102,18 @@ class Expiry:
             self._clean = until
         return self._layout.raw_keys([rows[name] for name in self._layout.key_columns])
 
-    def _last(self) -> Mark:
-        return next(reversed(self._read()), Mark(0, 0, 0))
+    def _last(self) -> TimeMark:
+        return next(reversed(self._read()), TimeMark(0, 0, 0))
 
-    def _read(self) -> list[Mark]:
+    def _read(self) -> list[TimeMark]:
         if self._marks is None:
             last = self._number()
             self._marks = [self._read_one(number) for number in range(max(1, last - _KEPT + 1), last + 1)]
         return self._marks
 
-    def _read_one(self, number: int) -> Mark:
+    def _read_one(self, number: int) -> TimeMark:
         at, seq = (self._table.transaction(f"{_APP}/{number % _KEPT}/{part}") for part in ("at", "seq"))
-        return Mark(number, at or 0, seq or 0)
+        return TimeMark(number, at or 0, seq or 0)
 
     def _number(self) -> int:
         return self._table.transaction(_APP) or 0

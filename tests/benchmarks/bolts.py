@@ -36,11 +36,12 @@ _PENDING = 2_000  # of each spout
 
 @dataclass(frozen=True)
 class Run:
-    """How to run: on which engine, for how long, and how long to wait before that."""
+    """How to run: on which engine, for how long, how long to wait before that, and the rate of `latency`."""
 
     engine: str
     seconds: float
     warm_s: float
+    rate: float = 1_000.0
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,9 @@ def untracked(run: Run) -> dict[str, Any]:
 
 
 def latency(run: Run) -> dict[str, Any]:
-    """Measure the complete latency of 1,000 sentences per second."""
+    """Measure the complete latency of so many sentences per second."""
     with tempfile.TemporaryDirectory() as folder:
-        with _running(run, folder, rate=1_000.0):
+        with _running(run, folder, rate=run.rate):
             time.sleep(run.warm_s)
             began = monotonic()
             time.sleep(run.seconds)
@@ -220,10 +221,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--engine", choices=["spark", "local"], default="spark")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure")
     parser.add_argument("--warm", type=float, default=4.0, help="seconds to wait before that")
+    parser.add_argument("--rate", type=float, default=1_000.0, help="sentences per second of the row latency")
     options = parser.parse_args(argv)
     ok = True
     for name in options.row or ROWS:
-        figures = ROWS[name].measure(Run(options.engine, options.seconds, options.warm))
+        figures = ROWS[name].measure(Run(options.engine, options.seconds, options.warm, options.rate))
         ok = ok and figures["ok"]
         print(
             json.dumps(

@@ -195,7 +195,11 @@ class RunningTopology:
             alone = f"a transaction of its own, because {apart}" if apart else "in one transaction with the states"
             why.append(f"  the record of a batch: {alone}")
         text = explain(self.graph, {name: each.where for name, each in placed.items()})
-        return Explanation("\n".join([text, "commits", *why, ""])) if why else text
+        config, more = self._opened.config, ["commits", *why] if why else []
+        if config.workers == "resident":
+            which = "batches" if config.engine == "spark" else "large batches"
+            more += ["workers", f"  {which} are messages to tasks of Spark that stay, not jobs"]
+        return Explanation("\n".join([text, *more, ""])) if more else text
 
     @property
     def status(self) -> dict[str, Any]:

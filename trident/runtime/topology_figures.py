@@ -110,7 +110,7 @@ class TopologyFigures:
         more = {
             **{key: status[key] for key in _OF_PAGE},
             "workersTotal": 1,
-            "engine": config.engine,
+            "engine": config.engine if config.workers == "jobs" else f"{config.engine}, resident workers",
             "runId": self._run_id,
             "deactivated": word == "inactive",
             "rates": batches.rates(),

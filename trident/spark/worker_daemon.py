@@ -27,6 +27,7 @@ _NEEDED = (
     "spouts",
     "trident.runtime.engine.tasks",
     "trident.runtime.commit.committing",
+    "trident.runtime.engine.resident_worker",
 )
 _OF_TASKS: list[list[str]] = [[], ["pyspark.worker"]]  # arguments; Spark's other kinds of workers are named by theirs
 

@@ -133,6 +133,10 @@ class BatchCoordinator(Role, ABC):
         """Return what does not answer at the moment and is asked again by itself; None if it answers. For any thread."""
         return None
 
+    def runs_spark_jobs(self) -> bool:
+        """Whether it reads its source with Spark jobs of its own, which need cores that no task keeps."""
+        return False
+
     def is_choice(self, definition: Definition) -> bool:
         """Whether a definition, which has no rows then, says where reading begins, and would say otherwise later.
 

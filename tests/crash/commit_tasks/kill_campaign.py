@@ -55,6 +55,15 @@ def _on_the_cluster(cases: Cases) -> Iterator[TaskOutcome]:
     yield from map(run_case, alone)
 
 
+def _resident(cases: Cases) -> Iterator[TaskOutcome]:
+    """Run the faults of workers, executors and drivers where batches are messages to resident workers."""
+    cases.workers = "resident"
+    yield from map(run_case, cases.on_the_cluster())
+    for group in cases.of_drivers():
+        for case in group:
+            yield from run_doomed([case], "local[2]")
+
+
 def _of_drivers(cases: Cases) -> Iterator[TaskOutcome]:
     for group in cases.of_drivers():
         yield from run_doomed(group, f"local[{len(group) + 2}]")
@@ -81,6 +90,7 @@ PARTS: dict[str, Callable[[Cases], Iterator[TaskOutcome]]] = {
     "few": _few,
     "cluster": _on_the_cluster,
     "drivers": _of_drivers,
+    "resident": _resident,
     "rules": _without_rules,
     "repeated": lambda cases: map(run_case, cases.repeated()),
     "speculation": lambda cases: map(run_case, cases.slow()),

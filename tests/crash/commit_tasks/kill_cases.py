@@ -29,7 +29,7 @@ class Cases:
         self, work: Path, ports: dict[str, int], seed: int, only: Collection[str], pairings: int, at_once: int
     ) -> None:
         self._work, self._ports, self._made, self.seed = work, ports, 0, seed
-        self.at_once = at_once
+        self.at_once, self.workers = at_once, "jobs"
         self._only, self._pairings, self._turn = only, pairings, seed * pairings
         self._rng = random.Random(seed)
 
@@ -52,7 +52,9 @@ class Cases:
         name = f"kill{self.seed}x{self._made}x{uuid.uuid4().hex[:8]}"  # the stores are not empty
         drawn = self._rng.choice(["weights", "lots"] if pairing.state == "opaque" else ["weights"])
         fault = Fault(point, how, state or drawn, 2, str(self._work / name))
-        return TaskCase(name, store, pairing, fault, self._ports, pending, self.seed + self._made, partitions, without)
+        return TaskCase(
+            name, store, pairing, fault, self._ports, pending, self.seed + self._made, partitions, without, self.workers
+        )  # fmt: skip
 
     def _asked(self, point: str, how: str) -> bool:
         return not self._only or how in self._only or f"{how}@{point}" in self._only

@@ -54,6 +54,8 @@ class TaskCase:
         Of the states in executors.
     without
         The rules that are switched off.
+    workers
+        `jobs`, or `resident`.
     """
 
     name: str
@@ -65,10 +67,12 @@ class TaskCase:
     seed: int = 0
     partitions: int = 2
     without: tuple[str, ...] = ()
+    workers: str = "jobs"
 
     def __str__(self) -> str:
         rules = "".join(f" without {rule}" for rule in self.without)
         jobs = "one job" if self.pending == 1 else "two jobs"
+        jobs = jobs if self.workers == "jobs" else f"resident workers, {self.pending} in flight"
         return f"{self.store} {self.pairing} {self.fault.how}@{self.fault.point} in {self.fault.state}, {jobs}{rules}"
 
     @property
@@ -87,6 +91,7 @@ class TaskCase:
             **{
                 "engine": "spark",
                 "parallelism": 2,
+                "workers": self.workers,
                 "max_spout_pending": self.pending,
                 "log_dir": str(self.folder / "log"),
                 "retry_backoff_ms": 10,

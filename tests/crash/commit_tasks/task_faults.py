@@ -80,8 +80,12 @@ class Fault:
         elif self.how == "raise":
             raise BackendError("no answer")
         elif self.how == "driver":
-            for ignored in (signal.SIGHUP, signal.SIGTERM):  # on another machine it would not learn of its driver's end
-                signal.signal(ignored, signal.SIG_IGN)
+            if threading.current_thread() is threading.main_thread():  # a resident worker commits in another one
+                for ignored in (
+                    signal.SIGHUP,
+                    signal.SIGTERM,
+                ):  # on another machine it would not learn of its driver's end
+                    signal.signal(ignored, signal.SIG_IGN)
             self._wait_for("go")
 
     def put(self, put: object) -> None:

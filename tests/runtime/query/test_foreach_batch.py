@@ -508,7 +508,8 @@ def test_a_topology_of_a_query_is_not_started() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"engine": "in_process"}, {"max_spout_pending": 4}, {"state_placement": "executors"}]
+    "setting",
+    [{"engine": "in_process"}, {"max_spout_pending": 4}, {"state_placement": "executors"}, {"workers": "resident"}],
 )
 def test_settings_of_batches_are_not_set_here(setting: dict[str, Any]) -> None:
     topology, stream = declared()

@@ -14,11 +14,11 @@ import zmq
 
 from tests.harness.commands import until
 from trident.errors import TopologyError
+from trident.spark.link_keys import Keys
 from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, Tuple
 from trident.storm.execution.messages import Body, Outcomes, Tracking
 from trident.storm.execution.task_layout import lay_out
 from trident.storm.links.frames import Decoder, Encoder
-from trident.storm.links.link_keys import Keys
 from trident.storm.links.linked_mail import LinkedMail
 from trident.storm.storm_tuples import Origin, tuple_of
 

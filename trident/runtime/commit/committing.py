@@ -96,7 +96,8 @@ class CommittingProgram(WorkerProgram):
             output.key_counts[node.state] = keys.counts
             yield from answers
             return
-        _refuse_second_run(entry, self.program.speculates)
+        if not self.program.resident:
+            _refuse_second_run(entry, self.program.speculates)
         txid = order.txids[node.state][partition].of_run(secrets.token_hex(8))
         try:
             with paused_garbage_collection():

@@ -6,6 +6,7 @@ A worker process keeps the unpickled program of each topology it served, so a ba
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ from trident.spark.job_errors import cannot_import
 
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
+_opening = threading.Lock()  # a resident worker processes and commits in two threads
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,19 @@ class Job:
     def worker(self) -> WorkerProgram:
         """Return the program of this process; a new one replaces that of the topology that was served longest ago."""
         id_ = self.program_id
-        if id_ not in _programs:
-            if len(_programs) == _PROGRAMS_KEPT:
-                _programs.pop(next(iter(_programs))).cleanup()
-            _programs[id_] = cloudpickle.loads(self.pickled).opened()
-        _programs[id_] = _programs.pop(id_)
-        return _programs[id_]
+        with _opening:
+            if id_ not in _programs:
+                if len(_programs) == _PROGRAMS_KEPT:
+                    _programs.pop(next(iter(_programs))).cleanup()
+                _programs[id_] = cloudpickle.loads(self.pickled).opened()
+            _programs[id_] = _programs.pop(id_)
+            return _programs[id_]
 
     @property
     def most(self) -> int:
         """How many bytes a task may pass on."""
-        known = self.program_id in _programs
-        return _programs[self.program_id].program.most_shipped if known else MOST_SHIPPED
+        known = _programs.get(self.program_id)
+        return MOST_SHIPPED if known is None else known.program.most_shipped
 
 
 def _unprepared(error: Exception) -> Failure:
@@ -74,21 +77,29 @@ def _cleanup() -> None:
 atexit.register(_cleanup)
 
 
+def close_program(program_id: str) -> None:
+    """End the program of a topology that this process serves no longer."""
+    worker = _programs.pop(program_id, None)
+    if worker is not None:
+        worker.cleanup()
+
+
 def run_task(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[bytes]:
     """Run parts one after the other; each gives the bytes of its output."""
-    for output in _outputs(job, parts):
-        yield _packed(output, job.most)
+    for output in outputs_of_parts(job, parts):
+        yield packed(output, job.most)
 
 
 def run_parts_task(
     job: Job, routes: Routes, task: int, parts: Iterator[tuple[int, Part]]
 ) -> Iterator[tuple[int, Sent]]:
     """Run parts of a batch whose rows are exchanged; give the items for each destination."""
-    outputs = _outputs(job, parts)
+    outputs = outputs_of_parts(job, parts)
     return signed(0, task, routes, (sent for one in outputs for sent in _sent(one, routes, 0, one.task, job.most)))
 
 
-def _outputs(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[TaskOutput]:
+def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[TaskOutput]:
+    """Run parts one after the other; a program that cannot be prepared is a failure too."""
     try:
         worker = job.worker()
     except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
@@ -127,13 +138,14 @@ def _run_destination(
     if stopped:
         output = TaskOutput(failure=stopped_at(stage), level=stage)
     else:
-        output = _output_of(job, stage, *destination, frames, sources)
+        output = output_of_destination(job, stage, *destination, frames, sources)
     yield from _sent(replace(output, task=task, sources=digests_of(sources)), routes, stage, task, job.most)
 
 
-def _output_of(
+def output_of_destination(
     job: Job, stage: int, entry: str, partition: int, frames: list[RowFrame], sources: Set[Source]
 ) -> TaskOutput:
+    """Run one destination with what the runs of other tasks sent there."""
     if is_mixed(sources):
         return TaskOutput(failure=two_runs(stage - 1), level=stage)
     try:
@@ -166,10 +178,11 @@ def _sent(output: TaskOutput, routes: Routes, stage: int, task: int, most: int) 
         yield number, frame._replace(data=data)
     if output.failure is not None:
         yield from ((to, Stop()) for to in readers)
-    yield routes.to_driver(stage, task), _packed(output if output.failure else replace(output, frames=here), most)
+    yield routes.to_driver(stage, task), packed(output if output.failure else replace(output, frames=here), most)
 
 
-def _packed(output: TaskOutput, most: int) -> bytes:
+def packed(output: TaskOutput, most: int) -> bytes:
+    """Return an output as bytes; a failure in its place if these are more than `most`."""
     data = pack(output)
     try:
         check_shippable(len(data), "the driver", most)
@@ -187,22 +200,22 @@ def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
 
 def gathered(items: Iterable[bytes | Sent]) -> TaskOutput:
     """Merge the outputs of all tasks of a batch; the batch fails if different runs of a task were read, or arrived here."""
-    packed: list[bytes] = []
+    blobs: list[bytes] = []
     arrived: set[Source] = set()
     for one in items:
         if isinstance(one, Sent):
             arrived.add(one.source)
         item = one.item if isinstance(one, Sent) else one
         if isinstance(item, bytes):
-            packed.append(item)
-    outputs = sorted(map(unpack, packed), key=lambda output: (output.level, output.task))
+            blobs.append(item)
+    outputs = sorted(map(unpack, blobs), key=lambda output: (output.level, output.task))
     here = digests_of(arrived)
     read = {pair for sources in (here, *(output.sources for output in outputs)) for pair in sources.items()}
     stages = [stage for stage, _ in read]
     mixed = [stage for stage in stages if stages.count(stage) > 1]
     if mixed or is_mixed(arrived):
         return TaskOutput(failure=two_runs(min(mixed, default=0)))
-    return replace(merge_outputs(outputs), bytes_collected=sum(map(len, packed)), sources=here)
+    return replace(merge_outputs(outputs), bytes_collected=sum(map(len, blobs)), sources=here)
 
 
 def pack(output: TaskOutput) -> bytes:

@@ -66,6 +66,8 @@ class Program:
         How many bytes a task may pass on to Spark.
     speculates
         Whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
+    resident
+        Whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
     processing
         How many of the levels process; those after them commit. None: all.
     committed
@@ -83,6 +85,7 @@ class Program:
     levels: tuple[tuple[str, ...], ...] = ()
     most_shipped: int = MOST_SHIPPED
     speculates: bool = False
+    resident: bool = False
     processing: int | None = None
     committed: Mapping[str, StateNode] = field(default_factory=dict)
     opens: Callable[[Program], WorkerProgram] | None = None

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 _OF_SPARK = (
     "auto_bytes", "batch_emit_interval_ms", "engine", "master", "max_spout_pending", "poll_interval_ms", "spark_conf",
-    "state_placement", "target_batch_s",
+    "state_placement", "target_batch_s", "workers",
 )  # fmt: skip
 _ENDS_WITHIN_S = 30.0
 _LOOK_S = 0.1
-_FIXED: dict[str, Any] = {"engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER}
+_FIXED: dict[str, Any] = {"engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER, "workers": "jobs"}
 
 Define = Callable[[int, Definition | None, Definition | None], dict[str, Any] | None]
 """Returns the definition of the batch that was given, for the last txid, the last definition, and one that was begun."""

@@ -251,7 +251,8 @@ class Replay:
 
 def _opened(graph: Graph, config: Config, log: MemoryLog) -> OpenedTopology:
     settings: dict[str, Any] = {
-        "engine": "in_process", "log_dir": None, "history": None, "state_placement": "auto", "metrics_port": None,
+        "engine": "in_process", "log_dir": None, "history": None, "state_placement": "auto", "workers": "jobs",
+        "metrics_port": None,
         "dead_letter_dir": config.dead_letter_folder(graph.name),
         "allow_inexact": True,  # each batch is committed once here
     }  # fmt: skip

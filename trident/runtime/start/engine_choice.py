@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trident.config import Config
+from trident.errors import ConfigError
+from trident.extras import needs_package
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, commit_loads
 from trident.runtime.commit.committing import Committing
@@ -15,9 +18,13 @@ from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
 from trident.runtime.engine.pace import ALONE, MOST_PENDING
 from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
 from trident.runtime.engine.worker import Program
+from trident.runtime.spouts.batch_spouts import SpoutHandle
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
 from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +47,31 @@ def open_runner(
     return (
         _spark_runner(spark, config, loads) if config.engine == "spark" else _auto_runner(program, spark, config, loads)
     )
+
+
+def check_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> None:
+    """Refuse resident workers where they cannot be; the error says why, and what to use.
+
+    Raises
+    ------
+    ConfigError
+        The engine starts none, or a spout needs the cores that they keep.
+    """
+    if config.workers != "resident":
+        return
+    why = ""
+    if config.engine == "in_process":
+        why = 'engine="in_process" has no workers, they are tasks of Spark. Use engine="spark" or "auto"'
+    elif server_of(config.master, config.spark_conf) is not None:
+        why = "Spark Connect has no tasks that the driver can send messages to. Use a classic session"
+    for name, spout in spouts.items():
+        if spout.coordinator.runs_spark_jobs():
+            why = (
+                f"stream {name!r} is read by Spark jobs of its own, which would wait for ever for the cores that the workers "
+                "keep. Read the data by another spout"
+            )
+    if why:
+        raise ConfigError(f'workers="resident": {why}, or leave workers out')
 
 
 def most_pending(runner: Runner, config: Config) -> int:
@@ -88,6 +120,7 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     from trident.runtime.engine.shared_jobs import SharingRunner
     from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
+    from trident.spark.worker_slots import check_free_slots
 
     # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
@@ -95,11 +128,22 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)
     ship_code(spark.sparkContext)
+    if config.workers == "resident":
+        if any(load.cpus > 1 for load in loads):
+            logger.info("topology %s: cpu loads have no effect on resident workers", program.topology)
+        return _resident_runner(spark, committing, config, owned)
+    check_free_slots(spark.sparkContext, program.topology)
     runner = SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)
     # A job that commits has the rows of one batch alone (R2).
     if committing.commits or config.max_spout_pending == 1:
         return runner
     return SharingRunner(runner, config.max_spout_pending or MOST_PENDING)
+
+
+def _resident_runner(spark: SparkSession, committing: Committing, config: Config, owned: bool) -> Runner:
+    with needs_package('workers="resident"', "storm", "pyzmq", "zmq"):
+        from trident.runtime.engine.resident_runner import ResidentRunner
+    return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits)
 
 
 def _connect_runner(program: Program, config: Config, loads: Sequence[StageLoad], server: str) -> Runner:

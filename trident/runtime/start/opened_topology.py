@@ -36,7 +36,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
-from trident.runtime.start.engine_choice import open_runner
+from trident.runtime.start.engine_choice import check_workers, open_runner
 from trident.runtime.start.feeds import with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
@@ -179,6 +179,7 @@ def open_topology(
         lasting = lasting_states(plan, states)
         meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting, rewind)
         spouts, emitters = open_spouts(plan, config, closers)
+        check_workers(config, spouts)
         program = program_of(plan, config, emitters)
         runner = _open_runner(program, plan, config, placements, closers, runner_of)
         threads = _open_threads(plan, closers) if in_threads else None

@@ -10,10 +10,10 @@ from time import monotonic
 
 import zmq
 
+from trident.spark.link_keys import Keys, new_context
 from trident.storm.execution.messages import Body, Inbox
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
-from trident.storm.links.link_keys import Keys, new_context
 from trident.storm.storm_topology import StormTopology
 
 logger = logging.getLogger("trident.storm")
@@ -31,7 +31,7 @@ class LinkedMail:
     Parameters
     ----------
     host
-        The address of this machine that the other workers can reach.
+        The address of this machine that the other workers can reach, as of `own_address`.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class LinkedMail:
         self._full: set[int] = set()
         self._next_marks = self._next_shown = 0.0
         socket = self._context.socket(zmq.PULL)
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{keys.listen(socket, shown)}"
+        self.address = f"{host}:{keys.listen(socket, host)}"
         self._receiver = threading.Thread(target=self._receive, args=(socket,), name="links", daemon=True)
         self._receiver.start()
 

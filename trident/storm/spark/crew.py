@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from trident.storm.links.link_keys import Keys
-from trident.storm.spark.worker_jobs import WorkerJob
+from trident.spark.link_keys import Keys
+from trident.spark.worker_jobs import WorkerJob
 from trident.storm.spark.worker_registry import Launch, Registry, Ticket, WorkerOrders
+from trident.storm.spark.worker_task import run_worker
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -71,7 +73,7 @@ class Crew:
             self._keys,
             self._pickled,
         )
-        slot.job = WorkerJob(self._context, ticket, self._job_ended)
+        slot.job = WorkerJob(self._context, conf.name, slot.worker, partial(run_worker, [ticket]), self._job_ended)
         self._jobs = [*(job for job in self._jobs if not job.join(0)), slot.job]
 
     def order(self, **changes: Any) -> None:

@@ -13,9 +13,10 @@ from trident.errors import EnvironmentProblem, TopologyError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.spark.session import stop_session
+from trident.spark.worker_slots import Slots, addresses_of
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.task_layout import lay_out
-from trident.storm.spark.slots import Slots, addresses_of, open_spark, rebalanced, spark_is_on
+from trident.storm.spark.slots import open_spark, rebalanced, spark_is_on
 from trident.storm.spark.supervisor import Supervisor
 from trident.storm.spark.worker_registry import Launch
 from trident.storm.statistics import TopologyMonitor

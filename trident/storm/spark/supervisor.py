@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem
 from trident.observe.reported_errors import ReportedError
+from trident.spark.worker_jobs import Said, WorkerJob
 from trident.storm.spark.crew import Crew, Slot
-from trident.storm.spark.worker_jobs import WorkerJob
 from trident.storm.spark.worker_registry import Launch
 from trident.storm.statistics import WorkerSnapshot
 from trident.storm.storm_errors import DeathWatch, WorkerLostError
@@ -184,10 +184,15 @@ class Supervisor:
                 self._conf.name, slot.worker, each,
             )  # fmt: skip
 
-    def _job_ended(self, job: WorkerJob, said: Exception | None) -> None:
+    def _job_ended(self, job: WorkerJob, said: Said) -> None:
         slot = self.crew.slots.get(job.worker)
         if slot is not None and slot.job is job and not slot.ended:
-            self._died(slot, said or WorkerLostError(f"{slot.name} has ended by itself"))
+            lost = (
+                said
+                if isinstance(said, EnvironmentProblem)
+                else WorkerLostError(said or f"{slot.name} has ended by itself")
+            )
+            self._died(slot, lost)
 
     def _died(self, slot: Slot, error: BaseException, restarted: bool = False) -> None:
         """Start a worker again; end the topology if that has happened too often, or cannot help.

@@ -15,9 +15,9 @@ from typing import Any
 
 import zmq
 
+from trident.spark.link_keys import Keys, new_context
 from trident.state.encoding.extensions import pack, unpack
 from trident.storm.execution.task_layout import TaskLayout
-from trident.storm.links.link_keys import Keys, new_context
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 

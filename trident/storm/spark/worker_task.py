@@ -20,6 +20,7 @@ import cloudpickle
 
 from trident.observe.reported_errors import ReportedError
 from trident.spark.job_errors import cannot_import
+from trident.spark.link_keys import own_address
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.storm_worker import Worker, lines_of
 from trident.storm.links.linked_mail import LinkedMail
@@ -83,7 +84,7 @@ class _WorkerTask:
 
     def _open(self) -> None:
         ticket = self._ticket
-        host = _own_address(ticket.registry, ticket.timeout_s)
+        host = own_address(ticket.registry, ticket.timeout_s)
         try:
             launch: Launch = cloudpickle.loads(ticket.launch)
         except ImportError as error:
@@ -175,13 +176,6 @@ class _WorkerTask:
             each = self._errors.popleft()
             errors.append(dataclasses.asdict(each) | {"text": each.text[-_SHOWN:]})
         return errors
-
-
-def _own_address(registry: str, wait_s: float) -> str:
-    """Return the address of this machine in the network in which it reaches the driver."""
-    host, _, port = registry.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), wait_s) as connection:
-        return str(connection.getsockname()[0])
 
 
 def _death_report(error: BaseException) -> dict[str, Any]:

@@ -125,7 +125,7 @@ function Tiles({ page, batches, series, window }) {
     <${Tile} label="Throughput" value=${rate(page.rates?.tuplesPerSecond)} note=${is(page.rates?.batchesPerSecond) ? rate(page.rates.batchesPerSecond, "batches") : trident ? "" : "acknowledged"}>
       ${series?.at?.length > 2 && html`<${Line} values=${series.tuplesPerSecond} label="Throughput within the window" small />`}<//>
     ${trident && html`<${Tile} label="Lag" value=${lagText(page.lags)} note=${page.lags?.length ? "still to be read" : "the sources do not say"} />`}
-    ${trident && html`<${Tile} label="A batch takes" value=${ms(page.phases?.meanMs?.total)} note=${last ? `the last ${ms(last.durationMs.total)}` : "none yet"} />`}
+    ${trident && html`<${Tile} label="A batch takes" value=${ms(page.phases?.meanMs?.total)} note=${last ? `the last ${ms(last.durationMs.total)}${page.engine?.includes("resident") ? ", on resident workers" : ""}` : "none yet"} />`}
     ${trident && html`<${Tile} label="Committed" value=${`batch ${count(page.txid)}`} note=${`${plural(page.tuples ?? 0, "tuples")} in this run`} />`}
     ${!trident && html`<${Tile} label="A message takes" value=${slowest ? ms(slowest) : NONE} note="from its spout to the last ack" />`}
     ${!trident && html`<${Tile} label="Pending" value=${plural(page.pending, "messages")} note="not answered yet" />`}

@@ -1,26 +1,25 @@
-"""Spark jobs of one task each: a worker that dies is started again alone."""
+"""Spark jobs of one task each, which does not end by itself: a worker that dies is started again alone."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import EnvironmentProblem
 from trident.spark.job_errors import job_failure, jvm_gone
-from trident.storm.spark.worker_registry import Ticket
-from trident.storm.spark.worker_task import run_worker
-from trident.storm.storm_errors import WorkerLostError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _CRASHED = "Python worker exited unexpectedly"
-Ended = Callable[["WorkerJob", Exception | None], None]
+
+Said = str | EnvironmentProblem | None
+"""What Spark says of a job that is over: None if the task returned, an `EnvironmentProblem` if no other try can help."""
 
 
 class WorkerJob:
@@ -28,19 +27,27 @@ class WorkerJob:
 
     Parameters
     ----------
+    body
+        What the task does.
     ended
-        Called by that thread when the job is over, with what Spark says about it: None if the task returned, an
-        `EnvironmentProblem` if no other try can help.
+        Called by that thread when the job is over.
     """
 
-    def __init__(self, context: SparkContext, ticket: Ticket, ended: Ended) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        topology: str,
+        worker: int,
+        body: Callable[[], Iterator[Any]],
+        ended: Callable[[WorkerJob, Said], None],
+    ) -> None:
         from pyspark import InheritableThread
 
-        self.worker, self.incarnation = ticket.worker, ticket.incarnation
-        self._context, self._ticket, self._ended = context, ticket, ended
-        self._group = f"storm-{uuid.uuid4().hex}"
+        self.worker = worker
+        self._context, self._topology, self._body, self._ended = context, topology, body, ended
+        self._group = f"worker-{uuid.uuid4().hex}"
         self._thread: threading.Thread = InheritableThread(
-            target=self._run, name=f"storm-{ticket.topology}-worker-{ticket.worker}", daemon=True
+            target=self._run, name=f"trident-{topology}-worker-{worker}", daemon=True
         )
         self._thread.start()
 
@@ -57,22 +64,22 @@ class WorkerJob:
     def _run(self) -> None:
         self._ended(self, self._end())
 
-    def _end(self) -> Exception | None:
+    def _end(self) -> Said:
         from pyspark.errors import PySparkException
 
-        context, ticket = self._context, self._ticket
-        what = f"topology {ticket.topology}: worker {ticket.worker}"
+        context, body = self._context, self._body
         try:
+            what = f"topology {self._topology}: worker {self.worker}"
             context.setJobGroup(self._group, what, interruptOnCancel=True)
-            context.parallelize([ticket], 1).mapPartitions(run_worker).collect()
+            context.parallelize([0], 1).mapPartitions(lambda _: body()).collect()
         except (Py4JJavaError, PySparkException) as error:
             failure = job_failure(error, context)
             if _CRASHED in failure.cause:
-                return WorkerLostError(
-                    f"the Python process of worker {ticket.worker} has ended: it was killed, maybe because memory ran out, or "
+                return (
+                    f"the Python process of worker {self.worker} has ended: it was killed, maybe because memory ran out, or "
                     "native code crashed"
                 )
-            return WorkerLostError(failure.cause) if failure.retry else EnvironmentProblem(failure.cause)
+            return failure.cause if failure.retry else EnvironmentProblem(failure.cause)
         except (Py4JError, OSError, AttributeError) as error:  # of a context that was stopped
             return jvm_gone(error)
         return None

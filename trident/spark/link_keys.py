@@ -1,8 +1,12 @@
-"""The secret of a topology: only who has it may connect to its driver and its workers, or can read what they send."""
+"""The secret of a topology: only who has it may connect to its driver and its workers, or can read what they send.
+
+And where they find each other.
+"""
 
 from __future__ import annotations
 
 import hmac
+import socket as sockets
 from dataclasses import dataclass, field
 
 import zmq
@@ -57,3 +61,11 @@ def new_context(keys: Keys) -> tuple[zmq.Context[zmq.Socket[bytes]], ThreadAuthe
     doorkeeper.start()
     doorkeeper.configure_curve_callback(_DOMAIN, keys)
     return context, doorkeeper
+
+
+def own_address(driver: str, wait_s: float) -> str:
+    """Return the address of this machine in the network in which it reaches the driver, for a listening socket."""
+    host, _, port = driver.rpartition(":")
+    with sockets.create_connection((host.strip("[]"), int(port)), wait_s) as connection:
+        own = str(connection.getsockname()[0])
+    return f"[{own}]" if ":" in own else own

@@ -1,0 +1,205 @@
+"""Runs the benchmarks once and draws them: `python -m tests.benchmarks.pictures [FIGURE …] [--quick] [--out docs/benchmarks]`.
+
+Each figure is a CSV with machine, versions and command in its head, and an SVG that is drawn from nothing but this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import scaling_costs
+from tests.benchmarks._drivers import flat_run
+from tests.benchmarks.line_chart import Chart, Point, drawn
+
+__all__ = ["FIGURES", "from_csv", "main"]
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "docs" / "benchmarks"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture.
+
+    Attributes
+    ----------
+    measure
+        Yields its points; given True, of few and small runs.
+    command
+        What it runs, for a reader who wants one of its numbers.
+    """
+
+    chart: Chart
+    measure: Callable[[bool], Iterator[Point]]
+    command: str
+
+
+def _json_lines(*argv: str) -> list[dict[str, Any]]:
+    ended = subprocess.run(
+        [sys.executable, "-m", *argv],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise RuntimeError(f"{' '.join(argv)} printed no figures:\n{ended.stderr}")
+    return lines
+
+
+def words(quick: bool) -> Iterator[Point]:
+    """Words per second by size of batch, on each engine and through foreachBatch in the same run."""
+    sizes = (
+        {1: 60, 100: 6_000} if quick else {1: 300, 100: 30_000, 1_000: 200_000, 10_000: 1_000_000, 100_000: 4_000_000}
+    )
+    for batch, sentences in sizes.items():
+        given = ("tests.benchmarks.wordcount", "--durable-log", "--batch", str(batch), "--sentences", str(sentences))
+        (of_spark,) = _json_lines(*given, "--side-by-side")
+        yield "Spark, jobs", batch, of_spark["warm_words_per_s"]
+        yield "foreachBatch", batch, batch * 10_000 / of_spark["foreach_batch_ms"]
+        yield "Spark without state", batch, of_spark["bare_spark_words_per_s"]
+        (resident,) = _json_lines(*given, "--workers", "resident")
+        yield "Spark, resident", batch, resident["warm_words_per_s"]
+        (in_process,) = _json_lines(*given, "--engine", "in_process")
+        yield "in process", batch, in_process["warm_words_per_s"]
+
+
+def commits(quick: bool) -> Iterator[Point]:
+    """How long a commit takes, by store and number of keys."""
+    stores = ("redis",) if quick else ("redis", "memcached", "postgres", "cassandra", "delta")
+    sizes = ("100", "1000") if quick else ("100", "1000", "10000", "100000")
+    for store in stores:
+        given = ("--store", store, "--rounds", "3", "--delta-rounds", "2", "--no-spark", "--growth", *sizes)
+        for line in _json_lines("tests.benchmarks.commits", *given):
+            for grown in line["growth"]:
+                yield store, grown["keys"], grown["keys"] / 1000 * grown["ms_per_1k"]
+
+
+def bolts(quick: bool) -> Iterator[Point]:
+    """Complete latency by rate."""
+    for rate in (100, 1_000) if quick else (100, 1_000, 5_000, 10_000, 20_000):
+        given = ("latency", "--engine", "local", "--rate", str(rate), "--seconds", "2" if quick else "8", "--warm", "2")
+        (line,) = _json_lines("tests.benchmarks.bolts", *given)
+        yield "half of all", rate, line["p50_ms"]
+        yield "99 of 100", rate, line["p99_ms"]
+
+
+def memory(quick: bool) -> Iterator[Point]:
+    """Memory of the driver over many batches."""
+    batches = 400 if quick else 10_000
+    for engine in ("in_process",) if quick else ("in_process", "spark"):
+        for sample in flat_run(engine=engine, store="memory", batches=batches, every=batches // 40)[1:]:
+            yield f"{engine}, Python", sample["batch"], sample["python_mb"]
+            if "jvm_mb" in sample:
+                yield f"{engine}, JVM", sample["batch"], sample["jvm_mb"]
+
+
+def time_of_batches(quick: bool) -> Iterator[Point]:
+    """Processor time of a batch over many batches."""
+    batches = 400 if quick else 10_000
+    for store in ("memory",) if quick else ("memory", "delta"):
+        for sample in flat_run(engine="in_process", store=store, batches=batches, every=batches // 40)[1:]:
+            yield f"in process, {store}", sample["batch"], sample["cpu_ms"]
+
+
+def costs(quick: bool) -> Iterator[Point]:
+    """How long a batch takes, by partitions, tasks and topologies."""
+    sizes = (1, 10) if quick else scaling_costs.SIZES
+    of_partitions = scaling_costs.partitions(10 if quick else 30, sizes)
+    yield from (("partitions of a state", number, ms) for number, ms in of_partitions)
+    many = scaling_costs.topologies(10 if quick else 100, (1, 4) if quick else (1, 4, 16, 64, 256))
+    yield from (("topologies of a process", number, ms) for number, ms in many)
+    if not quick:
+        yield from (("tasks on Spark, 2 cores", number, ms) for number, ms in scaling_costs.tasks(20))
+
+
+FIGURES = {
+    "words": Figure(
+        Chart("Word count: words per second", "sentences of ten words in a batch", "words/s, warm", "xy"),
+        words,
+        "python -m tests.benchmarks.wordcount --durable-log --side-by-side",
+    ),
+    "commits": Figure(
+        Chart("A commit of distinct keys", "keys in a commit", "ms", "xy"),
+        commits,
+        "python -m tests.benchmarks.commits",
+    ),
+    "bolts": Figure(
+        Chart("Bolts: complete latency of a sentence and its ten words", "sentences/s", "ms", "xy"),
+        bolts,
+        "python -m tests.benchmarks.bolts latency --engine local",
+    ),
+    "memory": Figure(
+        Chart("Memory of the driver over its batches", "batches", "MB"), memory, "python -m tests.benchmarks.scale flat"
+    ),
+    "time": Figure(
+        Chart("Processor time of a batch of 100 words", "batches", "ms"),
+        time_of_batches,
+        "python -m tests.benchmarks.scale flat",
+    ),
+    "costs": Figure(
+        Chart("A batch that does nearly nothing, by what there is of it", "how many", "ms", "xy"),
+        costs,
+        "python -m tests.benchmarks.scaling_costs",
+    ),
+}
+
+
+def machine() -> str:
+    """Return what was measured on."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pyspark", "pyarrow"))
+    commit = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {memory_gb:.0f} GB, Python {platform.python_version()}, "
+        f"{versions}, commit {commit.stdout.strip()}"
+    )
+
+
+def to_csv(path: Path, points: Sequence[Point], head: str, command: str) -> None:
+    """Write the points of a figure."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {head}\n# {command}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("series", "x", "y"))
+        writer.writerows((series, x, round(y, 3)) for series, x, y in points)
+
+
+def from_csv(path: Path) -> str:
+    """Return the SVG of a figure's CSV."""
+    head, command, _, *lines = path.read_text(encoding="utf-8").splitlines()
+    points = [(series, float(x), float(y)) for series, x, y in csv.reader(lines)]
+    return drawn(FIGURES[path.stem].chart, points, [line.removeprefix("# ") for line in (command, head)])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, write and draw the figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pictures", description=__doc__)
+    parser.add_argument("figure", nargs="*", choices=[[], *FIGURES], help="which ones; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="few and small runs, to see that everything works")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name in options.figure or FIGURES:
+        figure, path = FIGURES[name], options.out / f"{name}.csv"
+        print(f"{name}: {figure.command}", flush=True)
+        to_csv(path, list(figure.measure(options.quick)), machine(), figure.command)
+        path.with_suffix(".svg").write_text(from_csv(path), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

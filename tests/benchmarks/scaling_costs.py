@@ -1,0 +1,118 @@
+"""What a batch costs its driver by partition, task and topology: `python -m tests.benchmarks.scaling_costs [ROW …] [--json]`.
+
+Each row measures small numbers, fits a line through them, predicts the largest number, and measures that too. The rows of a
+batch do nearly nothing, so what is measured is the driver's part: `docs/scaling.md` makes a model of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.benchmarks._drawn import DrawnKeys
+from trident import TridentTopology
+from trident.operations import Count
+
+__all__ = ["ROWS", "Measured", "fitted", "main"]
+
+SIZES = (1, 10, 100, 1_000)
+
+Measured = list[tuple[int, float]]
+"""How many of something there were, and the milliseconds that a batch took."""
+
+
+def partitions(batches: int, sizes: Sequence[int] = SIZES) -> Measured:
+    """Batches in process, by the number of the state's partitions: each has a row in every batch."""
+    return [(size, _batch_ms(batches, max(size, 10) * 4, size, {"engine": "in_process"})) for size in sizes]
+
+
+def tasks(batches: int, sizes: Sequence[int] = SIZES) -> Measured:
+    """Batches on Spark, by the number of tasks, which have a few rows each; two cores run them in turn."""
+    return [(size, _batch_ms(batches, size * 4, 1, {"parallelism": size, "master": "local[2]"})) for size in sizes]
+
+
+def topologies(batches: int, sizes: Sequence[int] = (1, 4, 16, 64)) -> Measured:
+    """Batches of as many topologies of one process, in process: a batch of one of them, while all go on."""
+    return [(size, _batch_ms_of_many(batches, size)) for size in sizes]
+
+
+ROWS: dict[str, Callable[[int], Measured]] = {"partitions": partitions, "tasks": tasks, "topologies": topologies}
+
+
+def _batch_ms(batches: int, rows: int, of_state: int, settings: dict[str, Any]) -> float:
+    topology = TridentTopology("scaling")
+    stream = topology.new_stream("rows", DrawnKeys(batches, rows, rows))
+    stream.group_by("word").persistent_aggregate(MemoryMapState.opaque(), Count(), "count").parallelism_hint(of_state)
+    with tempfile.TemporaryDirectory(prefix="trident-scaling-") as log:
+        given = {**settings, "log_dir": log, "max_spout_pending": 1, "progress_kept": batches}
+        with topology.start(given) as running:
+            running.process_all_available()
+            ended = [batch["recordedAt"] for batch in running.recent_progress]
+    half = len(ended) // 2
+    return float((ended[-1] - ended[half]) / (len(ended) - 1 - half) * 1000)
+
+
+def _batch_ms_of_many(batches: int, count: int) -> float:
+    took: list[float] = []
+
+    def run(number: int) -> None:
+        topology = TridentTopology(f"scaling-{number}")
+        stream = topology.new_stream("rows", FixedBatchSpout("word: string", 1, *[["a"]] * batches))
+        stream.group_by("word").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
+        with topology.start(engine="in_process", log_dir=str(Path(folder, str(number)))) as running:
+            began = time.perf_counter()
+            running.process_all_available()
+            took.append((time.perf_counter() - began) / batches * 1000)
+
+    with tempfile.TemporaryDirectory(prefix="trident-scaling-") as folder:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(took) == count, "a topology failed"
+    return statistics.median(took)
+
+
+def fitted(measured: Measured) -> tuple[float, float]:
+    """Return the cost of none and of each one more, by least squares of the relative errors."""
+    numbers, costs = (np.array(column, float) for column in zip(*measured, strict=True))
+    each, fixed = np.polyfit(numbers, costs, 1, w=1 / costs)
+    return float(fixed), float(each)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a JSON line for each row."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scaling_costs", description=__doc__)
+    parser.add_argument("row", nargs="*", choices=[[], *ROWS], help="which rows; all if none is named")
+    parser.add_argument("--batches", type=int, default=30)
+    options = parser.parse_args(argv)
+    for name in options.row or ROWS:
+        measured = ROWS[name](options.batches)
+        fixed, each = fitted(measured[:-1])
+        most, last = measured[-1]
+        found = {
+            "ms": {str(number): round(ms, 2) for number, ms in measured},
+            "fixed_ms": round(fixed, 3),
+            "each_ms": round(each, 4),
+            "predicted": round(fixed + each * most, 1),
+            "measured": round(last, 1),
+        }
+        print(json.dumps({"row": name, **found}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

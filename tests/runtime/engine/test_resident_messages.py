@@ -1,0 +1,135 @@
+"""What resident workers hold for a stage: complete, late, too much; and a worker whose driver is silent."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from tests.harness.commands import until
+from trident.arrow import ipc_of
+from trident.runtime.engine import resident_worker
+from trident.runtime.engine.resident_mail import Here, ResidentTicket, Rows
+from trident.runtime.engine.resident_worker import Boxes, ResidentWorker
+from trident.runtime.engine.routing import RowFrame
+from trident.runtime.steps.failures import StepFailed
+from trident.spark import mailbox
+from trident.spark.link_keys import Keys
+from trident.spark.mailbox import Mailbox, PeerAway
+
+TABLE = pa.table({"n": pa.array(range(100), pa.int64())})
+
+
+def frame(data: Any, partition: int = 0) -> RowFrame:
+    return RowFrame("exchange", 0, partition, ("numbers", 0, 0), data)
+
+
+def test_a_stage_waits_until_all_messages_of_all_senders_are_there() -> None:
+    boxes, done = Boxes(), threading.Event()
+    boxes.begin(1)
+
+    def wait() -> None:
+        boxes.wait(1, {0: 1, 1: 2}, 30)
+        done.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    for sender in (1, 0):
+        boxes.add(Rows(1, sender, [frame(ipc_of(TABLE))]))
+        assert not done.is_set()
+    boxes.add(Rows(1, 1, [frame(TABLE), frame(TABLE, 1)]))
+    waiting.join(30)
+    assert done.is_set()
+    assert [each.data for each in boxes.taken(1, "exchange", 0)] == [TABLE] * 3
+    assert [each.data for each in boxes.taken(1, "exchange", 1)] == [TABLE]
+    assert boxes.taken(1, "exchange", 0) == []
+
+
+def test_rows_that_never_come_fail_the_attempt_and_name_their_sender() -> None:
+    boxes = Boxes()
+    boxes.add(Rows(1, 0, [frame(TABLE)]))
+    with pytest.raises(StepFailed, match="rows of worker 1 have not arrived within 0.01 s"):
+        boxes.wait(1, {0: 1, 1: 1}, 0.01)
+
+
+def test_what_is_late_is_dropped() -> None:
+    boxes = Boxes()
+    boxes.begin(1)
+    boxes.begin(2)
+    boxes.end(1)
+    boxes.add(Rows(1, 0, [frame(TABLE)]))
+    assert not boxes.is_live(1)
+    assert boxes.taken(1, "exchange", 0) == []
+    boxes.add(Rows(3, 0, [frame(TABLE)]))
+    boxes.keep(frozenset(), newest=2)  # the driver knows none of them, and does not know of the third yet
+    assert [boxes.is_live(number) for number in (1, 2, 3)] == [False, False, True]
+    with pytest.raises(StepFailed, match="rows have not arrived"):
+        boxes.wait(2, {0: 1}, 0.01)
+
+
+def test_rows_beyond_the_memory_wait_on_disk_and_those_beyond_the_bound_end_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resident_worker, "_IN_MEMORY", 1_000)
+    monkeypatch.setattr(resident_worker, "_MOST_WAITING", 10_000)
+    boxes = Boxes()
+    for data in (TABLE, ipc_of(TABLE), TABLE, ipc_of(TABLE)):
+        boxes.add(Rows(1, 0, [frame(data)]))
+    boxes.wait(1, {0: 4}, 0.01)
+    assert [each.data for each in boxes.taken(1, "exchange", 0)] == [TABLE] * 4
+    for _ in range(20):
+        boxes.add(Rows(2, 0, [frame(TABLE)]))
+    with pytest.raises(
+        StepFailed, match='sent 16000 bytes of one batch, and holds at most 10000. Use .*workers="jobs"'
+    ) as e:
+        boxes.wait(2, {0: 20}, 0.01)
+    assert not e.value.failure.retry
+    assert boxes.taken(2, "exchange", 0) == []
+
+
+@pytest.mark.parametrize("how", ["silent", "gone"])
+def test_a_worker_ends_when_its_driver_is(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*((resident_worker, "_SILENCE_S") if how == "silent" else (mailbox, "_AWAY_S")), 0.2)
+    keys, came = Keys.new(), threading.Event()
+
+    def take(message: Any) -> None:
+        assert isinstance(message, Here)
+        came.set()
+
+    driver = Mailbox(keys, "127.0.0.1", "127.0.0.1", take, lambda: None, 0.1)
+    driver.open()
+    monkeypatch.setattr(resident_worker, "own_address", lambda address, wait_s: "127.0.0.1")
+    worker = ResidentWorker(ResidentTicket("t", 0, driver.address, keys, "p", cloudpickle.dumps(None)))
+    running = threading.Thread(target=worker.run, daemon=True)
+    running.start()
+    assert came.wait(30)
+    if how == "gone":
+        driver.close()
+    running.join(30)
+    assert not running.is_alive()
+    worker.close()
+    if how == "silent":
+        driver.close()
+
+
+def test_who_does_not_have_the_keys_of_a_pool_is_not_heard() -> None:
+    keys, heard = Keys.new(), list[str]()
+    own = Mailbox(keys, "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
+    own.open()
+    stranger = Mailbox(Keys.new(), "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
+    stranger.open()
+    other = Mailbox(keys, "127.0.0.1", "127.0.0.1", heard.append, lambda: None, 0.01)
+    other.open()
+    stranger.peer(own.address).send("strange")
+    friend = other.peer(own.address)
+    friend.send("known")
+    until(lambda: bool(heard), "a message has come")
+    assert heard == ["known"]
+    friend.close()
+    with pytest.raises(PeerAway, match=own.address):
+        friend.send("late")
+    for each in (own, stranger, other):
+        each.close()

@@ -1,0 +1,137 @@
+"""What a driver and its resident workers tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trident.runtime.engine.routing import RowFrame
+from trident.spark.link_keys import Keys
+
+# ---- of a worker, to its driver -----------------------------------------------------------------------------------------
+
+
+class Here(NamedTuple):
+    """A worker is there, since it came, and every second: its place in the pool, its run, and where it takes messages.
+
+    A run is one process in this place, from its start to its end, and no other has its id.
+    """
+
+    place: int
+    run: str
+    address: str
+    name: str
+
+
+class Done(NamedTuple):
+    """A worker has done its part of a stage.
+
+    Attributes
+    ----------
+    outputs
+        As `pack` packs them.
+    sent
+        How many messages with rows it has sent to each worker.
+    """
+
+    place: int
+    run: str
+    number: int
+    outputs: list[bytes]
+    failed: bool
+    sent: Mapping[int, int]
+
+
+# ---- of the driver, to a worker -----------------------------------------------------------------------------------------
+
+
+class Alive(NamedTuple):
+    """The driver is there, every second; what a worker has of attempts that are not `live` can go.
+
+    Attributes
+    ----------
+    newest
+        The number of the newest attempt that the driver knows.
+    """
+
+    live: frozenset[int]
+    newest: int
+
+
+class StageWork(NamedTuple):
+    """A part of a stage of an attempt.
+
+    Attributes
+    ----------
+    number
+        Of the attempt. No other attempt of the pool has the same.
+    place
+        Of the worker that it is for.
+    order
+        A pickled `Order`.
+    stage
+        0 for the parts of the batch, after that the levels of exchanges.
+    commits
+        Whether it commits: that goes on beside what is processed for later batches.
+    tasks
+        Pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
+    crew
+        The addresses of the workers that work on the attempt.
+    owners
+        By exchange, which of them has each partition.
+    expects
+        How many messages with rows each of them has sent here.
+    """
+
+    number: int
+    place: int
+    order: bytes
+    stage: int
+    commits: bool
+    tasks: bytes
+    crew: Mapping[int, str]
+    owners: Mapping[str, Sequence[int]]
+    expects: Mapping[int, int]
+
+
+class AttemptOver(NamedTuple):
+    """An attempt has ended: what a worker has of it can go. It may still be at it, if the attempt was cancelled."""
+
+    number: int
+
+
+class Leave(NamedTuple):
+    """The worker is to end."""
+
+
+# ---- of a worker, to another --------------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Frames on their way to partitions that the other has; their data are bytes."""
+
+    number: int
+    sender: int
+    frames: list[RowFrame]
+
+
+class ResidentTicket(NamedTuple):
+    """What a Spark task gets, so that it becomes a worker.
+
+    Attributes
+    ----------
+    driver
+        The address of its mailbox.
+    program_id, program
+        As of `Job`.
+    """
+
+    topology: str
+    place: int
+    driver: str
+    keys: Keys
+    program_id: str
+    program: bytes
+
+    def __repr__(self) -> str:
+        return f"ResidentTicket({self.topology!r}, {self.place})"

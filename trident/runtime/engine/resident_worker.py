@@ -1,0 +1,365 @@
+"""A resident worker: a Spark task that does not end, and works on parts of batches as its driver sends them.
+
+Its main thread processes one part of a stage after the other, the oldest attempt first, a second thread commits in the same
+way, and the thread of its mailbox listens. It ends if its driver says so, or is silent, or if it is still at work on an
+attempt that was cancelled a while ago.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from mmap import ACCESS_READ, mmap
+from queue import PriorityQueue
+from tempfile import TemporaryFile
+from time import monotonic
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from trident.arrow import ipc_of, table_of_ipc
+from trident.runtime.engine.resident_mail import Alive, AttemptOver, Done, Here, Leave, ResidentTicket, Rows, StageWork
+from trident.runtime.engine.routing import RowFrame
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.tasks import Job, close_program, output_of_destination, outputs_of_parts, packed
+from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.spark.link_keys import own_address
+from trident.spark.mailbox import Mailbox, MailboxPeer, PeerAway
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.2
+_BEAT_S = 1.0
+_SILENCE_S = 120.0  # of a driver that is connected, but does nothing
+_PATIENCE_S = 30.0  # for rows that another worker says it has sent, and for one that takes no more
+_GRACE_S = 5.0  # for work that is not wanted any more
+_AT_ONCE = 8 << 20  # bytes of rows in a message, unless one frame has more
+_NONE = -1
+
+
+def run_resident(ticket: ResidentTicket) -> Iterator[bytes]:
+    """Be the worker of a ticket, as the only task of a Spark job; the job has no result."""
+    worker = ResidentWorker(ticket)
+    try:
+        worker.run()
+    finally:
+        worker.close()
+    return iter(())
+
+
+class ResidentWorker:
+    """A worker, from its start to its end."""
+
+    def __init__(self, ticket: ResidentTicket) -> None:
+        self._ticket, self._run, self._parent = ticket, secrets.token_hex(8), os.getppid()
+        host = own_address(ticket.driver, _PATIENCE_S)
+        self._mailbox = Mailbox(ticket.keys, host, host, self._take, self._look, _LOOK_S)
+        name = f"worker {ticket.place} (process {os.getpid()} on {socket.gethostname()})"
+        self._here = Here(ticket.place, self._run, self._mailbox.address, name)
+        self._driver = self._mailbox.peer(ticket.driver)
+        self._peers: dict[str, MailboxPeer] = {}
+        self._processing, self._committing = _Lane(), _Lane()
+        self._boxes, self._over_since = Boxes(), 0.0
+        self._heard_at, self._next_beat = monotonic(), 0.0
+
+    def run(self) -> None:
+        """Work until this is to end."""
+        commits = threading.Thread(target=self._commit, name="commits", daemon=True)
+        commits.start()
+        self._mailbox.open()
+        self._work_in(self._processing)
+        commits.join()
+
+    def close(self) -> None:
+        """End the operations, and all connections."""
+        close_program(self._ticket.program_id)
+        self._mailbox.close()
+
+    # ---- the thread of the mailbox ----------------------------------------------------------------------------------
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case Alive():
+                self._heard_at = monotonic()
+                self._boxes.keep(message.live, message.newest)
+            case StageWork():
+                self._boxes.begin(message.number)
+                (self._committing if message.commits else self._processing).put(message)
+            case Rows():
+                self._boxes.add(message)
+            case AttemptOver():
+                self._boxes.end(message.number)
+            case Leave():
+                self._end()
+
+    def _look(self) -> None:
+        now = monotonic()
+        if now >= self._next_beat:
+            self._next_beat = now + _BEAT_S
+            self._tell(self._here)
+        silent = now - self._heard_at > _SILENCE_S or self._driver.is_lost()
+        if silent or os.getppid() != self._parent:
+            self._end()
+        unwanted = [self._boxes.ended_since(lane.at_work_on) for lane in (self._processing, self._committing)]
+        if any(since and now - since > _GRACE_S for since in (self._over_since, *unwanted)):
+            os._exit(1)  # a call that does not return; Spark ends a cancelled task in the same way
+
+    def _end(self) -> None:
+        if not self._over_since:
+            self._over_since = monotonic()
+            self._boxes.close()
+            self._processing.end()
+            self._committing.end()
+
+    def _tell(self, message: Here | Done, wait_s: float = 0.0) -> None:
+        with suppress(PeerAway):  # then it will be silent, and this ends
+            self._driver.send(message, wait_s)
+
+    # ---- the threads that work --------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        try:
+            self._work_in(self._committing)
+        except BaseException:
+            logger.exception("resident worker %d ends", self._ticket.place)
+            os._exit(1)  # as what ends the main thread would end this process
+
+    def _work_in(self, lane: _Lane) -> None:
+        while (work := lane.next()) is not None:
+            lane.at_work_on = work.number
+            done = self._done(work)
+            lane.at_work_on = _NONE
+            self._tell(done, _PATIENCE_S)
+
+    def _done(self, work: StageWork) -> Done:
+        sent: Counter[int] = Counter()
+        outputs: list[bytes] = []
+        failed = not self._boxes.is_live(work.number)
+        if failed:  # it was cancelled, but the driver waits until this worker is free
+            return Done(work.place, self._run, work.number, outputs, failed, sent)
+        try:
+            job = Job(self._ticket.program_id, self._ticket.program, cloudpickle.loads(work.order))
+            for output in self._outputs(job, work):
+                kept = output if output.failure else self._passed_on(work, output, sent)
+                failed = failed or kept.failure is not None
+                outputs.append(packed(kept, job.most))
+        except Exception as error:  # noqa: BLE001  whatever is raised fails the attempt, as data
+            failure = error.failure if isinstance(error, StepFailed) else failure_of("spark", error)
+            failed, outputs = True, [packed(TaskOutput(failure=failure, level=work.stage), MOST_SHIPPED)]
+        return Done(work.place, self._run, work.number, outputs, failed, sent)
+
+    def _outputs(self, job: Job, work: StageWork) -> Iterator[TaskOutput]:
+        tasks = cloudpickle.loads(work.tasks)
+        if not work.stage:
+            yield from outputs_of_parts(job, tasks)
+            return
+        self._boxes.wait(work.number, work.expects, _PATIENCE_S)
+        for task, entry, partition in tasks:
+            frames = self._boxes.taken(work.number, entry, partition)
+            yield replace(output_of_destination(job, work.stage, entry, partition, frames, set()), task=task)
+
+    def _passed_on(self, work: StageWork, output: TaskOutput, sent: Counter[int]) -> TaskOutput:
+        """Send the rows of an output to the workers that have their partitions; return what is left for the driver."""
+        left: list[RowFrame] = []
+        waiting: dict[int, list[RowFrame]] = {}
+        sizes: Counter[int] = Counter()
+        for frame in output.frames:
+            owners = work.owners.get(frame.target)
+            if owners is None:
+                left.append(frame)
+                continue
+            to = owners[frame.partition]
+            if to != work.place:
+                frame = frame._replace(data=ipc_of(frame.data))
+            waiting.setdefault(to, []).append(frame)
+            sizes[to] += (size := size_of(frame))
+            output.bytes_shuffled += size
+            if sizes[to] > _AT_ONCE:
+                self._send(work, to, waiting.pop(to), sent)
+                sizes[to] = 0
+        for to, frames in waiting.items():
+            self._send(work, to, frames, sent)
+        return replace(output, frames=left)
+
+    def _send(self, work: StageWork, to: int, frames: list[RowFrame], sent: Counter[int]) -> None:
+        rows, address = Rows(work.number, work.place, frames), work.crew[to]
+        sent[to] += 1
+        if to == work.place:
+            self._boxes.add(rows)
+            return
+        if address not in self._peers:
+            self._peers[address] = self._mailbox.peer(address)
+        try:
+            self._peers[address].send(rows, _PATIENCE_S)
+        except PeerAway as error:
+            raise StepFailed(
+                Failure("spark", None, f"worker {to} takes no rows of worker {work.place}: {error}")
+            ) from error
+
+
+class _Lane:
+    """What one thread has to do, the oldest attempt first, and the number of the attempt that it is at work on."""
+
+    def __init__(self) -> None:
+        self.at_work_on, self._numbers = _NONE, count()
+        self._queue: PriorityQueue[tuple[int, int, StageWork | None]] = PriorityQueue()
+
+    def put(self, work: StageWork) -> None:
+        self._queue.put((work.number, next(self._numbers), work))
+
+    def end(self) -> None:
+        self._queue.put((_NONE, 0, None))
+
+    def next(self) -> StageWork | None:
+        """Return what is next, once there is something; None at the end."""
+        return self._queue.get()[2]
+
+
+# ---- what has arrived ---------------------------------------------------------------------------------------------------
+
+_IN_MEMORY = 256 << 20  # bytes of rows that wait; what comes behind them waits on the local disk
+_MOST_WAITING = 8 << 30  # bytes of one attempt
+_REMEMBERED = 10_000  # attempts that have ended
+
+
+def size_of(frame: RowFrame) -> int:
+    """Return how many bytes the rows of a frame have."""
+    return frame.data.nbytes if isinstance(frame.data, pa.Table) else len(frame.data)
+
+
+def _on_disk(frame: RowFrame) -> RowFrame:
+    """Return a frame whose rows are in a file that has no name, and is gone when they are read."""
+    data = ipc_of(frame.data) if isinstance(frame.data, pa.Table) else frame.data
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    with TemporaryFile(dir=folder or None) as file:
+        file.write(data)
+        file.flush()
+        return frame._replace(data=mmap(file.fileno(), len(data), access=ACCESS_READ))
+
+
+@dataclass
+class _Box:
+    """What has arrived of one attempt: the rows, how many messages each worker has sent, and how many bytes there are."""
+
+    rows: dict[tuple[str, int], list[RowFrame]] = field(default_factory=dict)
+    messages: Counter[int] = field(default_factory=Counter)
+    size: int = 0
+
+
+class Boxes:
+    """The rows that wait for a stage, by the number of their attempt; any thread may use it.
+
+    What is late, because its attempt has ended, is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._boxes: dict[int, _Box] = {}
+        self._ended: dict[int, float] = {}
+        self._closed = False
+
+    def begin(self, number: int) -> None:
+        """Note that there is such an attempt, even before rows arrive."""
+        with self._changed:
+            if number not in self._ended:
+                self._boxes.setdefault(number, _Box())
+
+    def add(self, rows: Rows) -> None:
+        """Take in a message. Of an attempt that has too much already only the number of bytes is kept."""
+        self.begin(rows.number)
+        with self._changed:
+            box = self._boxes.get(rows.number)
+            if box is None:
+                return
+            frames, in_memory = rows.frames, sum(each.size for each in self._boxes.values())
+            box.messages[rows.sender] += 1
+            box.size += sum(map(size_of, frames))
+            if box.size > _MOST_WAITING:
+                frames = []
+                box.rows.clear()
+            elif in_memory > _IN_MEMORY:
+                frames = list(map(_on_disk, frames))
+            for frame in frames:
+                box.rows.setdefault((frame.target, frame.partition), []).append(frame)
+            self._changed.notify_all()
+
+    def wait(self, number: int, expects: Mapping[int, int], wait_s: float) -> None:
+        """Wait until all is there.
+
+        Raises
+        ------
+        TooManyRows
+            There is more than a worker holds.
+        StepFailed
+            Some of it has not come in time, or the attempt has ended.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lacks(number, expects), wait_s)
+            box = self._boxes.get(number)
+            if box is None or (lacking := self._lacks(number, expects)):
+                which = "" if box is None else f" of worker {lacking[0]}"
+                raise StepFailed(Failure("spark", None, f"rows{which} have not arrived within {wait_s:g} s"))
+            if box.size > _MOST_WAITING:
+                error = TooManyRows(
+                    f"a resident worker was sent {box.size} bytes of one batch, and holds at most {_MOST_WAITING}. Use "
+                    'smaller batches, or workers="jobs", whose rows Spark writes to disk'
+                )
+                raise StepFailed(failure_of("spark", error, retry=False))
+
+    def _lacks(self, number: int, expects: Mapping[int, int]) -> list[int]:
+        box = self._boxes.get(number)
+        if box is None or self._closed:
+            return []
+        return [sender for sender, messages in expects.items() if box.messages[sender] < messages]
+
+    def taken(self, number: int, entry: str, partition: int) -> list[RowFrame]:
+        """Return the rows for a partition of an exchange, as tables, and forget them."""
+        with self._changed:
+            box = self._boxes.get(number)
+            frames = [] if box is None else box.rows.pop((entry, partition), [])
+        return [
+            frame if isinstance(frame.data, pa.Table) else frame._replace(data=table_of_ipc(frame.data))
+            for frame in frames
+        ]
+
+    def end(self, number: int) -> None:
+        """Forget an attempt."""
+        with self._changed:
+            self._boxes.pop(number, None)
+            self._ended.setdefault(number, monotonic())
+            if len(self._ended) > _REMEMBERED:
+                self._ended.pop(next(iter(self._ended)))
+            self._changed.notify_all()
+
+    def keep(self, live: frozenset[int], newest: int) -> None:
+        """Forget all attempts up to the newest that the driver knows, but these."""
+        with self._changed:
+            gone = [number for number in self._boxes if number <= newest and number not in live]
+        for number in gone:
+            self.end(number)
+
+    def is_live(self, number: int) -> bool:
+        """Whether an attempt has not ended, as far as is known."""
+        with self._changed:
+            return number in self._boxes and not self._closed
+
+    def ended_since(self, number: int) -> float:
+        """Return when an attempt has ended, on the monotonic clock; 0 if it has not."""
+        with self._changed:
+            return self._ended.get(number, 0.0)
+
+    def close(self) -> None:
+        """Let no thread wait any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,135 @@
+"""Messages between a driver and resident workers, and between these: each has a mailbox, and a peer for each other one.
+
+A message is any object that can be pickled. Only who has the keys of the pool can send one.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from trident.spark.link_keys import Keys, new_context
+
+logger = logging.getLogger(__name__)
+
+_QUEUED = 64  # messages that wait on their way, at each end
+_LINGER_MS = 1000
+_AWAY_S, _CONNECT_S = 5.0, 60.0
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+class PeerAway(Exception):
+    """A peer takes no messages."""
+
+
+class Mailbox:
+    """Receives messages in a thread of its own.
+
+    Parameters
+    ----------
+    host, bind
+        The address of this machine for the others; the one to listen at.
+    take
+        Called with each message, by that thread; so is `look`, about every `look_s` seconds.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        host: str,
+        bind: str,
+        take: Callable[[Any], None],
+        look: Callable[[], None],
+        look_s: float,
+    ) -> None:
+        self._keys, self._take, self._look, self._look_ms = keys, take, look, int(look_s * 1000)
+        self._context, self._doorkeeper = new_context(keys)
+        socket = self._context.socket(zmq.PULL)
+        socket.rcvhwm = _QUEUED
+        self.address = f"{host}:{keys.listen(socket, bind)}"
+        self._closing, self._peers = threading.Event(), list[MailboxPeer]()
+        self._thread = threading.Thread(target=self._receive, args=(socket,), name="mailbox", daemon=True)
+
+    def open(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def peer(self, address: str) -> MailboxPeer:
+        """Return what sends to another mailbox."""
+        peer = MailboxPeer(self._context, self._keys, address)
+        self._peers.append(peer)
+        return peer
+
+    def close(self) -> None:
+        """Close the mailbox and all peers, which have a second to send what they have. Not for the thread that receives."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for peer in self._peers:
+            peer.close(_LINGER_MS)
+        self._doorkeeper.stop()
+        self._context.term()
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        next_look = 0.0
+        while not self._closing.is_set():
+            try:
+                if socket.poll(self._look_ms):
+                    self._take(pickle.loads(socket.recv()))
+                if monotonic() >= next_look:
+                    next_look = monotonic() + self._look_ms / 1000
+                    self._look()
+            except Exception:  # one message must not end all others
+                logger.exception("a message to %s was not understood", self.address)
+        socket.close()
+
+
+class MailboxPeer:
+    """Sends to one mailbox, in the order of the calls. Its socket belongs to whichever thread holds the lock.
+
+    `is_connected` says whether there was a connection when `is_lost` was asked last.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:
+        self._lock, self.address = threading.Lock(), address
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.sndhwm = _QUEUED
+        self._events, self.is_connected = self._socket.get_monitor_socket(_EVENTS), False
+        self._changed_at, self._limit_s = monotonic(), _CONNECT_S
+        keys.connect(self._socket, address)
+
+    def send(self, message: Any, wait_s: float = 0.0) -> None:
+        """Send; `PeerAway` if too much waits to be sent and nothing of it is taken within `wait_s` seconds."""
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            try:
+                self._socket.sndtimeo = int(wait_s * 1000)
+                self._socket.send(data, copy=False)
+            except zmq.ZMQError as error:
+                raise PeerAway(f"{self.address}: {error}") from error
+
+    def is_lost(self) -> bool:
+        """Whether a connection that was there has been away for a while, or has not come for long. For one thread.
+
+        A process that has ended is away at once; one that is stopped, or behind a cut, when it has not answered ZeroMQ's own
+        questions for 15 s. One that only keeps Python's lock is not.
+        """
+        while self._events.poll(0):
+            self.is_connected = recv_monitor_message(self._events)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._changed_at, self._limit_s = monotonic(), _AWAY_S
+        return not self.is_connected and monotonic() - self._changed_at > self._limit_s
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close the connection; what was not sent by then is dropped."""
+        with self._lock, suppress(zmq.ZMQError):
+            self._socket.disable_monitor()
+            self._events.close(0)
+            self._socket.close(linger_ms)
