@@ -321,6 +321,26 @@ class OwnerContract:
             with pytest.raises(FencedError):
                 first.append(commit(1))
 
+    def test_of_two_that_claim_a_new_log_at_the_same_time_the_second_is_refused(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        where, name = home.claim
+        real = getattr(where, name)
+        with ExitStack() as stack:
+            logs: list[Any] = []
+
+            def late(*args: Any) -> Any:
+                seen = real(*args)
+                monkeypatch.setattr(where, name, real)
+                logs.append(stack.enter_context(closing(home.open())))
+                return seen
+
+            monkeypatch.setattr(where, name, late)
+            with pytest.raises(LogHeldError, match=r"held by process \d+ .*epoch 1"):
+                home.open()
+            logs[0].append(commit(1))
+            assert logs[0].state.txid == 1
+
     def test_a_writer_whose_log_was_removed_stops(self, home: Home) -> None:
         log = home.open()
         home.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -53,6 +54,20 @@ RECORDS = [
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.tag)
 def test_every_record_comes_back_equal_from_bytes(record: Record) -> None:
     assert record_from_data(decode(encode(record.to_data()))) == record
+
+
+def test_a_snapshot_in_the_middle_of_a_commit_has_no_batch_without_its_winner() -> None:
+    seen: list[Snapshot] = []
+
+    class Watched(LogState):
+        def _define_last(self, definitions: Mapping[str, Any]) -> None:
+            seen.append(self.snapshot("counts"))
+            super()._define_last(definitions)
+
+    state = Watched("abc", "topology")
+    state.apply(commit(1, A))
+    state.apply(commit(2, B))
+    assert [(each.txid, each.winners.winner(each.txid)) for each in seen] == [(0, None), (1, A)]
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"record": "comit"}, {"record": ["commit"]}])

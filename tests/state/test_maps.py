@@ -60,7 +60,7 @@ def test_a_key_may_be_updated_in_several_calls_of_a_batch(new_map: Any, store: C
 
 
 @pytest.mark.parametrize("store", [DictMap, LateMap])
-def test_prev_is_what_stood_before_the_batch_however_often_it_updates(store: Callable[..., Any]) -> None:
+def test_prev_is_what_was_there_before_the_batch_however_often_it_updates(store: Callable[..., Any]) -> None:
     backing = store({})
     state = OpaqueMap(backing)
     commit(state, 1, a=5)
@@ -83,6 +83,18 @@ def test_a_crash_between_two_updates_of_a_key_loses_neither_of_a_transactional_b
     assert [state.multi_update([("a",)], [Add(n)]) for n in (1, 2)] == [[1], [3]]
     state.commit(1)
     assert state.multi_get([("a",)]) == [3]
+
+
+@pytest.mark.parametrize("new_map", [OpaqueMap, NonTransactionalMap])
+def test_within_a_commit_a_failed_put_does_not_look_written(new_map: Any) -> None:
+    faults = Faults()
+    state = new_map(CrashingMap(DictMap(), faults))
+    commit(state, 1, a=1)
+    state.begin_commit(2)
+    faults.arm(2, "before")  # the put: the read comes first
+    with pytest.raises(Crash):
+        state.multi_update([("a",)], [Add(5)])
+    assert state.multi_get([("a",)]) == [1]
 
 
 @every_kind

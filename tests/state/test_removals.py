@@ -59,7 +59,7 @@ def test_a_removed_key_is_absent_at_once_and_deleted_when_readers_have_moved_on(
 
 
 @every_kind
-def test_a_removed_key_starts_anew_and_is_not_deleted_then(kind: StateType) -> None:
+def test_a_removed_key_starts_again_and_is_not_deleted_then(kind: StateType) -> None:
     state = open_state(kind)
     commit(state, 1, a=5)
     remove(state, 2, "a")
@@ -95,6 +95,15 @@ def test_a_removal_that_the_replay_drops_never_happened() -> None:
     assert list(state.get_tuples_at(Snapshot(2, winners))) == [("a", 5), ("z", 1)]
     assert commit(state, Txid(3 + REMOVAL_LAG, 1, winners), z=1) == [2]
     assert commit(state, Txid(4 + REMOVAL_LAG, 1, winners), a=1) == [6]
+
+
+def test_a_removal_whose_replay_left_the_partition_out_never_happened() -> None:
+    state = open_state()
+    commit(state, Txid(1, 0, Winners()), a=5)
+    remove(state, Txid(2, 0, FIRST_WON), "a")
+    winners = Winners(((1, 0), (2, 1)))
+    commit(state, Txid(2 + REMOVAL_LAG, 1, winners), z=1)
+    assert commit(state, Txid(3 + REMOVAL_LAG, 1, winners), a=1) == [6]
 
 
 def test_a_key_that_a_lost_attempt_made_is_not_removed_but_never_was() -> None:
@@ -179,6 +188,14 @@ class _DeletingMap(DictMap):
     def multi_delete(self, keys: Any) -> None:
         for key in keys:
             self.entries.pop(key, None)
+
+
+def test_a_cache_forgets_a_deleted_key_within_its_commit() -> None:
+    cache = CachedMap(_DeletingMap({("a",): 1}), 10)
+    cache.begin(Txid(1))
+    assert cache.multi_get([("a",)]) == [1]
+    cache.multi_delete([("a",)])
+    assert cache.multi_get([("a",)]) == [None]
 
 
 def test_a_cache_forgets_what_was_deleted_and_offers_deletion_only_where_the_store_does() -> None:

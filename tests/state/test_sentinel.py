@@ -6,7 +6,15 @@ import pytest
 
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap, LateMap
-from trident.errors import BackendError, FencedError, StateError, StateLossDetected, StateMismatchError, StatePlaceError
+from trident.errors import (
+    BackendError,
+    FencedError,
+    SecondRunError,
+    StateError,
+    StateLossDetected,
+    StateMismatchError,
+    StatePlaceError,
+)
 from trident.state import OpaqueMap, ReservedKeySentinel, Sentinel, Txid, Winners, check_sentinel, fenced
 from trident.state.sentinel import displaced
 from trident.state.winners import Epochs
@@ -105,6 +113,14 @@ def test_an_attempt_of_a_driver_that_the_log_does_not_know_is_a_mismatch() -> No
     compare(found, expected, epochs=Epochs(((1, 1),)))
     with pytest.raises(StateMismatchError, match="of a driver that this log does not know"):
         compare(found, expected, epochs=Epochs(((2, 7),)))
+
+
+def test_another_run_of_this_very_commit_is_named() -> None:
+    found = Sentinel("log", 5, B, "t/counts", sealed=False, run="first")
+    commit = Txid(5, B, Winners(((1, A),)), "log", Sentinel("log", 4, A))
+    check_sentinel("counts", 2, found, commit.of_run("first"), "t/counts")
+    with pytest.raises(SecondRunError, match="state 'counts' partition 2"):
+        check_sentinel("counts", 2, found, commit.of_run("second"), "t/counts")
 
 
 def test_another_state_in_the_same_place_is_named() -> None:

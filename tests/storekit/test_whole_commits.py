@@ -104,6 +104,16 @@ def test_a_commit_whose_answer_was_lost_is_made_once(rows: DictRows) -> None:
     assert backing.read_sentinel() == Sentinel("log", 2, 0)
 
 
+def test_without_a_log_the_puts_of_a_commit_that_was_given_up_are_not_written(rows: DictRows) -> None:
+    backing = WholeCommitMap(rows, CONF, 0, "a state")
+    backing.begin(Txid(1))
+    backing.multi_put([("given up",)], [b"1"])
+    backing.begin(Txid(1))
+    backing.multi_put([("key",)], [b"2"])
+    backing.end(Txid(1))
+    assert backing.multi_get([("given up",), ("key",)]) == [None, b"2"]
+
+
 def test_another_run_of_the_same_attempt_is_told_from_this_one(rows: DictRows) -> None:
     first, second = (WholeCommitMap(rows, CONF, 0, "a state") for _ in range(2))
     txid = Txid(1, 0, incarnation="log")

@@ -217,7 +217,7 @@ PLACES: dict[str, Callable[[Stream], Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_letter_comes_in_where_it_was_put_aside_and_nowhere_else(place: str, settings: dict[str, Any]) -> None:
+def test_a_letter_comes_in_where_it_was_left_out_and_nowhere_else(place: str, settings: dict[str, Any]) -> None:
     """Another branch, which the tuple went through the first time, does not see it again."""
 
     def outcome(rows: Sequence[Sequence[Any]], again: bool) -> tuple[Any, Any]:

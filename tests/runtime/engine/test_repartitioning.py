@@ -13,6 +13,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import keep, run_all, touch
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
+from trident.arrow import table_of
 from trident.operations import (
     Aggregator,
     CombinerAggregator,
@@ -25,9 +26,13 @@ from trident.operations import (
     Negate,
     Sum,
 )
+from trident.planner import make_plan
+from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.steps.failures import Failure
+from trident.runtime.steps.failures import Failure, TupleErrors
 from trident.runtime.steps.key_columns import partition_of
+from trident.runtime.steps.rows import StepRun
+from trident.spout.interfaces import TransactionAttempt
 
 
 @pytest.fixture
@@ -58,6 +63,21 @@ class Here(Aggregator[list[str]]):
 def here(stream: Stream, fields: str, partitions: int) -> Stream:
     """Return, partition by partition, the values of some fields."""
     return stream.partition_aggregate(fields, Here(), "here").parallelism_hint(partitions)
+
+
+@pytest.mark.parametrize("turn", [list, reversed])
+def test_rows_are_in_the_order_of_the_places_that_they_come_from(turn: Any, topology: TridentTopology) -> None:
+    keep(numbers(topology, 1).partition_by("w"))
+    (exchange,) = make_plan(topology.graph()).exchanges.values()
+    fields = exchange.inputs[0]
+    frames = [
+        RowFrame(exchange.node.id, 0, 0, ("s", part, at), table_of(fields, [(12 * part + at, "w")]))
+        for part in range(2)
+        for at in range(12)
+    ]
+    run = StepRun(TransactionAttempt(1, 1), TupleErrors(), lambda name: None)
+    rows = apply_exchange(exchange, turn(frames), run)
+    assert rows.column("n").to_pylist() == list(range(24))
 
 
 def test_where_tuples_go(engine: str, topology: TridentTopology) -> None:

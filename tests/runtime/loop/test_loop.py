@@ -36,6 +36,7 @@ from tests.harness.topology_runs import (
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
 from trident.coordination.memory_log import MemoryLog
+from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
@@ -90,7 +91,7 @@ class GatedState(RowsState):
 # ---- order and overlap -------------------------------------------------------------------------------------------------
 
 
-def test_every_batch_lives_through_its_points_in_order(engine: str, topology: TridentTopology) -> None:
+def test_every_batch_passes_its_points_in_order(engine: str, topology: TridentTopology) -> None:
     rows, points = keep(topology.new_stream("s", letters("abcdef"))), Points()
     with start(topology, engine, points) as running:
         running.process_all_available()
@@ -237,6 +238,21 @@ def test_an_idle_driver_that_was_replaced_ends(topology: TridentTopology) -> Non
         driver.clock.advance(0.1)
         with pytest.raises(FencedError, match="this writer is epoch 1, but epoch 2 has taken over"):
             driver.step()
+
+
+def test_a_driver_that_is_replaced_while_it_processes_does_not_begin_to_commit(
+    topology: TridentTopology, tmp_path: Path
+) -> None:
+    state = keep(topology.new_stream("s", letters()))
+
+    def observe(point: str, attempt: TransactionAttempt) -> None:
+        if (point, attempt.txid) == ("processed", 2):  # the first batch also logs what is declared
+            FileLog.open(tmp_path, "t", takeover=True).close()
+
+    running = start(topology, "in_process", observe, log_dir=tmp_path, max_spout_pending=1)
+    with pytest.raises(FencedError, match="has taken over"):
+        running.await_termination(WAIT_S)
+    assert state.calls == ["begin 1", "commit 1"]
 
 
 def test_a_driver_that_was_replaced_does_not_say_that_all_is_committed(topology: TridentTopology) -> None:

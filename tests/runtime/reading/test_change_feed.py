@@ -22,6 +22,7 @@ from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import BackendError, ChangesGoneError, ConfigError, StateReadError, UnsupportedOperation
 from trident.operations import Avg, Count, Sum
+from trident.runtime.reading import change_feed
 from trident.state import StateSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
@@ -303,6 +304,16 @@ def test_a_log_that_began_again_is_told_from_one_where_nothing_has_come(made: Ma
         pytest.raises(ChangesGoneError, match="the log ends with batch 1; it was lost"),
     ):
         feed.read()
+
+
+def test_a_reading_that_has_many_rows_ends_and_the_next_goes_on_there(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_feed, "_ROWS", 1)
+    words = Words(tmp_path, made())
+    words.run(FIRST, SECOND, FIRST)
+    with words.changes() as feed:
+        assert [[batch.txid for batch in feed.read()] for _ in range(4)] == [[1], [2], [3], []]
 
 
 def test_changes_that_another_program_dropped_are_missed(tmp_path: Path, postgres_server: Server) -> None:

@@ -20,10 +20,14 @@ from tests.harness.commands import trident as command
 from tests.harness.commands import write_module
 from tests.harness.servers import Server
 from tests.harness.topology_runs import start
-from trident import TridentTopology
-from trident.errors import LogHeldError, UnsupportedOperation, WrongKeyError
+from trident import Config, TridentTopology
+from trident.coordination.log_reader import LogReader
+from trident.errors import FencedError, LogHeldError, UnsupportedOperation, WrongKeyError
 from trident.operations import BaseFunction, Count, Sum
-from trident.state import StateSpec
+from trident.runtime.reading.open_partitions import open_state
+from trident.state import StateSpec, Txid
+from trident.state.txid import RETRY_BITS
+from trident.testing.backend.simulated_log import Add
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
@@ -142,6 +146,22 @@ def test_a_driver_that_runs_is_not_disturbed(visits: Visits) -> None:
             visits.forget(ANN)
         running.process_all_available()
     assert visits.rows()[ANN] == 4
+
+
+def test_a_driver_of_before_that_wakes_up_brings_no_key_back(visits: Visits) -> None:
+    visits.run(*ROWS)
+    graph, log = visits.topology(*ROWS).graph(), LogReader(visits.folder / "log").refresh()
+    writer = open_state(visits.name, graph.state("visits"), Config().as_mapping(), 0, 1, read_only=False)
+    attempt = log.epoch << RETRY_BITS | 1
+    winners, expected = log.winners_of("visits"), log.expected("visits", 0)
+    commit = Txid(log.txid + 1, attempt, winners, log.incarnation, expected, log.epochs)
+    writer.begin_commit(commit)
+    writer.multi_update([(ANN,)], [Add(1)])
+    visits.forget(ANN)
+    with pytest.raises(FencedError):
+        writer.commit(commit)
+    writer.close()
+    assert ANN not in visits.rows()
 
 
 def test_what_cannot_be_forgotten_is_said(tmp_path: Path, memcached_server: Server) -> None:

@@ -104,7 +104,7 @@ def test_readers_keep_their_answers_until_the_move_has_ended(log: str, old: Stat
 
 
 @pytest.mark.parametrize("what", ["count", "copy", "compare"])
-def test_a_move_that_is_given_up_changes_nothing_and_a_later_one_begins_anew(
+def test_a_move_that_is_given_up_changes_nothing_and_a_later_one_begins_again(
     log: str, old: StateSpec, new: StateSpec, what: str
 ) -> None:
     run(declared(old), log)

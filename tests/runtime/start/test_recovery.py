@@ -17,13 +17,14 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, run_all, start
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
 from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import BaseStateUpdater, Count
 from trident.runtime.running import RunningTopology
+from trident.runtime.start import recovery
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
 from trident.testing.backend.simulated_log import Add
@@ -170,6 +171,17 @@ def test_restart_empties_the_state_and_goes_on(world: World, tmp_path: Path) -> 
     world.store = other.store
     assert world.run("a", state_recovery="restart") == {"a": 1, "b": None, "c": None, "d": None}
     assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
+
+
+def test_a_starter_that_was_replaced_empties_no_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.run("a", "b")
+    world.lose_log()
+    before = {partition: dict(entries) for partition, entries in world.store.items()}
+    # After the stores were compared, before they are emptied:
+    monkeypatch.setattr(recovery.logger, "warning", lambda *_: FileLog.open(world.log, "t", takeover=True).close())
+    with pytest.raises(FencedError, match="has taken over"):
+        world.start(state_recovery="restart")
+    assert world.store == before
 
 
 def test_a_store_that_cannot_be_emptied_says_so(tmp_path: Path) -> None:
@@ -570,6 +582,25 @@ def test_a_spout_that_has_other_rows_than_were_defined_cannot_replay(tmp_path: P
         run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
     with pytest.raises(BatchFailedError, match="ReplayMismatchError: batch 1 was defined as the rows 0 to 2"):
         run_all(fixed(1), "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+
+def test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so(tmp_path: Path) -> None:
+    class Broken(RowsState):
+        def commit(self, txid: int) -> None:
+            raise ConnectionError("away")
+
+    def run(*rows: list[int]) -> None:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", RowsSpout("x: bigint", {1: rows}))
+        stream.partition_persist(Broken(), Keep(), "y: bigint")
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run([1], [2])
+    with pytest.raises(BatchFailedError, match=r"ReplayMismatchError: RowsSpout.emit_batch\(1\) gave other rows than"):
+        run([1], [3])
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run([1], [2])
 
 
 class Counter:

@@ -197,6 +197,12 @@ def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_
         assert panes_of(driver) <= 2 * kept_join._PANES + 4  # what is over is gone
 
 
+def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -> None:
+    """A left row can be met for 8 ms, and the watermark of the right side is 2 ms behind."""
+    met_late: list[Any] = [(([("a", 0, 0)], [("b", 0, 10)]), []), (([], [("a", 1, 8)]), []), (([], [("b", 1, 20)]), [])]
+    lived("left outer", met_late, partitions=1)
+
+
 @pytest.mark.parametrize("ahead", ["l", "r"])
 def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str) -> None:
     """One side is a year ahead in the first batch, the other one comes up to it step by step: every pair is found."""

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.offset_notes import OffsetNotes
-from spouts.kafka.partition_work import OffsetWindow
+from spouts.kafka.own_partitions import Start
+from spouts.kafka.partition_work import OffsetWindow, PartitionWork
 
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
 
@@ -24,6 +26,20 @@ def test_it_knows_of_each_offset_whether_it_is_done(start: int, ranges: list[tup
         assert behind == sorted(offset for offset in done if offset > lowest)
         edges = [edge for pair in window.done for edge in pair]
         assert edges == sorted(set(edges)), "ranges that touch each other are one"
+
+
+def test_what_is_committed_is_the_lowest_offset_that_is_not_done() -> None:
+    spot = Spot("topic", 0)
+    work = PartitionWork(Start(0, OffsetNotes(), is_committed=False, epoch=-1))
+    for offset in range(3):
+        work.arrive(offset, None)
+    committed = []
+    for offset in (2, 0, 1):
+        work.finish(offset)
+        offset_to_commit = work.to_commit(spot)
+        assert offset_to_commit is not None
+        committed.append(offset_to_commit.offset)
+    assert committed == [0, 1, 3]
 
 
 @given(st.sets(st.integers(0, 40)), _RANGES)

@@ -257,6 +257,7 @@ def test_a_sentinel_under_a_reserved_key_is_always_asked_of_the_store() -> None:
     commit(two, at(2, last=1), a=7)
     assert one.read_sentinel() == Sentinel("log", 2, 0)
     one.begin_commit(at(3, last=2))
+    assert one.read_sentinel() == Sentinel("log", 2, 0)
     commit(two, at(3, last=2, attempt=1), a=7)  # while the commit of `one` is under way
     assert one.read_sentinel() == Sentinel("log", 3, 1)
 

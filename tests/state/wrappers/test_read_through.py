@@ -50,6 +50,17 @@ class Shelf(SpacedCache[Any]):
             raise BackendError("the cache does not answer")
 
 
+class Interrupted(Shelf):
+    """A cache in which a put is interrupted before it did anything."""
+
+    interrupting = False
+
+    def put(self, space: str, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if self.interrupting:
+            raise Crash("before the call")
+        super().put(space, keys, values)
+
+
 class Gremlin(Shelf):
     """A cache that loses entries, fails before or after it did as told, and carries out late what it said had failed."""
 
@@ -211,6 +222,18 @@ def test_a_failed_put_to_the_store_is_not_remembered() -> None:
     found = backing.multi_get([("a",), ("b",)])
     assert [value.curr for value in found] == [2, 1]  # as the store has it
     assert commit(state, 2, a=5, b=5) == [6, 6]
+
+
+def test_a_fill_that_was_interrupted_leaves_the_cache_unused() -> None:
+    store, shelf = DictMap(), Interrupted()
+    backing: Any = ReadThroughMap(store, shelf)
+    state = OpaqueMap(backing)
+    commit(state, 1, a=1)
+    state.begin_commit(2)
+    shelf.interrupting = True
+    with pytest.raises(Crash):
+        state.multi_update([("a",)], [Add(5)])
+    assert [value.curr for value in backing.multi_get([("a",)])] == [6]  # as the store has it
 
 
 def test_reads_outside_a_commit_and_of_other_threads_go_to_the_store() -> None:

@@ -103,6 +103,21 @@ def test_a_loss_between_the_lives_of_two_drivers_is_found(servers: list[Server],
         opened(spec, conf).begin_commit(log.next())
 
 
+def test_the_end_of_a_commit_looks_at_the_servers_that_do_not_have_the_sentinel_too(servers: list[Server]) -> None:
+    conf, log = new_conf(), Log()
+    state = opened(MemcachedState.opaque(addresses(servers)), conf)
+    commit(state, log, dict.fromkeys(WORDS, 1))
+    state.begin_commit(log.next())
+    add(state, dict.fromkeys(WORDS, 1))
+    for server in servers:
+        client = Client(server.address)
+        if client.get(f"tests/{conf.state}!sentinel-0") is None:
+            flush(server)
+        client.close()
+    with pytest.raises(StateLossDetected):
+        state.commit(log.next())
+
+
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("when", ["before the read", "before the write", "before the end"])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
-from tests.harness.crashing_stores import DictMap
+from tests.harness.crashing_stores import Crash, DictMap
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
@@ -232,6 +232,21 @@ def test_the_second_columns_of_a_commit_are_left_to_python_and_see_the_first() -
     assert state.multi_combine([["a"]], np.array([2]), "sum") is None
     state.commit(1)
     assert state.backing.multi_get([("a",)]) == [OpaqueValue(1, 0, None, 3)]
+
+
+def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = opened(MemoryData())
+    summed(state, 1, a=1)
+    state.begin_commit(2)
+
+    def fail(*_: Any) -> None:
+        raise Crash("before the call")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(state.backing, "multi_put_columns", fail)
+        with pytest.raises(Crash):
+            state.multi_combine([["a"]], np.array([5]), "sum")
+    assert state.multi_get([("a",)]) == [1]
 
 
 @pytest.mark.parametrize("attempt", [7, 8, UNKNOWN_ATTEMPT])

@@ -1,0 +1,67 @@
+"""A mutant: the product with one seeded bug, and the tests that are to catch it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class StaleMutantError(AssertionError):
+    """A mutant is of code that is not there any more; the list must be brought up to date."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug.
+
+    Attributes
+    ----------
+    name
+        What is wrong in it, in a few words.
+    file
+        The file with the bug, in the project.
+    old, new
+        The snippet that is replaced, which the file has exactly once, and what it becomes.
+    tests
+        Files or node ids; one of their tests has to fail.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def seeded(self, source: str) -> str:
+        """Return a source with the bug; `StaleMutantError` unless it has the snippet exactly once."""
+        found = source.count(self.old)
+        if found != 1 or self.old == self.new:
+            raise StaleMutantError(
+                f"mutant {self.name!r}: {self.file} has its snippet {found} times, not once:\n{self.old}\n"
+                "Bring the mutant up to date with the code, in the list that it is in"
+            )
+        return source.replace(self.old, self.new)
+
+    @contextmanager
+    def living_in(self, tree: Path) -> Iterator[None]:
+        """Have the bug in a copy of the project, for a while."""
+        path = tree / self.file
+        source = path.read_text(encoding="utf-8")
+        path.write_text(self.seeded(source), encoding="utf-8")
+        _forget_compiled(path)
+        try:
+            yield
+        finally:
+            path.write_text(source, encoding="utf-8")
+            _forget_compiled(path)
+
+
+def _forget_compiled(path: Path) -> None:
+    """Remove what Python compiled: a file of the same size and second would be taken for the one before."""
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        os.unlink(compiled)  # noqa: PTH108  as all of Python's own

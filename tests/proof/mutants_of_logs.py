@@ -1,0 +1,283 @@
+"""Mutants of the log: what a record means, how it survives a crash, who may write it."""
+
+from __future__ import annotations
+
+from tests.proof.mutant import Mutant
+
+_STATE, _FRAMING, _READER = (
+    "trident/coordination/log_state.py",
+    "trident/coordination/framing.py",
+    "trident/coordination/log_reader.py",
+)
+_FILES, _LOCK = "trident/coordination/transaction_log.py", "trident/coordination/lock.py"
+_ZOOKEEPER, _CLAIM = "trident/coordination/zookeeper_segment.py", "trident/coordination/zookeeper_claim.py"
+_OBJECTS, _POSTGRES = "trident/coordination/object_records.py", "trident/coordination/postgres_records.py"
+_STORED = "trident/coordination/stored_log.py"
+
+_RECORD_TESTS = ("tests/coordination/test_log_records.py", "tests/coordination/test_log_contract.py")
+
+OF_LOGS = (
+    Mutant(
+        "log: a batch is recorded although the one before is not",
+        _STATE,
+        "isinstance(record, CommitRecord) and record.txid != self.txid + 1:",
+        "isinstance(record, CommitRecord) and record.txid <= self.txid:",
+        ("tests/coordination/test_log_records.py::test_only_the_next_batch_can_be_committed",),
+    ),
+    Mutant(
+        "log: a definition that was logged is replaced",
+        _STATE,
+        "if record.spout in known and known[record.spout] != record.definition:",
+        "if False:",
+        ("tests/coordination/test_log_records.py::test_a_definition_never_changes",),
+    ),
+    Mutant(
+        "log: the attempt that won is not noted",
+        _STATE,
+        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
+        "",
+        ("tests/coordination/test_log_records.py::test_winners_grow_with_failures_only",),
+    ),
+    Mutant(
+        "log: which partitions a batch touched is not noted",
+        _STATE,
+        "self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))",
+        "self.touched.setdefault(state, {})",
+        ("tests/coordination/test_log_records.py::test_the_sentinel_of_a_partition_is_that_of_its_last_touch",),
+    ),
+    Mutant(
+        "log: a spout that had nothing loses its place",
+        _STATE,
+        "{spout: one for spout, one in definitions.items() if one is not None}",
+        "dict(definitions)",
+        (
+            "tests/coordination/test_log_records.py::test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was",
+        ),
+    ),
+    Mutant(
+        "log: a reader may see a batch before its winner",
+        _STATE,
+        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n        self._define_last(record.spouts)\n",
+        "        self.txid = record.txid\n        self._define_last(record.spouts)\n"
+        "        self.winners = self.winners.with_winner(record.txid, record.attempt)\n",
+        _RECORD_TESTS,
+    ),
+    Mutant(
+        "log in files: a torn record is accepted",
+        _FRAMING,
+        "if _checksum(payload, base + at) == checksum else None",
+        "if checksum or True else None",
+        (
+            "tests/coordination/test_log_damage.py::test_of_two_records_that_were_not_durable_a_crash_may_leave_any_beginning_of_the_second",
+        ),
+    ),
+    Mutant(
+        "log in files: damage in the middle is taken for a torn end",
+        _FRAMING,
+        "    if follower is not None:\n        reason",
+        "    if follower == -1:\n        reason",
+        ("tests/coordination/test_log_damage.py::test_a_record_after_a_sync_tells_that_one_before_it_is_damaged",),
+    ),
+    Mutant(
+        "log in files: the checksum does not know its place",
+        _FRAMING,
+        "return crc32(payload, crc32(_PLACE.pack(offset, len(payload))))",
+        "return crc32(payload, crc32(_PLACE.pack(0, len(payload))))",
+        ("tests/coordination/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other",),
+    ),
+    Mutant(
+        "log in files: a record of a fenced driver is read",
+        _READER,
+        "if has_records and not trust_last and self._being_replaced(segment, later):",
+        "if False:",
+        ("tests/coordination/test_log_owner.py::test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced",),
+    ),
+    Mutant(
+        "log in files: a record counts although another driver took over meanwhile",
+        _FILES,
+        "                # Check again: a driver that claimed the log since the first check may have read it without this record.\n"
+        "                self._check_claim()\n",
+        "                pass\n",
+        (
+            "tests/coordination/test_log_owner.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
+        ),
+    ),
+    Mutant(
+        "log in files: the state is ahead of the disk",
+        _FILES,
+        "            try:\n                self._segments.append(payload, self.state, durable)\n",
+        "            self.state.fold(written)\n            written = None  # type: ignore[assignment]\n            try:\n"
+        "                self._segments.append(payload, self.state, durable)\n",
+        ("tests/coordination/test_log_damage.py::test_a_last_record_torn_at_any_byte_is_cut",),
+    ),
+    Mutant(
+        "log in files: a record is not synced",
+        _FILES,
+        "        self._file.write(data)\n        if durable:\n            self._file.sync()\n        self._size",
+        "        self._file.write(data)\n        self._size",
+        ("tests/coordination/test_log_owner.py::test_a_writer_whose_segment_was_restored_from_a_copy_stops",),
+    ),
+    Mutant(
+        "log in files: a segment gets its name before it is durable (a rotation too early)",
+        _FILES,
+        "            file.sync()\n            # It may become the newest segment only now, complete and durable.\n"
+        "            temporary.rename(self._directory / segment.file)\n",
+        "            temporary.rename(self._directory / segment.file)\n            file.sync()\n",
+        ("tests/coordination/test_log_faults.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+    ),
+    Mutant(
+        "log in files: the segment before is removed as well",
+        _FILES,
+        "names = [each.file for each in listing.segments if each < keep]",
+        "names = [each.file for each in listing.segments if each <= keep and each != self._segment]",
+        ("tests/coordination/test_log_damage.py::test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other",),
+    ),
+    Mutant(
+        "log in files: a failed record stays in the file",
+        _FILES,
+        "            self._file.cut(self._size)",
+        "            pass",
+        ("tests/coordination/test_log_faults.py::test_a_record_that_cannot_be_made_durable_does_not_count",),
+    ),
+    Mutant(
+        "claim: an epoch is used twice",
+        _LOCK,
+        "        epoch = before.epoch + 1\n",
+        "        epoch = len(before.claims) + 1\n",
+        ("tests/coordination/test_log_damage.py::test_a_cut_record_is_reported_and_does_not_come_back",),
+    ),
+    Mutant(
+        "claim: a running driver is replaced without being asked to",
+        _LOCK,
+        "if not takeover and before.claims and",
+        "if takeover and before.claims and",
+        (
+            "tests/coordination/test_log_owner.py::test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported",
+        ),
+    ),
+    Mutant(
+        "claim: a driver that slept claims an epoch of the past",
+        _LOCK,
+        "        if highest > epoch:\n            claim.release()",
+        "        if highest < 0:\n            claim.release()",
+        (
+            "tests/coordination/test_log_contract.py::TestOwnerOfFiles::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+        ),
+    ),
+    Mutant(
+        "claim: a copy of the log is taken for the log",
+        _LOCK,
+        "if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:",
+        "if not os.access(self._next, os.F_OK) and _file_at(self._own):",
+        ("tests/coordination/test_log_owner.py::test_a_writer_whose_directory_was_restored_from_a_copy_stops",),
+    ),
+    Mutant(
+        "log in ZooKeeper: records are written without the claim",
+        _ZOOKEEPER,
+        "        def fill(transaction: Any) -> None:\n            transaction.check(self._claim.path, -1)\n            if before",
+        '        def fill(transaction: Any) -> None:\n            transaction.check("/", -1)\n            if before',
+        (
+            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_a_takeover_fences_the_first_at_its_next_append",
+        ),
+    ),
+    Mutant(
+        "log in ZooKeeper: records may follow records that are gone",
+        _ZOOKEEPER,
+        "                transaction.check(before, -1)\n            for node",
+        "                pass\n            for node",
+        ("tests/coordination/test_zookeeper_faults.py::test_a_writer_whose_log_was_set_back_stops",),
+    ),
+    Mutant(
+        "log in ZooKeeper: an append whose answer was lost fails",
+        _ZOOKEEPER,
+        "if repeated and any(",
+        "if not repeated and any(",
+        ("tests/coordination/test_zookeeper_faults.py::test_a_record_is_there_once_though_the_connection_is_cut",),
+    ),
+    Mutant(
+        "log in ZooKeeper: two drivers claim the same epoch",
+        _CLAIM,
+        "transaction.set_data(nodes.claim, about, version)",
+        "transaction.set_data(nodes.claim, about, -1)",
+        (
+            "tests/coordination/test_zookeeper_log.py::TestOwnerOfZooKeeperLog::test_of_two_that_claim_a_new_log_at_the_same_time_the_second_is_refused",
+        ),
+    ),
+    Mutant(
+        "log in an object store: the head is replaced without a condition",
+        _OBJECTS,
+        'return self._put(_HEAD, data, "create" if tag is None else tag)',
+        'return self._put(_HEAD, data, "overwrite")',
+        (
+            "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
+        ),
+    ),
+    Mutant(
+        "log in an object store: a put that was refused is taken for one whose answer was lost",
+        _OBJECTS,
+        "if found is not None and found.data == data:",
+        "if found is not None:",
+        (
+            "tests/coordination/test_object_log.py::TestOwnerOfObjectLog::test_a_takeover_fences_the_first_at_its_next_append",
+        ),
+    ),
+    Mutant(
+        "log in an object store: a store without conditions is accepted",
+        _OBJECTS,
+        "        if not self._call(request):\n",
+        "        if self._call(request) is None:\n",
+        ("tests/coordination/test_object_log.py::test_a_store_that_carries_out_what_a_condition_forbids_is_refused",),
+    ),
+    Mutant(
+        "log in PostgreSQL: a claim is taken whoever has it",
+        _POSTGRES,
+        "        WHERE head.id IN (%(before)s, EXCLUDED.id)\n",
+        "",
+        (
+            "tests/coordination/test_postgres_log.py::TestOwnerOfPostgresLog::test_of_two_that_claim_at_the_same_time_the_second_is_refused",
+        ),
+    ),
+    Mutant(
+        "log in PostgreSQL: a refused append counts",
+        _STORED,
+        "        if not self._store.write(self._claim.head, self._at, after, payloads, committed, beside):\n            now",
+        "        if self._store.write(self._claim.head, self._at, after, payloads, committed, beside) is None:\n            now",
+        (
+            "tests/coordination/test_postgres_log.py::TestOwnerOfPostgresLog::test_a_takeover_fences_the_first_at_its_next_append",
+        ),
+    ),
+    Mutant(
+        "log in PostgreSQL: the end of the log is not read again after the claim",
+        _STORED,
+        "            found = reader.state_if_there()\n            check_topology(address, topology, found)\n            state = ",
+        "            found = None\n            check_topology(address, topology, found)\n            state = ",
+        ("tests/coordination/test_postgres_log.py::TestPostgresLog::test_everything_is_there_after_a_restart",),
+    ),
+    Mutant(
+        "log in PostgreSQL: records are appended whoever has the claim",
+        _POSTGRES,
+        "WHERE topology = %(topology)s AND id = %(id)s AND (segment_epoch",
+        "WHERE topology = %(topology)s AND (segment_epoch",
+        (
+            "tests/coordination/test_postgres_log.py::TestProcessesWithPostgresLog::test_a_busy_driver_is_replaced_between_two_of_its_records",
+        ),
+    ),
+    Mutant(
+        "log in PostgreSQL: a record stays although its state was not written",
+        _POSTGRES,
+        "            if refused is not None:\n                raise self._psycopg.Rollback\n",
+        "",
+        (
+            "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
+        ),
+    ),
+    Mutant(
+        "log in PostgreSQL: record and state are written although the sentinel is another's",
+        _POSTGRES,
+        "(SELECT count(*) FROM records) > 0 AND (SELECT count(*) FROM fence) > 0 THEN 1",
+        "(SELECT count(*) FROM records) > 0 THEN 1",
+        (
+            "tests/states/postgres/test_one_transaction.py::test_a_table_that_is_emptied_before_the_transaction_is_found_and_nothing_is_recorded",
+        ),
+    ),
+)

@@ -1,0 +1,481 @@
+"""Mutants of a running topology: the order of batches, their commit, executors, windows, readers, bolts."""
+
+from __future__ import annotations
+
+from tests.proof.mutant import Mutant
+
+_COORDINATOR, _LOOP = "trident/coordination/coordinator.py", "trident/runtime/loop/loop.py"
+_ATTEMPTS, _COMMITTER = "trident/runtime/loop/attempts.py", "trident/runtime/commit/committer.py"
+_COMMITTING = "trident/runtime/commit/committing.py"
+_NUMBERS, _FIRING, _JOIN = (
+    "trident/runtime/query/batch_numbers.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",
+)  # fmt: skip
+_TIME, _FEED = "trident/runtime/loop/batch_time.py", "trident/runtime/reading/change_feed.py"
+_ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
+_RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/forgetting.py"
+
+_COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
+_LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
+_JOIN_TESTS = (
+    "tests/runtime/windows/test_join_within.py::test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then",
+    "tests/runtime/windows/test_join_within.py::test_both_engines_give_what_the_model_gives",
+)
+_NUMBER_TESTS = ("tests/runtime/query/test_batch_numbers.py",)
+_RECOVERY_TESTS = ("tests/runtime/start/test_recovery.py",)
+
+OF_RUNS = (
+    Mutant(
+        "coordinator: a batch commits before the one before it is recorded",
+        _COORDINATOR,
+        "active = self._active.get(self.last_txid + 1)",
+        "active = next((one for one in self._active.values() if one.status is AttemptStatus.PROCESSED), None)",
+        _COORDINATOR_TESTS,
+    ),
+    Mutant(
+        "coordinator: a failure leaves later batches alive",
+        _COORDINATOR,
+        "if txid >= attempt.txid]",
+        "if txid == attempt.txid]",
+        _COORDINATOR_TESTS,
+    ),
+    Mutant(
+        "coordinator: a replay has the attempt of the one that failed",
+        _COORDINATOR,
+        "        self._retry += 1\n",
+        "",
+        _COORDINATOR_TESTS,
+    ),
+    Mutant(
+        "coordinator: a message of a dead attempt counts",
+        _COORDINATOR,
+        "return active is not None and active.attempt == attempt",
+        "return active is not None",
+        _COORDINATOR_TESTS,
+    ),
+    Mutant(
+        "coordinator: one batch more than allowed is in flight",
+        _COORDINATOR,
+        "return len(self._active) < self._max_pending",
+        "return len(self._active) <= self._max_pending",
+        _COORDINATOR_TESTS,
+    ),
+    Mutant(
+        "loop: the record is written before the commit",
+        _ATTEMPTS,
+        "            try:\n                message = self._committed(batch, txids)\n",
+        "            try:\n                from trident.runtime.commit.committed import Committed\n\n"
+        "                every = {name: list(range(len(each))) for name, each in txids.items()}\n"
+        "                self._report(LoopMessage(batch.attempt, committed=Committed(every, {})))\n"
+        "                message = self._committed(batch, txids)\n",
+        ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
+    ),
+    Mutant(
+        "loop: results of a dead attempt are taken",
+        _LOOP,
+        "if not self._coordinator.is_live(message.attempt):",
+        "if message.attempt.txid not in self._batches:",
+        ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
+    ),
+    Mutant(
+        "loop: a fenced driver begins to write",
+        _LOOP,
+        "        if self._opened.carrier is None:\n            self._log.check_owner()  # a fenced driver must not begin to write\n",
+        "",
+        (
+            "tests/runtime/loop/test_loop.py::test_a_driver_that_is_replaced_while_it_processes_does_not_begin_to_commit",
+        ),
+    ),
+    Mutant(
+        "loop: the next batch may commit before the record is durable",
+        _LOOP,
+        "        try:\n            self._opened.record(record, committed.later)\n",
+        "        self._coordinator.committed(attempt)\n        try:\n            self._opened.record(record, committed.later)\n",
+        _LOOP_TESTS,
+    ),
+    Mutant(
+        "loop: a spout is told before the record (an ack too early)",
+        _LOOP,
+        "        try:\n            self._opened.record(record, committed.later)\n",
+        "        self._sources.succeeded(batch)\n        try:\n            self._opened.record(record, committed.later)\n",
+        ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
+    ),
+    Mutant(
+        "loop: dead letters are written after the record",
+        _LOOP,
+        "        if captured:\n            # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.\n"
+        "            self._opened.letters.write(attempt, captured, self._log.state.incarnation)\n",
+        "",
+        ("tests/runtime/commit/test_dead_letters.py",),
+    ),
+    Mutant(
+        "commit: a partition that failed does not fail the batch",
+        _COMMITTER,
+        "            if one.failure is not None:\n                raise one.failure\n",
+        "            if one.failure is not None:\n                continue\n",
+        ("tests/runtime/loop/test_loop.py::test_failures_of_an_earlier_batch_do_not_count_as_tries",),
+    ),
+    Mutant(
+        "commit: the record does not say which partitions were touched",
+        _COMMITTER,
+        "done.touched[node.state] = sorted(partitions)",
+        "done.touched[node.state] = []",
+        (
+            "tests/runtime/commit/test_partitions_of_states.py::test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions",
+        ),
+    ),
+    Mutant(
+        "commit: two partitions may write one key",
+        _COMMITTER,
+        "            check_one_writer(node.state, {at: marks_of(states[at]) for at in list(work)}, txids[0])\n",
+        "            pass\n",
+        ("tests/runtime/commit/test_partitions_of_states.py",),
+    ),
+    Mutant(
+        "executors: a task without rows leaves what its first run wrote",
+        _COMMITTING,
+        '        if state.offers("stage"):\n            return\n        with failing_at(node.id):\n            state.begin_commit(txid)',
+        "        return\n        with failing_at(node.id):\n            state.begin_commit(txid)",
+        ("tests/runtime/commit/test_copies_of_tasks.py",),
+    ),
+    Mutant(
+        "executors: a task that Spark runs again writes again",
+        _COMMITTING,
+        "    if run == 0:\n        return",
+        "    if run >= 0:\n        return",
+        (
+            "tests/runtime/commit/test_copies_of_tasks.py::test_without_speculation_a_second_run_answers_that_the_batch_is_tried_again",
+        ),
+    ),
+    Mutant(
+        "executors: all runs of a task are one",
+        _COMMITTING,
+        ".of_run(secrets.token_hex(8))",
+        '.of_run("")',
+        ("tests/runtime/commit/test_copies_of_tasks.py",),
+    ),
+    Mutant(
+        "foreachBatch: a batch that the log has is committed again",
+        _NUMBERS,
+        "if last is not None and found.is_same(last):",
+        "if False:",
+        _NUMBER_TESTS,
+    ),
+    Mutant(
+        "foreachBatch: another batch of the same number is taken for a repetition",
+        _NUMBERS,
+        '            and _agree(self.planned_ms, definition["planned_ms"])\n',
+        "",
+        _NUMBER_TESTS,
+    ),
+    Mutant(
+        "foreachBatch: a checkpoint that is ahead of the log is accepted",
+        _NUMBERS,
+        'if found.batch > last["batch"] + 1:',
+        "if False:",
+        _NUMBER_TESTS,
+    ),
+    Mutant(
+        "windows: a window fires twice",
+        _FIRING,
+        "        self._before = self._frontier = self._store.directory.frontier\n",
+        "        self._before, self._frontier = None, self._store.directory.frontier\n",
+        ("tests/runtime/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
+    ),
+    Mutant(
+        "windows: the watermark goes back",
+        _FIRING,
+        "self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)",
+        "self._frontier = ordinate",
+        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
+    ),
+    Mutant(
+        "windows: the watermark does not wait for late rows",
+        _FIRING,
+        "self._move_to(reached - config.event_time.delay_ms)",
+        "self._move_to(reached)",
+        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
+    ),
+    Mutant(
+        "windows: a replay has another time",
+        _TIME,
+        '            now, again = logged["now"], "begins_again" in logged\n',
+        '            now, again = clock_ms, "begins_again" in logged\n',
+        ("tests/runtime/loop/test_batch_time.py",),
+    ),
+    Mutant(
+        "windows: the time of batches goes back",
+        _TIME,
+        'max(clock_ms, previous["now"])',
+        "clock_ms",
+        ("tests/runtime/loop/test_batch_time.py",),
+    ),
+    Mutant(
+        "joins: two rows meet twice",
+        _JOIN,
+        "second = pairs(left.take(before), right.take(came[1]),",
+        "second = pairs(left.take(np.arange(len(left.ids))), right.take(came[1]),",
+        _JOIN_TESTS,
+    ),
+    Mutant(
+        "joins: a row is dropped while another may still meet it",
+        _JOIN,
+        "over |= ends < watermark",
+        "over |= ends <= watermark",
+        _JOIN_TESTS,
+    ),
+    Mutant(
+        "joins: a row that met one also comes alone",
+        _JOIN,
+        "np.flatnonzero(over & ~met)",
+        "np.flatnonzero(over)",
+        _JOIN_TESTS,
+    ),
+    Mutant(
+        "changes: those of an attempt that lost are given",
+        _FEED,
+        "for key, value in pairs if winners.won(txid, value.attempt)]",
+        "for key, value in pairs]",
+        ("tests/runtime/reading/test_random_feeds.py",),
+    ),
+    Mutant(
+        "changes: those that are not kept any more are passed over",
+        _FEED,
+        "        if self.txid < gone:\n",
+        "        if gone < 0:\n",
+        ("tests/runtime/reading/test_change_feed.py::test_who_comes_too_late_is_told_and_begins_with_a_snapshot",),
+    ),
+    Mutant(
+        "changes: a store that was set back is read on",
+        _FEED,
+        "        view.compare()\n        self.txid = last",
+        "        self.txid = last",
+        (
+            "tests/runtime/reading/test_change_feed.py::test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost",
+        ),
+    ),
+    Mutant(
+        "changes: a feed goes on behind what it has not read",
+        _FEED,
+        "            if rows >= _ROWS and txid < until:\n                return found, txid",
+        "            if rows >= _ROWS and txid < until:\n                return found, until",
+        (
+            "tests/runtime/reading/test_change_feed.py::test_a_reading_that_has_many_rows_ends_and_the_next_goes_on_there",
+        ),
+    ),
+    Mutant(
+        "start: a mismatch is not refused",
+        _RECOVERY,
+        'if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):',
+        "if is_kept or isinstance(found.mismatch, StateMovedError):",
+        ("tests/runtime/start/test_recovery.py::test_a_store_that_was_emptied_is_found",),
+    ),
+    Mutant(
+        "start: a successor's values are removed",
+        _RECOVERY,
+        "            log.check_owner()  # a successor's values are not to be removed\n",
+        "",
+        ("tests/runtime/start/test_recovery.py::test_a_starter_that_was_replaced_empties_no_store",),
+    ),
+    Mutant(
+        "forget: the deletion is not fenced",
+        _FORGETTING,
+        "        one.begin_commit(commit)\n        backing.multi_delete(some)\n        one.commit(commit)\n",
+        "        backing.multi_delete(some)\n",
+        ("tests/runtime/start/test_forgetting.py::test_a_driver_of_before_that_wakes_up_brings_no_key_back",),
+    ),
+    Mutant(
+        "forget: the changes of the keys stay",
+        _FORGETTING,
+        "        backing.forget_changes(some)\n",
+        "",
+        ("tests/runtime/start/test_forgetting.py::test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was",),
+    ),
+    Mutant(
+        "ackers: a tree that has not begun is complete",
+        _ACKER,
+        "if tree & _EDGES or not tree >> _TASK:",
+        "if tree & _EDGES:",
+        ("tests/storm/execution/test_acker.py::test_a_tree_without_its_beginning_never_completes",),
+    ),
+    Mutant(
+        "ackers: a tree that begins twice completes itself",
+        _ACKER,
+        "            if tree >> _TASK:  # begun twice: a second xor would cancel the first one, and complete a tree that is not\n"
+        "                self._young[root] = tree\n                continue\n",
+        "",
+        ("tests/storm/execution/test_acker.py::test_a_beginning_that_comes_twice_completes_nothing",),
+    ),
+    Mutant(
+        "ackers: a failure before the beginning is forgotten",
+        _ACKER,
+        "            self._young[root] = tree | _FAILED",
+        "            self._young[root] = tree",
+        ("tests/storm/execution/test_acker.py::test_a_failure_is_told_once_before_or_after_the_beginning",),
+    ),
+    Mutant(
+        "ackers: a tree is forgotten one timeout too early",
+        _ACKER,
+        "_GENERATIONS = 3",
+        "_GENERATIONS = 2",
+        ("tests/storm/execution/test_acker.py::test_a_tree_is_forgotten_after_three_rotations_without_news",),
+    ),
+    Mutant(
+        "bolts: an ack leaves before the edges that the tuple emitted",
+        _COLLECTORS,
+        "acks[root] = acks.get(root, 0) ^ tuple.edge ^ tuple.edges\n",
+        "acks[root] = acks.get(root, 0) ^ tuple.edge\n",
+        ("tests/storm/test_tuple_trees.py::test_a_message_is_acked_when_its_whole_tree_is_executed_and_not_before",),
+    ),
+    Mutant(
+        "bolts: two anchors of one root share an edge",
+        _COLLECTORS,
+        "                    ids[root] = ids.get(root, 0) ^ edge",
+        "                    ids[root] = edge",
+        ("tests/storm/test_tuple_trees.py::test_bolts_may_hold_tuples_back_and_anchor_to_many",),
+    ),
+    Mutant(
+        "windows: how far they have fired is not stored",
+        _FIRING,
+        "        directory.frontier = frontier\n        self._store.write()",
+        "        self._store.write()",
+        ("tests/runtime/windows/test_windows.py::test_count_windows_are_storms_but_over_the_whole_stream",),
+    ),
+    Mutant(
+        "windows: late rows of a window that has fired are counted in",
+        _FIRING,
+        "        if not over:\n            return table\n",
+        "        if over is not None:\n            return table\n",
+        ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
+    ),
+    Mutant(
+        "windows: a window that has fired keeps its rows",
+        _FIRING,
+        "        for pane in [pane for pane in directory.panes if self._grid.is_over(pane, frontier)]:\n"
+        "            self._store.remove(pane)\n        directory",
+        "        directory",
+        ("tests/runtime/windows/test_window_store.py::test_what_fired_is_deleted_from_the_store",),
+    ),
+    Mutant(
+        "foreachBatch: a batch with a name is written twice",
+        "trident/runtime/query/batch_names.py",
+        "if name in names or name == floor:",
+        "if name == floor:",
+        _NUMBER_TESTS,
+    ),
+    Mutant(
+        "commit: keys of two partitions that are the same are not compared",
+        "trident/runtime/commit/committed.py",
+        "            if other != partition:\n",
+        "            if other is None:\n",
+        (
+            "tests/runtime/commit/test_partitions_of_states.py::test_a_key_that_two_partitions_of_a_batch_update_is_refused_before_anything_is_written",
+        ),
+    ),
+    Mutant(
+        "executors: a worker takes one partition for another",
+        "trident/runtime/commit/worker_states.py",
+        "        place = name, partition, read_only\n",
+        "        place = name, 0, read_only\n",
+        ("tests/runtime/commit/test_worker_states.py::test_only_the_partitions_used_last_stay_open",),
+    ),
+    Mutant(
+        "dead letters: those of an attempt that lost are shown",
+        "trident/runtime/commit/dead_letters.py",
+        "            if txid <= log.txid and log.winners.winner(txid) == attempt:\n",
+        "            if txid <= log.txid:\n",
+        ("tests/runtime/commit/test_dead_letters.py::test_letters_of_a_life_that_did_not_commit_them_go_with_it",),
+    ),
+    Mutant(
+        "dead letters: two batches put the same one back",
+        "trident/runtime/commit/replays.py",
+        "            taken = with_letters(taken, definitions.get(LETTERS) or {})\n",
+        "            pass\n",
+        ("tests/runtime/commit/test_dead_letters.py::test_a_letter_comes_in_where_it_was_left_out_and_nowhere_else",),
+    ),
+    Mutant(
+        "start: the partitions that were dropped are not fenced",
+        _RECOVERY,
+        "for instance in [*partitions, *found.instances[len(partitions) :]]:",
+        "for instance in partitions:",
+        (
+            "tests/runtime/start/test_recovery.py::test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went",
+        ),
+    ),
+    Mutant(
+        "start: the batches that an adopted store has are run again",
+        _RECOVERY,
+        "        [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]\n",
+        "        [state.txid]\n",
+        _RECOVERY_TESTS,
+    ),
+    Mutant(
+        "moves: the copy is not compared",
+        "trident/runtime/start/moving.py",
+        "        self._verify(source, total)\n",
+        "",
+        ("tests/runtime/start/test_moving.py",),
+    ),
+    Mutant(
+        "moves: the place before may still be written",
+        "trident/runtime/start/moving.py",
+        "        self._finish()\n        self._mark_source(len(source.states))\n",
+        "        self._finish()\n",
+        ("tests/runtime/start/test_moving.py",),
+    ),
+    Mutant(
+        "moves: a half filled place counts as moved",
+        "trident/runtime/start/moving.py",
+        "Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt)",
+        "Sentinel(self._log.state.incarnation, self._txid, self._attempt)",
+        ("tests/runtime/start/test_moving.py",),
+    ),
+    Mutant(
+        "readers: a store that is ahead of the log is read",
+        "trident/state/reader_check.py",
+        "    if found.txid > after:\n",
+        "    if found.txid < 0:\n",
+        ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
+    ),
+    Mutant(
+        "readers: a store whose last writes are lost is read",
+        "trident/state/reader_check.py",
+        '    if found == before.expected:\n        return "the end of that batch was lost"\n',
+        "",
+        ("tests/state/test_reading.py::test_store_and_log_that_do_not_belong_together",),
+    ),
+    Mutant(
+        "readers: a read that was overtaken is not repeated",
+        "trident/runtime/reading/commit_gate.py",
+        "if number == rounds - 1 or not was_overtaken(error):",
+        "if number >= 0:",
+        ("tests/runtime/reading/test_views.py::test_reads_from_threads_never_mix_two_batches",),
+    ),
+    Mutant(
+        "bolts: a tree that timed out is not failed",
+        "trident/storm/execution/pending.py",
+        "        return self._generations.pop()\n",
+        "        self._generations.pop()\n        return {}\n",
+        ("tests/storm/test_answers.py::test_an_unanswered_tuple_times_out_and_is_emitted_again",),
+    ),
+    Mutant(
+        "requests: an answer goes to another request",
+        "trident/drpc/requests.py",
+        "rows_of[number].append(list(row))",
+        "rows_of[-1 - number].append(list(row))",
+        ("tests/drpc/test_requests.py",),
+    ),
+    Mutant(
+        "requests: a request sees the rows of others",
+        "trident/drpc/requests.py",
+        "own = [source.filter(pc.equal(source.column(_REQUEST), number)) for source in sources]",
+        "own = list(sources)",
+        ("tests/drpc/test_requests.py",),
+    ),
+    Mutant(
+        "requests: one that fails fails its neighbours",
+        "trident/drpc/batching.py",
+        "if len(requests) > 1 and not isinstance(",
+        "if len(requests) < 1 and not isinstance(",
+        ("tests/drpc/test_local.py::test_a_request_that_fails_fails_alone",),
+    ),
+)

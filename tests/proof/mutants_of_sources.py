@@ -1,0 +1,208 @@
+"""Mutants of spouts, of what a batch contains, of keys and partitions, and of requests."""
+
+from __future__ import annotations
+
+from tests.proof.mutant import Mutant
+
+_SOURCES, _BATCH_SPOUTS = "trident/runtime/loop/sources.py", "trident/runtime/spouts/batch_spouts.py"
+_PARTITIONED = "trident/runtime/spouts/partitioned_spouts.py"
+
+
+OF_SOURCES = (
+    Mutant(
+        "sources: the definition of a batch is not logged",
+        _SOURCES,
+        "            if name not in logged:\n                self._log.append(",
+        "            if name in logged:\n                self._log.append(",
+        ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
+    ),
+    Mutant(
+        "sources: a definition is logged, but not durable",
+        _SOURCES,
+        "self._sync or name in chosen)",
+        "False)",
+        ("tests/runtime/loop/test_power_loss.py::test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact",),
+    ),
+    Mutant(
+        "sources: a replay asks the spout again",
+        _SOURCES,
+        "name: logged[name] if name in logged else self._ask(",
+        "name: self._ask(",
+        ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
+    ),
+    Mutant(
+        "sources: a batch begins where the last committed one ended, not the one in flight",
+        _SOURCES,
+        "for before in range(txid - 1, self._log.state.txid, -1):",
+        "for before in range(0):",
+        ("tests/runtime/loop/test_loop.py::test_every_batch_passes_its_points_in_order",),
+    ),
+    Mutant(
+        "sources: a spout that takes part commits for a fenced driver",
+        _SOURCES,
+        "                self._log.check_owner()  # a fenced driver must not commit anywhere\n",
+        "",
+        ("tests/spout/test_committer_spout.py::test_a_driver_that_was_replaced_commits_nothing_in_the_source",),
+    ),
+    Mutant(
+        "sources: other rows are accepted from a transactional spout",
+        _BATCH_SPOUTS,
+        'if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):',
+        "if False:",
+        ("tests/runtime/start/test_recovery.py::test_a_batch_spout_that_emits_other_rows_after_a_restart_is_told_so",),
+    ),
+    Mutant(
+        "partitioned spouts: a partition that is gone is passed over",
+        _PARTITIONED,
+        "        lost = [name for name in entries if name not in there]\n",
+        "        lost: list[str] = []\n",
+        ("tests/spout/test_partitioned.py::test_a_replay_of_a_lost_partition_waits_for_it",),
+    ),
+    Mutant(
+        "partitioned spouts: a partition without rows loses its place",
+        _PARTITIONED,
+        "latest = {**last, **{one.partition: one.metadata for one in given}}",
+        "latest = {one.partition: one.metadata for one in given}",
+        ("tests/spout/test_partitioned.py::test_a_partition_that_was_away_goes_on_where_it_was",),
+    ),
+    Mutant(
+        "partitioned spouts: a replay with other rows is accepted",
+        "trident/runtime/engine/partition_reader.py",
+        "        if rows != part.rows or (part.crc is not None and crc != part.crc):\n",
+        "        if rows != part.rows:\n",
+        ("tests/spout/test_partitioned.py::test_a_replay_with_other_rows_is_refused",),
+    ),
+    Mutant(
+        "partitioned spouts: an emitter may change the metadata in the log",
+        "trident/runtime/engine/partition_reader.py",
+        "part.partition, deepcopy(part.last_metadata))",
+        "part.partition, part.last_metadata)",
+        ("tests/spout/test_partitioned_metadata.py::test_an_emitter_may_change_metadata_in_place",),
+    ),
+    Mutant(
+        "files: a replay goes on where the failed attempt had ended",
+        "spouts/files/cutting.py",
+        "if not self._loaded or previous != self._last:",
+        "if not self._loaded:",
+        (
+            "tests/spouts/files/test_text_files.py::test_a_definition_that_was_never_logged_is_made_again_from_the_one_before",
+        ),
+    ),
+    Mutant(
+        "files: what was found before an error is lost (a position saved early)",
+        "spouts/files/cutting.py",
+        "            self._loaded = False  # no definition has what was found before the error, so start again from `previous`\n",
+        "",
+        ("tests/spouts/files/test_text_errors.py::test_an_error_while_a_batch_is_defined_loses_nothing",),
+    ),
+    Mutant(
+        "files: a restart begins at the beginning",
+        "spouts/files/cutting.py",
+        'self._positions, self._by_cursor = Positions(previous["done"]), False',
+        "self._positions, self._by_cursor = Positions(), False",
+        ("tests/spouts/files/test_text_files.py::test_a_file_of_several_names_is_read_once_also_as_names_come_and_go",),
+    ),
+    Mutant(
+        "files: a file that was replaced is read on",
+        "spouts/files/cutting.py",
+        "                    self._format.check_same(path, size, position)\n",
+        "                    pass\n",
+        (
+            "tests/spouts/files/test_text_errors.py::test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found",
+        ),
+    ),
+    Mutant(
+        "files: a line that is not finished is read",
+        "spouts/files/cutting.py",
+        "return old or not self._follow or self._quiet.get(path) == seen[-1]",
+        "return True",
+        ("tests/spouts/files/test_text_files.py::test_a_last_line_without_end_is_waited_for_then_taken",),
+    ),
+    Mutant(
+        "messages: an ack before its emit",
+        "spouts/messages/deliveries.py",
+        "            self._out[message.id] = message\n            self._emits",
+        "            self._out[message.id] = message\n            self._done.append(message)\n            self._emits",
+        (
+            "tests/spouts/messages/test_deliveries.py::test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did",
+        ),
+    ),
+    Mutant(
+        "messages: one that could not be buried is acknowledged",
+        "spouts/messages/deliveries.py",
+        "            self._waiting.add(message, self._clock() + self._policy.longest_pause_s)\n            return\n",
+        "            self._done.append(message)\n            return\n",
+        ("tests/spouts/messages/test_deliveries.py",),
+    ),
+    Mutant(
+        "messages: what was out when the connection broke is acknowledged on the next",
+        "spouts/messages/deliveries.py",
+        "        self._ready.clear()\n        self._out.clear()\n",
+        "        self._ready.clear()\n",
+        ("tests/spouts/messages/test_deliveries.py",),
+    ),
+    Mutant(
+        "Kafka: the offset of the highest record that is done is committed (offsets saved early)",
+        "spouts/kafka/partition_work.py",
+        "        low = self.window.low\n",
+        "        low = self.window.position\n",
+        ("tests/spouts/kafka/test_offset_window.py",),
+    ),
+    Mutant(
+        "Redis streams: entries are acknowledged when their batch is defined (saved early)",
+        "spouts/redis/group_batches.py",
+        "        self._taken[txid], self._made[txid] = entries, _definition(entries, last)\n",
+        "        self._taken[txid], self._made[txid] = entries, _definition(entries, last)\n"
+        "        self._done.update((entry.key, None) for entry in entries)\n        self._acknowledge()\n",
+        ("tests/spouts/redis/test_redis_stream_groups.py",),
+    ),
+    Mutant(
+        "Redis streams: a failed attempt's entries are in no batch",
+        "spouts/redis/group_batches.py",
+        "            self._waiting.extendleft(reversed(self._taken.pop(ended)))\n",
+        "            self._taken.pop(ended)\n",
+        ("tests/spouts/redis/test_redis_stream_groups.py",),
+    ),
+    Mutant(
+        "planner: rows go by the hash of the wrong fields",
+        "trident/runtime/engine/routing.py",
+        "return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)",
+        "return _by_place(table, places_of(table, table.schema.names, partitions), partitions)",
+        ("tests/runtime/engine/test_repartitioning.py::test_where_tuples_go",),
+    ),
+    Mutant(
+        "planner: rows of a state go by another hash than its keys",
+        "trident/runtime/steps/key_columns.py",
+        "return [crc32(data) % partitions for data in",
+        "return [(crc32(data) >> 1) % partitions for data in",
+        ("tests/runtime/steps/test_steps.py", "tests/state/encoding/test_equal_keys.py"),
+    ),
+    Mutant(
+        "planner: two forms of one key are in two partitions",
+        "trident/runtime/steps/key_columns.py",
+        "crc32(encode(canonical_key(key))) % partitions",
+        "crc32(encode(key)) % partitions",
+        ("tests/runtime/steps/test_steps.py", "tests/state/encoding/test_equal_keys.py"),
+    ),
+    Mutant(
+        "planner: a replay sees the rows of an exchange in another order",
+        "trident/runtime/engine/routing.py",
+        "    for frame in sorted(frames, key=lambda frame: (frame.port, frame.order)):\n        if not frame.step:\n            by_port",
+        "    for frame in frames:\n        if not frame.step:\n            by_port",
+        ("tests/runtime/engine/test_repartitioning.py",),
+    ),
+    Mutant(
+        "planner: a query sees its own batch",
+        "trident/planner/planner.py",
+        "return 0 if isinstance(node, QueryNode) else 2 if isinstance(node, PersistNode) else 1",
+        "return 2 if isinstance(node, QueryNode) else 0 if isinstance(node, PersistNode) else 1",
+        ("tests/planner/test_planner.py",),
+    ),
+    Mutant(
+        "planner: a topology that means something else goes on with the log",
+        "trident/planner/meaning.py",
+        "if fact in old and _differs(fact, old[fact], new[fact])",
+        "if fact not in old",
+        ("tests/planner/test_meaning.py",),
+    ),
+)

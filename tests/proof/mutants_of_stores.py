@@ -1,0 +1,197 @@
+"""Mutants of the stores: who may write a partition, and what a store does with a commit."""
+
+from __future__ import annotations
+
+from tests.proof.mutant import Mutant
+
+_FENCE, _WHOLE = "trident/storekit/record_fence.py", "trident/storekit/whole_commits.py"
+_REDIS, _SQL = "states/redis/fence.py", "states/postgres/sql_rows.py"
+_MEMCACHED, _MEMCACHED_FENCE = "states/memcached/map.py", "states/memcached/fence.py"
+
+_WHOLE_TESTS = ("tests/storekit/test_whole_commits.py",)
+
+OF_STORES = (
+    Mutant(
+        "stores: a sentinel that could not be laid counts as laid",
+        _FENCE,
+        "        if now != data:\n            raise self.displaced(record.sentinel, now, seen)",
+        "        if now is None:\n            raise self.displaced(record.sentinel, now, seen)",
+        _WHOLE_TESTS,
+    ),
+    Mutant(
+        "stores: the check of the own sentinel finds nothing",
+        _FENCE,
+        "        if data != self._own_data:",
+        "        if data is None:",
+        (
+            "tests/states/memcached/test_memcached_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "stores, whole commits: the rule of sentinels is not asked again at the end",
+        _WHOLE,
+        "            self._fence.check_move(self._claim)  # the sentinel may have been read again since\n",
+        "",
+        (
+            "tests/storekit/test_whole_commits.py::test_a_claim_that_was_overtaken_stays_refused_after_the_sentinel_was_read_again",
+        ),
+    ),
+    Mutant(
+        "stores, whole commits: puts of a commit that was given up are written",
+        _WHOLE,
+        "        self._puts = {}\n\n    def commit_with_record",
+        "        self._puts = self._puts or {}\n\n    def commit_with_record",
+        _WHOLE_TESTS,
+    ),
+    Mutant(
+        "stores, whole commits: a second run lays the same bytes",
+        _WHOLE,
+        "(os.urandom(8).hex(),)",
+        '("",)',
+        _WHOLE_TESTS,
+    ),
+    Mutant(
+        "PostgreSQL: the sentinel's row is not compared",
+        _SQL,
+        "WHERE key = %(name)b AND value = %(found)b RETURNING 1",
+        "WHERE key = %(name)b RETURNING 1",
+        (
+            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_sentinel_that_was_moved_since_it_was_read_is_not_moved",
+        ),
+    ),
+    Mutant(
+        "PostgreSQL: rows are written although the fence found nothing",
+        _SQL,
+        "INSERT INTO {table} SELECT k, v FROM fence, unnest(%(keys)b",
+        "INSERT INTO {table} SELECT k, v FROM unnest(%(keys)b",
+        (
+            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "PostgreSQL: rows are deleted although the fence found nothing",
+        _SQL,
+        "DELETE FROM {table} USING fence WHERE",
+        "DELETE FROM {table} WHERE",
+        (
+            "tests/states/postgres/test_postgres_contract.py::TestFencedMap::test_a_writer_that_was_replaced_deletes_nothing",
+        ),
+    ),
+    Mutant(
+        "Redis: writes do not compare the sentinel",
+        _REDIS,
+        "if ARGV[2] ~= '' then\n  local found",
+        "if false then\n  local found",
+        (
+            "tests/states/redis/test_redis_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "Redis: a sentinel is laid over whatever is there",
+        _REDIS,
+        "if (found or '') ~= ARGV[4] then return found end\n",
+        "",
+        ("tests/states/redis/test_redis_sentinel_order.py::test_a_hash_that_expires_keeps_the_order",),
+    ),
+    Mutant(
+        "Redis: writes that the server lost are not missed",
+        _REDIS,
+        "< tonumber(ARGV[3]) then return 0 end",
+        "< 0 then return 0 end",
+        (
+            "tests/states/redis/test_redis_rollback.py::test_writes_that_a_server_lost_within_the_commit_are_written_again",
+        ),
+    ),
+    Mutant(
+        "Redis: of the copies of a sentinel the one that is farthest ahead counts",
+        _REDIS,
+        "return min(found, key=lambda one",
+        "return max(found, key=lambda one",
+        (
+            "tests/states/redis/test_redis_cluster.py::test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run",
+        ),
+    ),
+    Mutant(
+        "Memcached: a chunk is sent without a look at the sentinel",
+        _MEMCACHED,
+        "        self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module\n",
+        "",
+        (
+            "tests/states/memcached/test_memcached_contract.py::TestFencedMap::test_a_writer_that_was_replaced_before_its_put_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "Memcached: the end of a commit does not look at the servers",
+        _MEMCACHED,
+        "        self._forget_tokens()\n        self._guard.check_own()\n        self._guard.check_health()\n",
+        "        self._forget_tokens()\n",
+        (
+            "tests/states/memcached/test_memcached_losses.py::test_the_end_of_a_commit_looks_at_the_servers_that_do_not_have_the_sentinel_too",
+        ),
+    ),
+    Mutant(
+        "Memcached: a sentinel is laid over one that came since it was read",
+        _MEMCACHED_FENCE,
+        "            if now not in (found, new):\n                return now\n",
+        "",
+        ("tests/states/memcached/test_memcached_sentinel.py",),
+    ),
+    Mutant(
+        "Delta: a commit that was refused counts as made",
+        "states/delta/map.py",
+        "        if not is_written:\n",
+        "        if is_written is None:\n",
+        ("tests/states/delta/test_delta_fencing.py",),
+    ),
+    Mutant(
+        "Delta: another writer's commit is taken for a compaction",
+        "states/delta/fence.py",
+        "return unchanged.issuperset(range(after + 1, until + 1))",
+        "return True",
+        ("tests/states/delta/test_delta_fencing.py::test_a_paused_writer_is_fenced_once_its_successor_has_committed",),
+    ),
+    Mutant(
+        "Delta: a second run of a task stages",
+        "states/delta/staging.py",
+        "if any(name.is_other_run_of(own) for name in self._names()):",
+        "if False:",
+        ("tests/states/delta/test_delta_staging.py::test_a_second_run_of_a_task_is_refused",),
+    ),
+    Mutant(
+        "Delta: what a task staged is published over another version than it read",
+        "states/delta/staging.py",
+        "        if table.version != staged.version and not moved_by_compactions(table, staged.version):\n            return False\n",
+        "",
+        (
+            "tests/states/delta/test_delta_staging.py::test_a_version_of_another_writer_after_the_task_began_refuses_what_it_staged",
+        ),
+    ),
+    Mutant(
+        "Delta: the published table goes back to an earlier batch",
+        "states/delta/publisher.py",
+        "(shown.is_same(due.shown) or _is_later(shown, due.shown))",
+        "shown.is_same(due.shown)",
+        ("tests/states/delta/test_delta_published.py::test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch",),
+    ),
+    Mutant(
+        "Cassandra: a put does not look who is the writer",
+        "states/cassandra/map.py",
+        "            self._rows.put(keys, values, at, self._fence.check)",
+        "            self._rows.put(keys, values, at, lambda: None)",
+        ("tests/states/cassandra/test_cassandra_columns.py::TestFencedMap",),
+    ),
+    Mutant(
+        "Cassandra: two puts of one commit have the same timestamp",
+        "states/cassandra/map.py",
+        "        self._number += 1\n",
+        "",
+        ("tests/states/cassandra/test_cassandra.py::test_a_removed_key_is_gone_and_can_come_back",),
+    ),
+    Mutant(
+        "Cassandra: the writes of an adopted state lose against those before",
+        "states/cassandra/stamps.py",
+        "            floor = 0 if found is None else found.ceiling\n",
+        "            floor = 0 if found is None else found.floor\n",
+        ("tests/states/cassandra/test_cassandra.py::test_states_that_share_a_table_do_not_meet",),
+    ),
+)
