@@ -120,7 +120,7 @@ def costs(quick: bool) -> Iterator[Point]:
     sizes = (1, 10) if quick else scaling_costs.SIZES
     of_partitions = scaling_costs.partitions(10 if quick else 30, sizes)
     yield from (("partitions of a state", number, ms) for number, ms in of_partitions)
-    many = scaling_costs.topologies(10 if quick else 100, (1, 4) if quick else (1, 4, 16, 64, 256))
+    many = scaling_costs.topologies(10 if quick else 100, (1, 4) if quick else (1, 4, 16, 64))
     yield from (("topologies of a process", number, ms) for number, ms in many)
     if not quick:
         yield from (("tasks on Spark, 2 cores", number, ms) for number, ms in scaling_costs.tasks(20))
