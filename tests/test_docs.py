@@ -67,7 +67,8 @@ def rows(text: str, header: str) -> list[list[str]]:
 
 # These start Spark, or write for many seconds.
 _LONG = (
-    "bolts.md-5", "coming-from-foreachbatch.md-1", "spouts.md-7", "spouts.md-8", "states/delta.md-2",
+    "bolts.md-5", "coming-from-foreachbatch.md-1", "keep-your-query.md-2", "keep-your-query.md-3", "reading-states.md-3",
+    "spouts.md-7", "spouts.md-8", "states/delta.md-2",
     "states/delta-beyond-memory.md-1",
 )  # fmt: skip
 PROGRAMS = [

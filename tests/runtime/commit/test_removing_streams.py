@@ -255,7 +255,12 @@ def served(store: str, draw: random.Random, name: str, request: pytest.FixtureRe
 STORES = [
     *((store, "in_process", seed) for store in ("postgres", "redis") for seed in range(3)),
     *(pytest.param(store, "in_process", 1, marks=pytest.mark.long) for store in ("cassandra", "memcached")),
-    *(pytest.param(store, "spark", seed, marks=pytest.mark.long) for store in ("redis", "delta") for seed in (0, 1)),
+    *(
+        pytest.param(store, engine, seed, marks=pytest.mark.long)
+        for store in ("redis", "delta")
+        for engine in ("spark", "resident")
+        for seed in (0, 1)
+    ),
     *(
         pytest.param(store, engine, seed, marks=pytest.mark.soak)
         for store in ("postgres", "redis", "cassandra", "memcached", "delta")
@@ -274,9 +279,11 @@ def test_every_store_and_place_removes_alike(
     draw, name = random.Random(seed), f"gone_{store}_{engine}_{seed}_{tmp_path.parent.name[-6:].replace('-', '_')}"
     log_dir = str(tmp_path / "log")
     settings: dict[str, Any] = {"engine": engine, "log_dir": log_dir}
-    if engine == "spark":
+    if engine == "resident":
+        settings |= {"engine": "spark", "workers": "resident"}
+    if engine != "in_process":
         settings["parallelism"] = 2
-    place = draw.choice(["driver", "executors", "executors"]) if engine == "spark" else "auto"
+    place = "auto" if engine == "in_process" else draw.choice(["driver", "executors", "executors"])
     state = served(store, draw, name, request)
     case = Case(state, name, draw, SpoutType.OPAQUE, settings, place)
     case.rows.nulls = store != "cassandra"
