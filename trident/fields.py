@@ -152,11 +152,16 @@ def split_commas(text: str) -> list[str]:
     return [part for part in parts if part.strip()]
 
 
+def fields_of_struct(type_: str | None) -> Fields:
+    """Return the fields of a struct; none of another type."""
+    if type_ is None or not type_.startswith("struct<"):
+        return Fields()
+    return Fields(split_commas(type_[len("struct<") : -1]))
+
+
 def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
     """Return the names and the types of the fields of a struct; none of another type."""
-    if type_ is None or not type_.startswith("struct<"):
-        return ()
-    fields = Fields(split_commas(type_[len("struct<") : -1]))
+    fields = fields_of_struct(type_)
     return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))
 
 

@@ -190,9 +190,9 @@ OF_RUNS = (
     ),
     Mutant(
         "windows: the watermark does not wait for late rows",
-        _FIRING,
-        "self._move_to(reached - config.event_time.delay_ms)",
-        "self._move_to(reached)",
+        "trident/runtime/windows/shares.py",
+        "_later(before, reached - delay_ms)",
+        "_later(before, reached)",
         ("tests/runtime/windows/test_windows.py::test_windows_by_event_time",),
     ),
     Mutant(

@@ -41,7 +41,7 @@ class RowServers(ExitStack):
     def __getitem__(self, name: str) -> Any:
         """Return a server that runs."""
         if name not in self._running:
-            folder = self._work / name.replace(" ", "-")
+            folder = self._work / "servers" / name.replace(" ", "-")
             folder.mkdir(parents=True)
             server = self._running[name] = self._starts[name](folder)
             self.callback(server.stop)

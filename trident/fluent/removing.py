@@ -10,8 +10,7 @@ from trident.fluent.base import StreamBase, key_of, refuse_state
 from trident.fluent.combining import check_streams
 from trident.fluent.declaration import Declaration
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, StateNode, WindowNode
-
-_OWN_NAMES = "$removed"
+from trident.graph.aggregations import REMOVED
 
 
 def remove(topology: Declaration, state: StateNode, given: object, fields: FieldsLike | None) -> None:
@@ -41,8 +40,8 @@ def _writer(graph: Graph, state: StateNode) -> PersistNode:
         why = "its updater chooses the keys. Merge the streams, and let the updater call state.multi_remove(keys)"
     elif not writer.aggregation.grouped:
         why = "it is a single value and has no keys"
-    elif _OWN_NAMES in writer.aggregation.group.names:
-        why = f"no field of its key may be called {_OWN_NAMES!r}, as the keys to remove are marked. Rename it"
+    elif REMOVED in writer.aggregation.group.names:
+        why = f"no field of its key may be called {REMOVED!r}, as the keys to remove are marked. Rename it"
     else:
         return writer
     raise TopologyError(f"remove keys of state {state.name!r}: {why}")

@@ -75,6 +75,10 @@ class Aggregation:
         return self.group.concat(self.output)
 
 
+REMOVED = "$removed"
+"""The first column of a table of keys to remove; it says no more than that they are."""
+
+
 @dataclass(frozen=True)
 class PersistNode(Node):
     """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set.

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, split_commas, type_of_hint
+from trident.fields import Fields, fields_of_struct, type_of_hint
 from trident.operations.expressions import Expression
 
 _WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -205,9 +205,9 @@ def _family(type_: str) -> str:
 
 def _field(types: Types, options: Options) -> str:
     (type_,), (name,) = types, options
-    if not type_.startswith("struct<"):
+    fields = fields_of_struct(type_)
+    if not len(fields):
         raise _MistypedError("field takes a struct")
-    fields = Fields(split_commas(type_[len("struct<") : -1]))
     if name not in fields:
         raise _MistypedError(f"there is no field {name!r}; there are {', '.join(fields.names)}")
     return str(fields.type_of(name))

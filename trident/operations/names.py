@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, split_commas
+from trident.fields import Fields, fields_of_struct
 from trident.graph import Member
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Sum
 from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator
@@ -100,15 +100,14 @@ def spread(function: Any, value: Fields, out: Fields, stream: str) -> Any:
     """Return the query, made to fill several output fields if the state's value is a struct of these, or of as many."""
     if not isinstance(function, (MapGet, SnapshotGet)) or len(out) < 2 or len(value) != 1:
         return function
-    type_ = value.types[0] or ""
-    if not type_.startswith("struct<"):
+    fields = fields_of_struct(value.types[0])
+    if not len(fields):
         return function
-    fields = Fields(split_commas(type_[len("struct<") : -1]))
     if set(out.names) <= set(fields.names):
         return StructQuery(function, fields.select(out.names))
     if len(fields) != len(out):
         raise TopologyError(
-            f"stream {stream!r}: the state's value is a {type_}, but {len(out)} output fields are named: {list(out.names)}; "
-            f"name {len(fields)}, or one for the whole struct"
+            f"stream {stream!r}: the state's value is a {value.types[0]}, but {len(out)} output fields are named: "
+            f"{list(out.names)}; name {len(fields)}, or one for the whole struct"
         )
     return StructQuery(function, fields)

@@ -12,12 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from trident.fields import Fields
+from trident.graph.aggregations import REMOVED
 from trident.runtime.steps.key_columns import group_ids, keys_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
-
-REMOVED = "$removed"
-"""The first column of a table of keys to remove; it says no more than that they are."""
 
 
 def removals_of(key: Fields, table: pa.Table) -> pa.Table:

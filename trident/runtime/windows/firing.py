@@ -110,13 +110,12 @@ class _Update:
     def take(self, tables: Sequence[pa.Table]) -> None:
         """Find the pane of each row, and how far the frontier moves."""
         config, several = self._node.config, len(tables) > 1
-        reached = self._moment.reached[0]
         if config.by_batch_time:
             assert self._moment.now is not None, self._node
             self._move_to(self._moment.now.ms)
-        elif config.event_time is not None and reached is not None:
+        elif config.event_time is not None:
             # The times of late rows, and of those in other partitions, move the watermark too.
-            self._move_to(reached - config.event_time.delay_ms)
+            self._frontier = self._moment.watermark(self._frontier, config.event_time.delay_ms)
         if not tables:
             return
         table = pa.concat_tables(tables)

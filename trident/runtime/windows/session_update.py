@@ -55,7 +55,8 @@ def update_sessions(
         Which partition it is.
     """
     store = KeptSessions(node, state, place)
-    watermark = _moved(node, store.watermark, moment)
+    assert node.config.event_time is not None, node
+    watermark = moment.watermark(store.watermark, node.config.event_time.delay_ms)
     if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
     came = _came(node, tables)
@@ -72,15 +73,6 @@ def update_sessions(
     complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
     store.write(names, keys, open_ones.select(columns), _due(open_ones, ends, len(names)), watermark)
     return pa.concat_tables([_results(node, complete, sessions, keys, run), late_rows(node, late)])
-
-
-def _moved(node: WindowNode, before: int | None, moment: Moment) -> int | None:
-    """Return the watermark after the batch: the latest time of all keys less the delay; it never goes back."""
-    reached = moment.reached[0]
-    if reached is None or node.config.event_time is None:
-        return before
-    reached -= node.config.event_time.delay_ms
-    return reached if before is None else max(before, reached)
 
 
 def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:

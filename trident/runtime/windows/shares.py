@@ -82,6 +82,11 @@ class Moment:
     now: Now | None = None
     panes: tuple[int, ...] = ()
 
+    def watermark(self, before: int | None, delay_ms: int) -> int | None:
+        """Return the watermark of a window after the batch: its latest time less the delay; it never goes back."""
+        reached = self.reached[0]
+        return before if reached is None else _later(before, reached - delay_ms)
+
 
 def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None) -> Moment:
     """Return the moment of some tables that workers made."""

@@ -62,14 +62,11 @@ def update_timers(
 
 
 def _now(node: WindowNode, before: int | None, moment: Moment) -> int | None:
-    """Return how far time comes with the batch: to the watermark, which never goes back, or to its time, which the log has."""
-    event_time, reached = node.config.event_time, moment.reached[0]
-    if event_time is None:
-        assert moment.now is not None, node
-        return moment.now.ms
-    if reached is None:
-        return before
-    return reached - event_time.delay_ms if before is None else max(before, reached - event_time.delay_ms)
+    """Return how far time comes with the batch: to the watermark, or to its time, which the log has."""
+    if node.config.event_time is not None:
+        return moment.watermark(before, node.config.event_time.delay_ms)
+    assert moment.now is not None, node
+    return moment.now.ms
 
 
 def _must_run(node: WindowNode, due: DueKeys, now: int, moment: Moment) -> bool:
