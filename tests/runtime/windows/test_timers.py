@@ -502,9 +502,9 @@ def test_executors_and_driver_fire_the_same_timers(
     monkeypatch.setattr(running, "Clock", lambda: clock)
     rows = [("abcdefg"[n % 7], n % 4, n // 2 + n * 7 % 5) for n in range(60)]
 
-    def values(placement: str) -> list[Any]:
+    def values(placement: str, workers: str = "jobs") -> list[Any]:
         state = RedisState.opaque(f"redis://{redis_server.address}/0")
-        topology = TridentTopology(f"t{placement}{pending}")
+        topology = TridentTopology(f"t{placement}{pending}{workers}")
         stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 10, *rows)).group_by("key")
         ended = stream.process(state, Ends(), "end: bigint, m: int", event_time="at", state_name="e")
         later = stream.process(state, "n", Later(), "at: timestamp, m: int", state_name="l")
@@ -514,9 +514,10 @@ def test_executors_and_driver_fire_the_same_timers(
             .persistent_aggregate(state, "m", Sum(), f"of_{field}")
             for some, field in ((ended, "end"), (later, "at"))
         ]
-        conf = {"engine": "spark", "parallelism": 2, "max_spout_pending": pending, "state_placement": placement}
+        conf = {"engine": "spark", "workers": workers, "parallelism": 2, "max_spout_pending": pending}
+        log = {"log_dir": str(tmp_path / f"{placement}-{workers}"), "state_placement": placement}
         clock.now = 1_000
-        with topology.start(Config.of({**QUICK, "log_dir": str(tmp_path / placement), **conf})) as running_topology:
+        with topology.start(Config.of({**QUICK, **log, **conf})) as running_topology:
             for clock.now in (1_000, 2_500, 9_000):
                 running_topology.process_all_available()
             return [sorted(running_topology.state(one).get_tuples()) for one in sums]
@@ -524,6 +525,8 @@ def test_executors_and_driver_fire_the_same_timers(
     by_driver = values("driver")
     assert [len(some) > 6 for some in by_driver] == [True, True]
     assert values("executors") == by_driver
+    assert values("executors", "resident") == by_driver
+    assert values("driver", "resident") == by_driver
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------
