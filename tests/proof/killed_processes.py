@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import redis
+
 from tests.cluster.daemons.test_campaign import ledgers_survive
 from tests.crash.case import EXACT, Case
 from tests.crash.driver_runs import DriverServer, Outcome, lives_of, run_in_processes, run_killed_at_random
@@ -196,6 +198,8 @@ def _cluster(work: Path, servers: RowServers, seed: int, ensemble: bool = False)
 def _ledgers(folder: Path, servers: RowServers, seed: int, on_ensemble: bool) -> Mapping[str, int]:
     ensemble = [servers["ensemble"]] if on_ensemble else []
     address = f"zookeeper://{ensemble[0].hosts}/cluster{seed}" if ensemble else str(folder / "cluster")
+    with redis.Redis.from_url(servers.redis_url) as client:
+        client.flushall()  # the ledger of the cluster before is of another log, and refused
     cluster = MachineCluster(folder, address, MOVED_AFTER_S, max_deaths=100, LEDGER_REDIS=servers.redis_url)
     with redirect_stdout(io.StringIO()) as said, cluster:
         cluster.up(machines=2, nimbuses=2)
