@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
@@ -91,6 +92,7 @@ class Server:
         self.name, self.argv, self.port, self.work = name, [str(word) for word in argv], port, work
         self._ready, self._grace, self._limit, self._user = ready, grace, limit, user
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.RLock()  # a test may kill it from several threads, and start it again meanwhile
         self.start()
 
     @property
@@ -134,10 +136,11 @@ class Server:
 
     def kill(self) -> None:
         """End it as a crash does: SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+                self._process = None
 
     def stop(self) -> None:
         """End it in order, by force if that takes too long."""
@@ -168,11 +171,12 @@ class _Postgres(Server):
     _ends_by = signal.SIGINT  # at SIGTERM it waits until its clients are gone
 
     def kill(self) -> None:
-        if self._process is None:
-            return
-        self.pause()  # or it starts another process meanwhile
-        children = self._children()
-        super().kill()
+        with self._lock:
+            if self._process is None:
+                return
+            self.pause()  # or it starts another process meanwhile
+            children = self._children()
+            super().kill()
         self._each(children, psutil.Process.kill)
         # A new server does not start while one of them has the memory of the old one.
         while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):

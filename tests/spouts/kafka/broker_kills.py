@@ -56,13 +56,15 @@ class _Killer:
 
     def __init__(self, kill: Callable[[], None], at: int) -> None:
         self._kill, self._left = kill, at
+        self._lock = threading.Lock()  # tuples come by in several threads
         self.done = threading.Event()
 
     def count(self, tuples: int) -> None:
-        self._left -= tuples
-        if self._left <= 0 and not self.done.is_set():
-            self._kill()
-            self.done.set()
+        with self._lock:
+            self._left -= tuples
+            if self._left <= 0 and not self.done.is_set():
+                self._kill()
+                self.done.set()
 
 
 _killers: dict[str, _Killer] = {}
