@@ -19,13 +19,9 @@ _OURS = ("", "trident", "states", "spouts")
 def needs_package(what: str, extra: str, package: str = "", module: str = "") -> Iterator[None]:
     """Import packages inside of this; `EnvironmentProblem` if one is missing.
 
-    Parameters
-    ----------
-    what, extra
-        For the message: "a log in ZooKeeper", and the extra of this package that brings what is missing.
-    package, module
-        The package, and the name that it is imported by, if it is not its own: an import that fails for another module
-        raises that error. By default any package that is missing is meant.
+    `what`, `extra`: for the message: "a log in ZooKeeper", and the extra of this package that brings what is missing.
+    `package`, `module`: the package, and the name that it is imported by, if it is not its own: an import that fails for
+    another module raises that error. By default any package that is missing is meant.
     """
     try:
         yield
@@ -55,15 +51,8 @@ def pyspark_version() -> str | None:
 def check_pyspark(otherwise: str) -> str:
     """Return the version of PySpark.
 
-    Parameters
-    ----------
-    otherwise
-        For the message: what runs without Spark.
-
-    Raises
-    ------
-    EnvironmentProblem
-        There is none, it is older than `MINIMUM_PYSPARK`, or it cannot be imported.
+    `otherwise`: for the message: what runs without Spark.
+    Raises `EnvironmentProblem`: there is none, it is older than `MINIMUM_PYSPARK`, or it cannot be imported.
     """
     version, least = pyspark_version(), ".".join(map(str, MINIMUM_PYSPARK))
     if version is None:

@@ -23,16 +23,10 @@ _log = logging.getLogger(__name__)
 class LoggedFile(NamedTuple):
     """A file with rows.
 
-    Attributes
-    ----------
-    change
-        What its rows are: `"insert"`, `"delete"`, or `""` if the file says it itself, row by row.
-    path
-        As the log has it: relative, with `%` escapes.
-    size
-        In bytes; -1 if the log does not say it.
-    values
-        Those of the partition columns, as text.
+    `change`: what its rows are: `"insert"`, `"delete"`, or `""` if the file says it itself, row by row.
+    `path`: as the log has it: relative, with `%` escapes.
+    `size`: in bytes; -1 if the log does not say it.
+    `values`: those of the partition columns, as text.
     """
 
     change: str
@@ -118,10 +112,7 @@ class TableLog:
     def is_unfinished(self, version: int) -> bool:
         """Whether the entry of a version exists but is incomplete: some writers do not create it in one step.
 
-        Raises
-        ------
-        SpoutError
-            There is a later version already.
+        Raises `SpoutError`: there is a later version already.
         """
         data = self.place.read(_entry_path(version))
         return data is not None and self._is_unfinished(version, data)

@@ -32,17 +32,9 @@ def delta_rs() -> Any:
 class TablePlace:
     """A path or URL, with the settings of its object store.
 
-    Parameters
-    ----------
-    uri
-        A folder, a `file://` URL, or the URL of an object store.
-    storage_options
-        As delta-rs has them.
-
-    Attributes
-    ----------
-    name, is_local
-        For messages, without secrets; whether it is a folder.
+    `uri`: a folder, a `file://` URL, or the URL of an object store.
+    `storage_options`: as delta-rs has them.
+    `name`, `is_local`: for messages, without secrets; whether it is a folder.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:

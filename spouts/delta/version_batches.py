@@ -73,12 +73,8 @@ class DeltaCoordinator(BatchCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the files of a batch; None if the table has no further version.
 
-        Raises
-        ------
-        ReplayMismatchError
-            It is another table now, or it was set back.
-        SpoutError
-            Its log was cleaned up too far, or a version cannot be read as a stream of this kind.
+        Raises `ReplayMismatchError`: it is another table now, or it was set back.
+        Raises `SpoutError`: its log was cleaned up too far, or a version cannot be read as a stream of this kind.
         """
         if previous is None:
             before = self._first()

@@ -66,12 +66,8 @@ class FileCoordinator(BatchCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if no file has anything more.
 
-        Raises
-        ------
-        ReplayMismatchError
-            A file that was read in part has changed.
-        SpoutError
-            A file or directory cannot be read, or a line is too long.
+        Raises `ReplayMismatchError`: a file that was read in part has changed.
+        Raises `SpoutError`: a file or directory cannot be read, or a line is too long.
         """
         try:
             made = self._next(previous)

@@ -27,14 +27,9 @@ class Rest(Enum):
 class FileCut(NamedTuple):
     """What a batch takes of a file.
 
-    Attributes
-    ----------
-    range
-        None: nothing to read now.
-    rest, position
-        What follows it, and the position that is then reached.
-    weight
-        What it takes of the room of the batch; None: its bytes.
+    `range`: None: nothing to read now.
+    `rest`, `position`: what follows it, and the position that is then reached.
+    `weight`: what it takes of the room of the batch; None: its bytes.
     """
 
     range: FileRange | None
@@ -51,21 +46,11 @@ class FileFormat(Protocol):
     ) -> FileCut:
         """Find what a batch takes of a file from where the batches before have come to.
 
-        Parameters
-        ----------
-        room
-            What the batch may still take. Where not the least fits, a batch that is empty (`alone`) takes that.
-        is_final
-            Whether a file with this `stat` is complete.
-
-        Raises
-        ------
-        ReplayMismatchError
-            The file is no longer the one that was read up to `before`.
-        SpoutError
-            It cannot be read.
-        OSError
-            It cannot be opened.
+        `room`: what the batch may still take. Where not the least fits, a batch that is empty (`alone`) takes that.
+        `is_final`: whether a file with this `stat` is complete.
+        Raises `ReplayMismatchError`: the file is no longer the one that was read up to `before`.
+        Raises `SpoutError`: it cannot be read.
+        Raises `OSError`: it cannot be opened.
         """
 
     def check_same(self, path: str, size: int, position: Position) -> None:

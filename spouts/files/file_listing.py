@@ -34,17 +34,11 @@ class FileSource:
 
     Of several names of its own (hard links) it has the one that is known already, else the first by path.
 
-    Parameters
-    ----------
-    roots
-        Directories, globs or files.
-    patterns
-        What the names of files inside directories must match, one of them; a leading dot only if the pattern has one.
-    recursive
-        Whether directories inside directories are read, and `**` in globs.
-    skips_underscored
-        Whether names with a leading underscore are skipped as those with a dot are, unless there is a `=` in them. Spark and
-        others have files that are not finished, or no data, under such names.
+    `roots`: directories, globs or files.
+    `patterns`: what the names of files inside directories must match, one of them; a leading dot only if the pattern has one.
+    `recursive`: whether directories inside directories are read, and `**` in globs.
+    `skips_underscored`: whether names with a leading underscore are skipped as those with a dot are, unless there is a `=` in
+    them. Spark and others have files that are not finished, or no data, under such names.
     """
 
     roots: tuple[str, ...]
@@ -66,15 +60,9 @@ class FileSource:
     def files(self, known: Container[str] = ()) -> dict[str, Listed]:
         """List all files, sorted by path. One `stat` a file, no file is opened.
 
-        Parameters
-        ----------
-        known
-            Paths of files that were read.
-
-        Raises
-        ------
-        SpoutError
-            A directory or file that was named is not there, is no regular file, or a directory cannot be listed.
+        `known`: paths of files that were read.
+        Raises `SpoutError`: a directory or file that was named is not there, is no regular file, or a directory cannot be
+        listed.
         """
         walk = _Walk(self.patterns, self.recursive, self.skips_underscored)
         for root in self.roots:

@@ -19,12 +19,8 @@ _WINDOW = 256 << 10
 class LineFiles:
     """Files of lines, for the coordinator: ranges end at line ends, and files may grow.
 
-    Attributes
-    ----------
-    max_line_bytes
-        The greatest length of a line without its end.
-    whole
-        Whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
+    `max_line_bytes`: the greatest length of a line without its end.
+    `whole`: whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
     """
 
     max_line_bytes: int

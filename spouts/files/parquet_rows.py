@@ -96,12 +96,8 @@ def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool) -> pq
 def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
     """Return the names of the wanted columns that a file has; `BadDataError` if one has another type, or is not there.
 
-    Parameters
-    ----------
-    what
-        The file, for messages.
-    missing
-        What it means if the file does not have a column: `"error"`, or `"null"`.
+    `what`: the file, for messages.
+    `missing`: what it means if the file does not have a column: `"error"`, or `"null"`.
     """
     found = []
     for field in wanted:
@@ -156,12 +152,8 @@ _TAIL = 8
 class Footer:
     """What the end of a Parquet file says.
 
-    Attributes
-    ----------
-    crc
-        Of the footer's bytes, and of the size of the file.
-    bounds
-        Where the row groups begin, the first at 0, and the size of the file.
+    `crc`: of the footer's bytes, and of the size of the file.
+    `bounds`: where the row groups begin, the first at 0, and the size of the file.
     """
 
     crc: int

@@ -123,12 +123,8 @@ class BatchLimits:
     The number of records is exact. Kafka does not say how many bytes a range of offsets has, so that is estimated from
     samples: some records at the beginning of each range, and at its end, every ten seconds; the larger mean counts.
 
-    Parameters
-    ----------
-    records, size, seconds
-        The limits of a batch; `seconds` may be None.
-    measure
-        Returns the mean size of some records from an offset on: `(starts, how many, seconds to wait)`.
+    `records`, `size`, `seconds`: the limits of a batch; `seconds` may be None.
+    `measure`: returns the mean size of some records from an offset on: `(starts, how many, seconds to wait)`.
     """
 
     def __init__(self, records: int, size: int, seconds: float | None, measure: Measure) -> None:

@@ -155,10 +155,7 @@ class BrokerView:
     def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int | None]:
         """Return the first offset whose record is from then or later; None if the broker says that there is none.
 
-        Raises
-        ------
-        SourceAwayError
-            A partition does not answer.
+        Raises `SourceAwayError`: a partition does not answer.
         """
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 

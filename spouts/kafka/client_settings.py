@@ -71,12 +71,8 @@ class AskingClient:
     A client keeps the broker that it asks as long as the connection is there. A broker that hangs keeps its connections,
     so that each question would go to it; another client learns from a broker that answers whom to ask.
 
-    Parameters
-    ----------
-    settings
-        Of a consumer; those that only a consumer takes are left out.
-    reports
-        Keeps what the client reports.
+    `settings`: of a consumer; those that only a consumer takes are left out.
+    `reports`: keeps what the client reports.
     """
 
     def __init__(self, settings: Mapping[str, Any], reports: Reports) -> None:

@@ -25,15 +25,10 @@ _RENEW_S = (
 class ReadLimits(NamedTuple):
     """How much of its partitions a task may hold.
 
-    Attributes
-    ----------
-    max_pending
-        The most records that are taken and not acknowledged, and the most that are acknowledged and not committed: if the
-        task dies they come again.
-    max_uncommitted
-        The most offsets of a partition from the lowest that is not done on.
-    commit_every_s
-        How often is committed.
+    `max_pending`: the most records that are taken and not acknowledged, and the most that are acknowledged and not committed:
+    if the task dies they come again.
+    `max_uncommitted`: the most offsets of a partition from the lowest that is not done on.
+    `commit_every_s`: how often is committed.
     """
 
     max_pending: int

@@ -28,10 +28,7 @@ T = TypeVar("T", bound=Closeable)
 class Pool:
     """Lends objects that are costly to open; who borrows one has it alone. Idle ones are closed after a while.
 
-    Parameters
-    ----------
-    idle_s
-        After so many seconds.
+    `idle_s`: after so many seconds.
     """
 
     def __init__(self, idle_s: float = _IDLE_S) -> None:

@@ -18,12 +18,8 @@ _WAIT_S = 5.0
 class DeadTopic:
     """Writes dead letters; a call returns once all replicas of the topic have the record.
 
-    Parameters
-    ----------
-    topic
-        Its name.
-    settings, reports
-        Of the consumer, and what the client reports.
+    `topic`: its name.
+    `settings`, `reports`: of the consumer, and what the client reports.
     """
 
     def __init__(self, topic: str, settings: Mapping[str, Any], reports: Reports) -> None:

@@ -18,16 +18,10 @@ _MOST_FAILURES = 60
 class OffsetNotes:
     """What is known beside the committed offset of a partition.
 
-    Attributes
-    ----------
-    topic_id
-        The id of the topic: another one of the same name has other records under these offsets.
-    partitions
-        How many partitions the topic had when the group began with it.
-    done
-        Ranges behind the offset that are done, each (first, end).
-    failures
-        By offset how often a record failed that is not done.
+    `topic_id`: the id of the topic: another one of the same name has other records under these offsets.
+    `partitions`: how many partitions the topic had when the group began with it.
+    `done`: ranges behind the offset that are done, each (first, end).
+    `failures`: by offset how often a record failed that is not done.
     """
 
     topic_id: str = ""

@@ -37,12 +37,8 @@ class Start(NamedTuple):
 class OwnPartitions:
     """Finds the partitions of one task of several: always the same ones, however many topics there are.
 
-    Parameters
-    ----------
-    options, view, reports
-        What is read, who answers, and what the client reports.
-    task, tasks
-        The number of the task in its component, from 0, and how many there are.
+    `options`, `view`, `reports`: what is read, who answers, and what the client reports.
+    `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
     """
 
     def __init__(self, options: KafkaOptions, view: BrokerView, reports: Reports, task: int, tasks: int) -> None:
@@ -79,10 +75,7 @@ class OwnPartitions:
 
         Partitions that do not answer are left out. `is_first`: this task has not looked before.
 
-        Raises
-        ------
-        SourceAwayError
-            `first_poll` would choose another beginning later for a partition that does not answer.
+        Raises `SourceAwayError`: `first_poll` would choose another beginning later for a partition that does not answer.
         """
         bounds = self._view.bounds([spot for spot, is_led in new.items() if is_led])
         names = {spot.topic for spot in new}

@@ -15,16 +15,10 @@ from spouts.kafka.own_partitions import Start
 class PartitionWork:
     """The work on a partition.
 
-    Attributes
-    ----------
-    window
-        Which offsets are done.
-    failures
-        By offset how often a record failed that is not done.
-    is_paused
-        Whether the client was asked to read nothing more of it for now.
-    epoch
-        The latest epoch of a leader that a record was read from, or of the one that said where reading begins.
+    `window`: which offsets are done.
+    `failures`: by offset how often a record failed that is not done.
+    `is_paused`: whether the client was asked to read nothing more of it for now.
+    `epoch`: the latest epoch of a leader that a record was read from, or of the one that said where reading begins.
     """
 
     def __init__(self, start: Start) -> None:
@@ -85,19 +79,10 @@ class PartitionWork:
 class OffsetWindow:
     """The offsets of a partition from the lowest that is not done to the one that comes next.
 
-    Attributes
-    ----------
-    low
-        The lowest offset that is not done: what may be committed.
-    position
-        The offset that comes next from the broker.
-
-    Parameters
-    ----------
-    start
-        Where reading begins.
-    done
-        Ranges behind it that are done already, each (first, end).
+    `low`: the lowest offset that is not done: what may be committed.
+    `position`: the offset that comes next from the broker.
+    `start`: where reading begins.
+    `done`: ranges behind it that are done already, each (first, end).
     """
 
     def __init__(self, start: int, done: Iterable[tuple[int, int]] = ()) -> None:

@@ -33,16 +33,10 @@ _COMPLAIN_EVERY_S = 30.0
 class _Seen(NamedTuple):
     """What the brokers say before a batch.
 
-    Attributes
-    ----------
-    replaced
-        The topics that were created again since they were read.
-    held
-        How far the other partitions were read.
-    bounds, cut
-        Of the partitions that answer: where they begin and end, and at which offset one was cut off.
-    away
-        The partitions that do not answer.
+    `replaced`: the topics that were created again since they were read.
+    `held`: how far the other partitions were read.
+    `bounds`, `cut`: of the partitions that answer: where they begin and end, and at which offset one was cut off.
+    `away`: the partitions that do not answer.
     """
 
     topics: Mapping[str, TopicView]
@@ -87,10 +81,7 @@ class KafkaCoordinator(BatchCoordinator):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if nothing waits, or if no broker answers: then there is a warning.
 
-        Raises
-        ------
-        SpoutError
-            Records that come next are gone.
+        Raises `SpoutError`: records that come next are gone.
         """
         if txid <= self._txid:  # an attempt failed: what was known may be the reason
             self._watch.look_again()

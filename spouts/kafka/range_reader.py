@@ -73,10 +73,7 @@ _SHORT_S = 10.0  # how long a partition may end below the end of a range: a new 
 class RangeReader:
     """A consumer that reads one range after the other.
 
-    Parameters
-    ----------
-    settings
-        Of the consumer.
+    `settings`: of the consumer.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -120,12 +117,8 @@ class RangeReader:
     ) -> Iterator[T]:
         """Give what `make` makes of the records of a range, of at most `most` at a time.
 
-        Parameters
-        ----------
-        patience_s
-            How many seconds nothing may come before `SpoutError` is raised.
-        may_skip
-            Whether records that are gone are left out, with a warning.
+        `patience_s`: how many seconds nothing may come before `SpoutError` is raised.
+        `may_skip`: whether records that are gone are left out, with a warning.
         """
         position, since = self._begin(one, one.start), time.monotonic()
         while position < one.end:

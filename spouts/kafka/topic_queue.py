@@ -38,16 +38,10 @@ class TopicQueue:
     The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
     comes back has its partitions at once. Offsets are committed to the group all the same.
 
-    Parameters
-    ----------
-    options
-        What is read; `group_id` is where offsets are committed.
-    task, tasks
-        The number of the task in its component, from 0, and how many there are.
-    dead_letters
-        The topic for what is given up.
-    limits
-        How much it may hold.
+    `options`: what is read; `group_id` is where offsets are committed.
+    `task`, `tasks`: the number of the task in its component, from 0, and how many there are.
+    `dead_letters`: the topic for what is given up.
+    `limits`: how much it may hold.
     """
 
     outlives_connections = True

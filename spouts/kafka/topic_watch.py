@@ -21,10 +21,7 @@ _PAUSE_S = 0.2
 class TopicWatch:
     """The topics that are read, as last seen.
 
-    Parameters
-    ----------
-    refuse_compacted
-        Whether a compacted topic is an error.
+    `refuse_compacted`: whether a compacted topic is an error.
     """
 
     def __init__(self, options: KafkaOptions, view: BrokerView, refuse_compacted: bool) -> None:
@@ -65,12 +62,8 @@ class TopicWatch:
     def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
         """Return the topics; asked for after some seconds, and if one that was `read` is not known.
 
-        Raises
-        ------
-        SourceAwayError
-            No broker answers, or a topic that was read is not there at the moment.
-        SpoutError
-            It has not been there for seconds, or is compacted.
+        Raises `SourceAwayError`: no broker answers, or a topic that was read is not there at the moment.
+        Raises `SpoutError`: it has not been there for seconds, or is compacted.
         """
         if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
             self._look(list(read))
@@ -118,12 +111,8 @@ class FirstPoll:
 
         What is added to Kafka while the topology has its log is read from its first record.
 
-        Parameters
-        ----------
-        known
-            The topics that the log knows.
-        is_first
-            Whether the log knows nothing, not even that there was no topic.
+        `known`: the topics that the log knows.
+        `is_first`: whether the log knows nothing, not even that there was no topic.
         """
         return is_first or (self._options.topics.pattern is None and topic not in known)
 

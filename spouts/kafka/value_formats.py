@@ -21,10 +21,7 @@ from trident.servers.avro import Avro
 class BadValue(Exception):
     """The value of row `at` cannot be read.
 
-    Attributes
-    ----------
-    at, why
-        The row, and what is wrong.
+    `at`, `why`: the row, and what is wrong.
     """
 
     def __init__(self, at: int, why: str) -> None:

@@ -31,21 +31,11 @@ class _Emits(Protocol):
 class Deliveries:
     """The messages of one task between its queue and the topology.
 
-    Parameters
-    ----------
-    queue, policy
-        Where they come from, and what becomes of messages that fail.
-    max_pending
-        The most that are taken from the queue and not acknowledged there.
-    emits, report
-        Take a tuple, and an error to show.
-    clock
-        Seconds that never go back.
-
-    Attributes
-    ----------
-    away
-        The server, while it does not answer.
+    `queue`, `policy`: where they come from, and what becomes of messages that fail.
+    `max_pending`: the most that are taken from the queue and not acknowledged there.
+    `emits`, `report`: take a tuple, and an error to show.
+    `clock`: seconds that never go back.
+    `away`: the server, while it does not answer.
     """
 
     def __init__(

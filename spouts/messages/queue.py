@@ -42,13 +42,9 @@ class MessageQueue(Protocol):
     Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
     `SpoutError` ends the worker.
 
-    Attributes
-    ----------
-    place
-        Its kind and address, such as `RabbitMQ at queues:5672`.
-    outlives_connections
-        Whether what was taken stays with this task when the connection is lost. Otherwise it goes back to the queue then,
-        which delivers it again.
+    `place`: its kind and address, such as `RabbitMQ at queues:5672`.
+    `outlives_connections`: whether what was taken stays with this task when the connection is lost. Otherwise it goes back to
+    the queue then, which delivers it again.
     """
 
     place: str

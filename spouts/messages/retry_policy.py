@@ -19,14 +19,10 @@ _LONGEST_S = 900.0  # RabbitMQ takes a channel for dead that leaves a message wi
 class RetryPolicy:
     """How often, and after which pauses, a message is tried again.
 
-    Attributes
-    ----------
-    max_failures
-        After so many failures a message is given up. None: never, unless there is a place for dead letters; then after 10.
-    first_pause_s, longest_pause_s
-        Seconds before the first retry; each further pause is twice as long, up to the longest.
-    dead_letters
-        The stream, topic or queue that gets what is given up. None: the log gets it.
+    `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
+    after 10.
+    `first_pause_s`, `longest_pause_s`: seconds before the first retry; each further pause is twice as long, up to the longest.
+    `dead_letters`: the stream, topic or queue that gets what is given up. None: the log gets it.
     """
 
     max_failures: int | None = None

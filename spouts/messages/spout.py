@@ -54,12 +54,8 @@ class MessageSpout(BaseRichSpout, ABC):
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
         """Connect a task to the queue, in the worker.
 
-        Raises
-        ------
-        SourceAwayError
-            The server does not answer; it is tried again for some seconds.
-        SpoutError
-            Something is wrong that waiting does not mend.
+        Raises `SourceAwayError`: the server does not answer; it is tried again for some seconds.
+        Raises `SpoutError`: something is wrong that waiting does not mend.
         """
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:

@@ -16,12 +16,9 @@ from trident.errors import SourceAwayError, SpoutError
 class BrokerDelivery(NamedTuple):
     """A message as the broker delivered it.
 
-    Attributes
-    ----------
-    connection, tag
-        Which connection of the spout it came over, and its number there: an answer is possible only over the same one.
-    method, properties, body
-        How it was routed, its properties (headers among them), and its content.
+    `connection`, `tag`: which connection of the spout it came over, and its number there: an answer is possible only over the
+    same one.
+    `method`, `properties`, `body`: how it was routed, its properties (headers among them), and its content.
     """
 
     connection: int
@@ -39,14 +36,9 @@ class BrokerDelivery(NamedTuple):
 class Broker:
     """A connection, which is opened again after it was lost. All calls from one thread.
 
-    Parameters
-    ----------
-    options
-        Where the broker is.
-    queue, dead_letters
-        The queue that is consumed, and the one for dead letters; both must be there.
-    prefetch
-        How many messages it delivers that are not acknowledged.
+    `options`: where the broker is.
+    `queue`, `dead_letters`: the queue that is consumed, and the one for dead letters; both must be there.
+    `prefetch`: how many messages it delivers that are not acknowledged.
     """
 
     def __init__(self, options: RabbitMQOptions, queue: str, dead_letters: str | None, prefetch: int) -> None:
@@ -123,10 +115,7 @@ class Broker:
     ) -> None:
         """Publish a copy of a message to a queue; return once the broker has it safely.
 
-        Parameters
-        ----------
-        headers, without
-            Headers that are added, and the names of headers that are left out.
+        `headers`, `without`: headers that are added, and the names of headers that are left out.
         """
         properties = driver().BasicProperties(**vars(delivery.properties))
         others = {name: value for name, value in delivery.headers.items() if name not in without}

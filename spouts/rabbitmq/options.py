@@ -19,20 +19,13 @@ _SCHEMES = ("amqp", "amqps")
 class RabbitMQOptions(ServerAccount):
     """A RabbitMQ and an account on it.
 
-    Attributes
-    ----------
-    url
-        `amqp://[user:password@]host:port/virtual-host`, or `amqps://` (TLS). The virtual host `/` is written `%2F`, or left
-        out. A query is passed to pika.
-    tls_verify
-        False accepts any certificate and any host name.
-    connect_timeout_s
-        Seconds to wait for a connection.
-    timeout_s
-        Seconds to wait for any other answer of the broker. It is taken for away then, also if its heartbeats come.
-    heartbeat_s
-        After so many seconds without a sign of life the broker and the spout take each other for dead. Longer than the
-        message timeout: a spout that waits for its pending tuples gives no sign.
+    `url`: `amqp://[user:password@]host:port/virtual-host`, or `amqps://` (TLS). The virtual host `/` is written `%2F`, or left
+    out. A query is passed to pika.
+    `tls_verify`: False accepts any certificate and any host name.
+    `connect_timeout_s`: seconds to wait for a connection.
+    `timeout_s`: seconds to wait for any other answer of the broker. It is taken for away then, also if its heartbeats come.
+    `heartbeat_s`: after so many seconds without a sign of life the broker and the spout take each other for dead. Longer than
+    the message timeout: a spout that waits for its pending tuples gives no sign.
     """
 
     url: str = field(kw_only=False)

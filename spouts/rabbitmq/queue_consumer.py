@@ -26,14 +26,9 @@ _ASK_EVERY_S = 5.0  # an idle queue: a broker may be silent, and its heartbeats 
 class QueueConsumer:
     """One consumer of a queue.
 
-    Parameters
-    ----------
-    broker
-        The connection, open.
-    dead_letters
-        The queue for messages that are given up.
-    decode
-        Returns the values of messages.
+    `broker`: the connection, open.
+    `dead_letters`: the queue for messages that are given up.
+    `decode`: returns the values of messages.
     """
 
     outlives_connections = False

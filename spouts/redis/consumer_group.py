@@ -41,10 +41,7 @@ class ConsumerGroup:
     def open(self, last: Mapping[str, str]) -> dict[str, str]:
         """Create the group where it is not there yet; of a group of new entries (`first="$"`) return by stream where it is.
 
-        Parameters
-        ----------
-        last
-            The last id that earlier batches read of each stream: there the group must be, unless it may be recreated.
+        `last`: the last id that earlier batches read of each stream: there the group must be, unless it may be recreated.
         """
         places = {stream: self._opened(stream, last.get(stream)) for stream in self.streams}
         return places if self._first == "$" else {}

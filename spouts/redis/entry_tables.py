@@ -18,12 +18,8 @@ _OF_ENTRIES = ("id", "stream")
 class EntryTables:
     """Makes tables of entries; pickled to the workers.
 
-    Parameters
-    ----------
-    declared
-        The fields of entries that are read, with their types; an entry without one has null there.
-    with_stream
-        Whether the field `stream` follows after `id`.
+    `declared`: the fields of entries that are read, with their types; an entry without one has null there.
+    `with_stream`: whether the field `stream` follows after `id`.
     """
 
     def __init__(self, declared: FieldsLike, with_stream: bool) -> None:

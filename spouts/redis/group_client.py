@@ -23,15 +23,8 @@ class GroupMember(NamedTuple):
 class GroupClient:
     """One consumer's calls. Each raises `Away` if the server does not answer, and `SpoutError` for anything else.
 
-    Parameters
-    ----------
-    if_gone
-        What follows in the error if the group is not there.
-
-    Attributes
-    ----------
-    whose
-        The consumer with its group, for messages.
+    `if_gone`: what follows in the error if the group is not there.
+    `whose`: the consumer with its group, for messages.
     """
 
     def __init__(self, server: StreamCalls, member: GroupMember, if_gone: str = "") -> None:

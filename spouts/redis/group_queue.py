@@ -35,14 +35,9 @@ class GroupReading:
 class GroupQueue:
     """One consumer of a group over one or several streams.
 
-    Parameters
-    ----------
-    client, reading
-        The consumer, and what it reads.
-    tables
-        Reads the fields of entries.
-    report
-        Takes errors to show.
+    `client`, `reading`: the consumer, and what it reads.
+    `tables`: reads the fields of entries.
+    `report`: takes errors to show.
     """
 
     outlives_connections = True

@@ -30,10 +30,7 @@ _ADVICE = {
 class RedisServerOptions(RedisServer):
     """The Redis that has the streams.
 
-    Attributes
-    ----------
-    retries
-        How often a worker tries a read again after a lost connection, before its batch fails and is tried again.
+    `retries`: how often a worker tries a read again after a lost connection, before its batch fails and is tried again.
     """
 
     what: ClassVar[str] = "Redis stream"
@@ -80,16 +77,10 @@ class Entry(NamedTuple):
 class StreamInfo(NamedTuple):
     """What a stream has now.
 
-    Attributes
-    ----------
-    length
-        How many entries.
-    first, last
-        The id of the first one (None: the stream is empty), and the last id that was ever given.
-    added
-        How many entries were ever added.
-    deleted
-        The greatest id of an entry that was deleted by its id.
+    `length`: how many entries.
+    `first`, `last`: the id of the first one (None: the stream is empty), and the last id that was ever given.
+    `added`: how many entries were ever added.
+    `deleted`: the greatest id of an entry that was deleted by its id.
     """
 
     length: int
@@ -109,10 +100,7 @@ class StreamInfo(NamedTuple):
         otherwise all that are there are unread, and the number of entries ever added says how many there should be. A negative
         number: more were read than were ever added to this stream, so it is another one.
 
-        Parameters
-        ----------
-        read
-            How many of all entries that were ever added come up to `after`; None: not known.
+        `read`: how many of all entries that were ever added come up to `after`; None: not known.
         """
         if read is None or (self.first is not None and order_of(self.first) <= order_of(after)):
             return 0
@@ -128,10 +116,7 @@ class StreamCalls:
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
         """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
 
-        Raises
-        ------
-        ServerAway
-            The server does not answer.
+        Raises `ServerAway`: the server does not answer.
         """
         try:
             return function(self._client)
@@ -158,10 +143,7 @@ class StreamCalls:
 class StreamServer(StreamCalls):
     """The calls of a driver: it asks a server that is away again after growing pauses, and says so.
 
-    Attributes
-    ----------
-    is_away
-        Whether the last call was not answered.
+    `is_away`: whether the last call was not answered.
     """
 
     def __init__(self, options: RedisServerOptions) -> None:

@@ -36,16 +36,10 @@ _US = 1_000_000
 class RowSchedule:
     """The rows from number `from_row` on, of which none is due before `from_us`.
 
-    Attributes
-    ----------
-    from_row
-        The number of the first row.
-    from_us
-        Microseconds since 1970.
-    rows_per_second
-        The rate after the ramp; 0 if all rows are due at `from_us`.
-    ramp_up_s
-        For so many seconds the rate grows from 0 to `rows_per_second`, in proportion to the time.
+    `from_row`: the number of the first row.
+    `from_us`: microseconds since 1970.
+    `rows_per_second`: the rate after the ramp; 0 if all rows are due at `from_us`.
+    `ramp_up_s`: for so many seconds the rate grows from 0 to `rows_per_second`, in proportion to the time.
     """
 
     from_row: int

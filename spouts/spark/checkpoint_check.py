@@ -32,14 +32,9 @@ _CHOICES = (
 class Checkpoint:
     """What a checkpoint says about itself.
 
-    Attributes
-    ----------
-    query
-        The id of the query; None: there is no checkpoint (yet).
-    planned, done
-        The last batch that Spark began, and the last one that it completed; None if there is none.
-    digest
-        Returns the digest of what was written about a batch, None if there is nothing.
+    `query`: the id of the query; None: there is no checkpoint (yet).
+    `planned`, `done`: the last batch that Spark began, and the last one that it completed; None if there is none.
+    `digest`: returns the digest of what was written about a batch, None if there is nothing.
     """
 
     path: str
@@ -66,12 +61,8 @@ def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, diges
 def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
     """Raise `CheckpointMismatchError` if the query would not continue behind the last batch of the log.
 
-    Parameters
-    ----------
-    last
-        The definition of the last batch that the log has, None if it has none.
-    sources
-        The sources of the query, as definitions name them.
+    `last`: the definition of the last batch that the log has, None if it has none.
+    `sources`: the sources of the query, as definitions name them.
     """
     if last is None:
         if checkpoint.done is not None:

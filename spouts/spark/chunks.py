@@ -33,14 +33,9 @@ _WRITTEN = "partition int, number int, file string, rows bigint, bytes bigint, l
 class Chunk(NamedTuple):
     """A file with rows.
 
-    Attributes
-    ----------
-    file
-        Its name in the folder of all chunks.
-    rows, bytes
-        How many rows it has, and the memory that they take.
-    length, crc
-        The length of the file in bytes, and its CRC-32.
+    `file`: its name in the folder of all chunks.
+    `rows`, `bytes`: how many rows it has, and the memory that they take.
+    `length`, `crc`: the length of the file in bytes, and its CRC-32.
     """
 
     file: str
@@ -70,10 +65,7 @@ class ChunkPart(NamedTuple):
 def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
     """Let Spark write a DataFrame into a folder, which all its machines see; return the chunks in the DataFrame's order.
 
-    Raises
-    ------
-    SpoutError
-        This process does not see what the tasks wrote.
+    Raises `SpoutError`: this process does not see what the tasks wrote.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
 

@@ -40,18 +40,11 @@ _BEGIN_AGAIN = "begin again with a new folder, a new log_dir and empty states"
 class DataFrameCoordinator(BatchCoordinator):
     """Cuts the rows of a DataFrame into batches.
 
-    Parameters
-    ----------
-    open_dataframe
-        Returns the DataFrame; called only if its rows are not written yet.
-    folder
-        Where they are written.
-    limits
-        Of a batch.
-    keep
-        Keep the rows after the last batch.
-    owner
-        Whose rows they are; see `owner_of`.
+    `open_dataframe`: returns the DataFrame; called only if its rows are not written yet.
+    `folder`: where they are written.
+    `limits`: of a batch.
+    `keep`: keep the rows after the last batch.
+    `owner`: whose rows they are; see `owner_of`.
     """
 
     def __init__(

@@ -25,16 +25,10 @@ _ROWS = "rows-"
 class Manifest:
     """The rows of a DataFrame, as they were written once.
 
-    Attributes
-    ----------
-    id
-        Unique; also in the name of the folder of the chunks.
-    fields
-        Names and types, as text.
-    consumed
-        Whether all rows were committed and deleted.
-    owner
-        Whose rows they are, as `owner_of` says it; empty if a coordinator was opened by hand.
+    `id`: unique; also in the name of the folder of the chunks.
+    `fields`: names and types, as text.
+    `consumed`: whether all rows were committed and deleted.
+    `owner`: whose rows they are, as `owner_of` says it; empty if a coordinator was opened by hand.
     """
 
     id: str

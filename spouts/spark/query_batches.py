@@ -51,12 +51,9 @@ class QuerySettings:
 class QueryCoordinator(BatchCoordinator):
     """Runs the query, and defines a batch for each of its batches.
 
-    Parameters
-    ----------
-    open_dataframe
-        Returns the streaming DataFrame; called when the query is started, which is when the first batch is asked for.
-    owner
-        Whose rows they are; see `owner_of`.
+    `open_dataframe`: returns the streaming DataFrame; called when the query is started, which is when the first batch is asked
+    for.
+    `owner`: whose rows they are; see `owner_of`.
     """
 
     def __init__(self, open_dataframe: Callable[[], DataFrame], settings: QuerySettings, owner: str = "") -> None:

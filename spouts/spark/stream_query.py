@@ -45,14 +45,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 class StreamQuery:
     """A streaming query in its own threads, from its start to its end.
 
-    Parameters
-    ----------
-    start
-        Checks the checkpoint and starts the query with a function for `foreachBatch`.
-    write
-        Writes the rows of a batch and returns its definition; or None: the log has committed this very batch.
-    ends_itself
-        Whether the query ends when it has read what there is.
+    `start`: checks the checkpoint and starts the query with a function for `foreachBatch`.
+    `write`: writes the rows of a batch and returns its definition; or None: the log has committed this very batch.
+    `ends_itself`: whether the query ends when it has read what there is.
     """
 
     def __init__(

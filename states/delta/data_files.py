@@ -72,18 +72,11 @@ def write_file(
 ) -> AddAction | None:
     """Write rows into a file of their own; return the action that adds it, None without any row.
 
-    Parameters
-    ----------
-    seq
-        The lowest and highest `_seq` of the rows.
-    schema
-        Of the table.
-    system
-        The table's folder.
-    new_rows
-        False for rows that were in the table before.
-    name
-        Of the file, where no version shows it yet; None: as of a data file.
+    `seq`: the lowest and highest `_seq` of the rows.
+    `schema`: of the table.
+    `system`: the table's folder.
+    `new_rows`: False for rows that were in the table before.
+    `name`: of the file, where no version shows it yet; None: as of a data file.
     """
     if not rows.num_rows:
         return None

@@ -135,10 +135,7 @@ def find_batch(
     files are kept longer. `laid` reads the sentinel of the newest version: it names the last batch that touched the table,
     even if the history does not go back so far.
 
-    Raises
-    ------
-    StateError
-        There is no note, or the batch is later than the last note and given by its number alone.
+    Raises `StateError`: there is no note, or the batch is later than the last note and given by its number alone.
     """
     shown = list(_shown(entries, newest))
     sentinel = None if shown else laid()

@@ -29,19 +29,10 @@ class StagedCommit(NamedTuple):
 class Index:
     """What a writer holds. Only the index itself changes what it holds.
 
-    Parameters
-    ----------
-    table, layout, base
-        The table of the changes, its columns, and the base of a state that is too large for memory.
-    opened
-        Called with the number of files of a version that was read.
-
-    Attributes
-    ----------
-    version
-        The version; `ABSENT` without a table, None while nothing is held.
-    values, sentinel, seq
-        The latest values, the sentinel, and the highest `_seq` of this version.
+    `table`, `layout`, `base`: the table of the changes, its columns, and the base of a state that is too large for memory.
+    `opened`: called with the number of files of a version that was read.
+    `version`: the version; `ABSENT` without a table, None while nothing is held.
+    `values`, `sentinel`, `seq`: the latest values, the sentinel, and the highest `_seq` of this version.
     """
 
     def __init__(self, table: StateTable, layout: DeltaLayout, base: OpenedBase, opened: Callable[[int], None]) -> None:

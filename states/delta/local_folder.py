@@ -36,12 +36,8 @@ _HINT = "_last_checkpoint"
 class TableFolder:
     """The folder of one table.
 
-    Parameters
-    ----------
-    path
-        The folder; need not exist.
-    fsync
-        Whether commits are synced.
+    `path`: the folder; need not exist.
+    `fsync`: whether commits are synced.
     """
 
     def __init__(self, path: Path, fsync: bool) -> None:

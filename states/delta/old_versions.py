@@ -34,14 +34,9 @@ class _LogFile(NamedTuple):
 def delete_versions_before(system: FileSystem, version: int, used: Collection[str]) -> None:
     """Delete the versions before the last checkpoint that is not after `version`; nothing if there is none.
 
-    Parameters
-    ----------
-    system
-        The table's folder.
-    version
-        The oldest version that must stay readable.
-    used
-        The data files of the newest version: another program may have brought removed files back (RESTORE).
+    `system`: the table's folder.
+    `version`: the oldest version that must stay readable.
+    `used`: the data files of the newest version: another program may have brought removed files back (RESTORE).
     """
     files = _log_files(system)
     first = max((file.version for file in files if file.kind == _CHECKPOINT and file.version <= version), default=0)

@@ -85,10 +85,7 @@ CHANGES = "_trident/changes"
 class Place(NamedTuple):
     """The place of one table of a state.
 
-    Attributes
-    ----------
-    uri, local, folder
-        Where delta-rs finds it; its folder on this machine, None on an object store.
+    `uri`, `local`, `folder`: where delta-rs finds it; its folder on this machine, None on an object store.
     """
 
     uri: str
@@ -108,10 +105,7 @@ class Place(NamedTuple):
 def local_path(path: str) -> Path | None:
     """Return the folder that a path or `file://` URL names; None for the URL of an object store.
 
-    Raises
-    ------
-    ConfigError
-        A URL that went through `pathlib` and lost a slash.
+    Raises `ConfigError`: a URL that went through `pathlib` and lost a slash.
     """
     if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
         raise ConfigError(

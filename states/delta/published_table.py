@@ -22,14 +22,9 @@ _LOOKED_AT = 20  # versions; other programs may have added some of the last ones
 class Shown(NamedTuple):
     """What a version of the published table shows.
 
-    Attributes
-    ----------
-    txid
-        The last batch that was committed then.
-    sentinel
-        The last commit that touched the state; None without a log.
-    version
-        The version of the change table.
+    `txid`: the last batch that was committed then.
+    `sentinel`: the last commit that touched the state; None without a log.
+    `version`: the version of the change table.
     """
 
     txid: int
@@ -66,10 +61,7 @@ class Due(NamedTuple):
 class PublishedTable:
     """What the table at the path of a state shows.
 
-    Parameters
-    ----------
-    table
-        The table, in the role of `AT_PATH`.
+    `table`: the table, in the role of `AT_PATH`.
     """
 
     def __init__(self, table: StateTable) -> None:

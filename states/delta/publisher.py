@@ -30,10 +30,7 @@ _LOOK_S = 0.2  # how soon the thread notices that the program ends
 class Publisher:
     """Publishes one state. It has table objects and a thread of its own, which ends when all is published.
 
-    Parameters
-    ----------
-    tables, changes
-        The state, and the table of its changes.
+    `tables`, `changes`: the state, and the table of its changes.
     """
 
     def __init__(self, tables: StateTables, changes: StateTable) -> None:

@@ -50,10 +50,7 @@ _COLUMNS = {("txid", "attempt", "prev", "curr"): "curr", ("txid", "value"): "val
 def delta_package() -> str:
     """Return the Maven coordinates of the Delta library for the Spark that is installed.
 
-    Raises
-    ------
-    EnvironmentProblem
-        No library for that Spark is known.
+    Raises `EnvironmentProblem`: no library for that Spark is known.
     """
     import pyspark
 

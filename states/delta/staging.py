@@ -196,14 +196,9 @@ class StagedName(NamedTuple):
 class Staged(NamedTuple):
     """What a task has staged: plain data, which goes through the driver.
 
-    Attributes
-    ----------
-    name
-        The file.
-    size, rows, seq
-        Its bytes, its rows, and the `_seq` of all of them.
-    version
-        The version of the table that its values are based on.
+    `name`: the file.
+    `size`, `rows`, `seq`: its bytes, its rows, and the `_seq` of all of them.
+    `version`: the version of the table that its values are based on.
     """
 
     name: str

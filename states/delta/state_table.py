@@ -44,15 +44,8 @@ _COMPACTION_TRIES = 15
 class StateTable:
     """A Delta table at the version that this object last saw; a commit is the version after it. Used by one thread at a time.
 
-    Parameters
-    ----------
-    opening
-        Opens the table in its role.
-
-    Attributes
-    ----------
-    name, schema
-        What errors call the table, and its columns.
+    `opening`: opens the table in its role.
+    `name`, `schema`: what errors call the table, and its columns.
     """
 
     def __init__(self, opening: TableOpening) -> None:
@@ -170,10 +163,7 @@ class StateTable:
     def readable(self) -> bool:
         """Tell whether the version can still be read: its log entries and all of its data files are there.
 
-        Raises
-        ------
-        StoreAwayError
-            The object store does not say it.
+        Raises `StoreAwayError`: the object store does not say it.
         """
         try:
             self.refresh()
@@ -245,10 +235,7 @@ class StateTable:
     def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> None:
         """Replace `files` by `rows`, on top of what was appended meanwhile.
 
-        Raises
-        ------
-        VersionMoved
-            Another writer has replaced these files meanwhile. Nothing was written.
+        Raises `VersionMoved`: another writer has replaced these files meanwhile. Nothing was written.
         """
         self._opened()
         seq = min(file.first for file in files), max(file.last for file in files)
@@ -284,12 +271,8 @@ class StateTable:
     ) -> None:
         """Make the version after the one last seen: of files that are synced, with transactions and a note.
 
-        Raises
-        ------
-        VersionMoved
-            Another writer has committed that version. Nothing was written.
-        BackendError
-            The store refused. Nothing is visible, unless the store failed after it had accepted the commit.
+        Raises `VersionMoved`: another writer has committed that version. Nothing was written.
+        Raises `BackendError`: the store refused. Nothing is visible, unless the store failed after it had accepted the commit.
         """
         table, driver = self._opened(), self._opening.driver
         based_on = table.version()

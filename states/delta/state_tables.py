@@ -22,19 +22,10 @@ from trident.state.values import stand_before
 class StateTables:
     """One state in Delta tables.
 
-    Parameters
-    ----------
-    path, kind, conf, partition, options
-        As for `DeltaBackingMap`.
-
-    Attributes
-    ----------
-    layout, rows
-        The columns of the changes, and of what people read.
-    options
-        Those of the state.
-    name, app, what
-        The name of the state, the application of its Delta transactions, and how messages call it.
+    `path`, `kind`, `conf`, `partition`, `options`: as for `DeltaBackingMap`.
+    `layout`, `rows`: the columns of the changes, and of what people read.
+    `options`: those of the state.
+    `name`, `app`, `what`: the name of the state, the application of its Delta transactions, and how messages call it.
     """
 
     def __init__(
@@ -69,12 +60,8 @@ class StateTables:
 class PublishedRows:
     """The columns of the published table, and how rows of the change table become its rows.
 
-    Attributes
-    ----------
-    schema
-        The key's fields, then the value.
-    keys, value
-        Their names: those that the topology declares, `key` and `value` where it declares none.
+    `schema`: the key's fields, then the value.
+    `keys`, `value`: their names: those that the topology declares, `key` and `value` where it declares none.
     """
 
     def __init__(self, layout: DeltaLayout, conf: StateConf) -> None:

@@ -32,15 +32,10 @@ _MARK = "trident "
 class TableRole(NamedTuple):
     """What a table is opened for.
 
-    Attributes
-    ----------
-    inside
-        Which table of the state: `CHANGES`, whose columns must be right; or `AT_PATH`, which the state writes again if it is
-        not as it should be.
-    read_only
-        It repairs nothing: it skips a damaged end of the log, and leaves it there.
-    at
-        It stays at this version.
+    `inside`: which table of the state: `CHANGES`, whose columns must be right; or `AT_PATH`, which the state writes again if it
+    is not as it should be.
+    `read_only`: it repairs nothing: it skips a damaged end of the log, and leaves it there.
+    `at`: it stays at this version.
     """
 
     inside: str = CHANGES
@@ -51,21 +46,11 @@ class TableRole(NamedTuple):
 class TableOpening:
     """Opens a table for one role.
 
-    Parameters
-    ----------
-    path
-        Directory, or URI of an object store: of the state.
-    schema, description
-        The columns, and the line that marks the table.
-    options, role
-        Of the state, and of the table.
-
-    Attributes
-    ----------
-    name
-        What errors call the table.
-    driver, place, storage
-        delta-rs, where the table is, and the options of its object store.
+    `path`: directory, or URI of an object store: of the state.
+    `schema`, `description`: the columns, and the line that marks the table.
+    `options`, `role`: of the state, and of the table.
+    `name`: what errors call the table.
+    `driver`, `place`, `storage`: delta-rs, where the table is, and the options of its object store.
     """
 
     def __init__(
@@ -84,10 +69,7 @@ class TableOpening:
     def open(self) -> DeltaTable | None:
         """Open the newest version, or the role's; None if there is no table.
 
-        Raises
-        ------
-        StateError
-            There is something else at the path, its columns differ, or its log is damaged.
+        Raises `StateError`: there is something else at the path, its columns differ, or its log is damaged.
         """
         with reading(self.name, "open"):
             if not self._is_alone:
@@ -245,16 +227,10 @@ _DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
 def refuse_nesting(name: str, uri: str, local: Path | None, is_table: Callable[[str], bool]) -> None:
     """Raise `StateError` if a table is above this one, or, on a local disk, below it.
 
-    Parameters
-    ----------
-    name
-        What errors call the table.
-    uri
-        Where it is; used without `local`.
-    local
-        Its folder.
-    is_table
-        Tells whether there is a table at a URI.
+    `name`: what errors call the table.
+    `uri`: where it is; used without `local`.
+    `local`: its folder.
+    `is_table`: tells whether there is a table at a URI.
     """
     if local is None:
         above = next((each for each in _parents(uri) if is_table(each)), None)

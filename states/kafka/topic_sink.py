@@ -96,10 +96,7 @@ class TopicSink(State):
     def reset(self) -> None:
         """Refuse to empty the topic.
 
-        Raises
-        ------
-        UnsupportedOperation
-            Always. What other programs have read cannot be taken back.
+        Raises `UnsupportedOperation`: always. What other programs have read cannot be taken back.
         """
         raise UnsupportedOperation(
             f"empty {self._what}: other programs may have read its records. To write everything again, give another topic "

@@ -41,10 +41,7 @@ class TopicWriter(Register):
     Connects when it is used. After an error whose outcome is not known the producer is given up: the next one takes the id,
     Kafka ends the transaction in one way or the other, and the sentinel says in which.
 
-    Attributes
-    ----------
-    mark
-        The committed offset, which nothing reads; the txid shows in tools for consumer groups.
+    `mark`: the committed offset, which nothing reads; the txid shows in tools for consumer groups.
     """
 
     def __init__(self, options: KafkaTopicOptions, name: str, what: str, read_only: bool) -> None:
@@ -268,14 +265,9 @@ _PERMANENT = ("_UNKNOWN_PARTITION", "MSG_SIZE_TOO_LARGE", "_AUTHENTICATION", "SA
 def backend_error(doing: str, what: str, error: Any, reports: Reports) -> BackendError:
     """Return the error of Trident for one of Kafka's.
 
-    Parameters
-    ----------
-    doing, what
-        "commit batch 5", and the state, topic and brokers.
-    error
-        A `KafkaError`.
-    reports
-        What the client said of its connections.
+    `doing`, `what`: "commit batch 5", and the state, topic and brokers.
+    `error`: a `KafkaError`.
+    `reports`: what the client said of its connections.
     """
     name, message = error.name(), f"{doing} of {what}: {error.name()}: {error.str()}"
     if is_away(error):

@@ -34,14 +34,9 @@ _SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
 class ChangeServer(ServerThread):
     """Serves a feed; each client has one of its own.
 
-    Parameters
-    ----------
-    opened
-        `opened(since)` opens a feed.
-    host, port
-        Where to listen; port 0 takes a free one.
-    token
-        What `Authorization: Bearer …` must have; None: whoever reaches the address may read.
+    `opened`: `opened(since)` opens a feed.
+    `host`, `port`: where to listen; port 0 takes a free one.
+    `token`: what `Authorization: Bearer …` must have; None: whoever reaches the address may read.
     """
 
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2

@@ -167,10 +167,7 @@ def _is_no_repetition(record: logging.LogRecord) -> bool:
 class Signals:
     """Notices SIGINT and SIGTERM. The handler only notes the first: it may run in the middle of anything.
 
-    Parameters
-    ----------
-    first, second
-        What is said at the first signal, and at the second.
+    `first`, `second`: what is said at the first signal, and at the second.
     """
 
     def __init__(self, first: str, second: str, as_json: bool) -> None:

@@ -143,13 +143,7 @@ class _Box:
         return letters
 
     def find(self, id_: str) -> DeadLetter:
-        """Return a letter by its id.
-
-        Raises
-        ------
-        typer.BadParameter
-            There is none.
-        """
+        """Return a letter by its id. Raises `typer.BadParameter`: there is none."""
         txid, _, number = id_.partition("-")
         if txid.isdecimal() and number.isdecimal():
             for letter in self.letters.of_batch(self.log, int(txid)):

@@ -42,18 +42,11 @@ _LINE_EVERY_S = 5.0
 class Demo:
     """One run of the demo.
 
-    Parameters
-    ----------
-    paths
-        Text files and folders; none: the standard library.
-    state_dir
-        The folder of the demo.
-    engine
-        `"spark"` or `"in_process"`.
-    kills
-        How often the job is killed.
-    fresh
-        Whether to forget an earlier demo first; one whose job is killed always does.
+    `paths`: text files and folders; none: the standard library.
+    `state_dir`: the folder of the demo.
+    `engine`: `"spark"` or `"in_process"`.
+    `kills`: how often the job is killed.
+    `fresh`: whether to forget an earlier demo first; one whose job is killed always does.
     """
 
     paths: Sequence[Path]

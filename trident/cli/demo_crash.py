@@ -123,14 +123,9 @@ def run_with_kills(
 ) -> list[Kill]:
     """Run the demo's topology to its end and kill it up to `kills` times on the way.
 
-    Parameters
-    ----------
-    batches
-        About how many batches there are; spreads the kills.
-    on_kill, on_progress
-        Told of each kill, and several times a second of what the log says.
-    stored
-        Reads the last batch that is in the store.
+    `batches`: about how many batches there are; spreads the kills.
+    `on_kill`, `on_progress`: told of each kill, and several times a second of what the log says.
+    `stored`: reads the last batch that is in the store.
     """
     made: list[Kill] = []
     chance = random.Random()

@@ -85,10 +85,7 @@ class DemoFolder:
     def prepare(self, paths: Sequence[str], text: DemoText) -> int:
         """Write the topology and what it reads; return the size of a batch in bytes.
 
-        Raises
-        ------
-        StateError
-            The folder holds something else, or the counts of other text.
+        Raises `StateError`: the folder holds something else, or the counts of other text.
         """
         self._check_ours()
         known = self._known()
@@ -156,14 +153,9 @@ _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
 class DemoText:
     """The files that the demo reads.
 
-    Attributes
-    ----------
-    files
-        Absolute paths, sorted.
-    size, lines
-        Bytes and lines of all of them.
-    skipped
-        How many files were left out because they are not UTF-8 text.
+    `files`: absolute paths, sorted.
+    `size`, `lines`: bytes and lines of all of them.
+    `skipped`: how many files were left out because they are not UTF-8 text.
     """
 
     files: tuple[str, ...]
@@ -181,10 +173,7 @@ def standard_library() -> list[Path]:
 def find_text(paths: Sequence[Path]) -> DemoText:
     """Find the UTF-8 text files among `paths` and in folders of them; hidden files and links to folders are left out.
 
-    Raises
-    ------
-    SpoutError
-        A path is not there or cannot be read, or there is no text at all.
+    Raises `SpoutError`: a path is not there or cannot be read, or there is no text at all.
     """
     files: list[str] = []
     size = lines = skipped = 0

@@ -34,14 +34,9 @@ _FLOOR = re.compile(r"""([\w.-]+)(?:\[[^\]]*\])?>=([\d.]+)(?:.*extra == ['"]([\w
 class Extra:
     """What an extra brings.
 
-    Attributes
-    ----------
-    packages
-        The module that each package is imported by.
-    names
-        The states, spouts and bolts that need it.
-    more
-        What else needs it.
+    `packages`: the module that each package is imported by.
+    `names`: the states, spouts and bolts that need it.
+    `more`: what else needs it.
     """
 
     packages: Mapping[str, str]
@@ -114,14 +109,9 @@ ALWAYS = Extra(
 class Checkup:
     """What was found of one thing.
 
-    Attributes
-    ----------
-    version, path
-        Empty if they are not known.
-    problem
-        What is wrong with it; None if it can be used.
-    mend
-        The command that mends it; empty if the problem says what to do.
+    `version`, `path`: empty if they are not known.
+    `problem`: what is wrong with it; None if it can be used.
+    `mend`: the command that mends it; empty if the problem says what to do.
     """
 
     version: str = ""

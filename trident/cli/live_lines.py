@@ -35,14 +35,9 @@ class _Seen(NamedTuple):
 class LineDisplay:
     """Live lines on a terminal; elsewhere plain lines every few seconds in which something was committed.
 
-    Parameters
-    ----------
-    console
-        Where to.
-    name
-        The topology's name, which begins the line.
-    every_s
-        Seconds between two plain lines.
+    `console`: where to.
+    `name`: the topology's name, which begins the line.
+    `every_s`: seconds between two plain lines.
     """
 
     def __init__(self, console: Console, name: str, every_s: float = _LINE_EVERY_S) -> None:

@@ -67,12 +67,9 @@ def commit_line(record: CommitRecord, what: str, wide: bool) -> str:
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
     """Return what a log says as plain data.
 
-    Raises
-    ------
-    LogError
-        There is no log in the folder `log_dir`, whose message names those in the folders within it; or at that address.
-    CorruptLogError
-        A record in the middle of the log does not check.
+    Raises `LogError`: there is no log in the folder `log_dir`, whose message names those in the folders within it; or at that
+    address.
+    Raises `CorruptLogError`: a record in the middle of the log does not check.
     """
     with closing(open_reader(log_dir)) as reader:
         if not reader.is_there():

@@ -32,16 +32,10 @@ _LOOK_S = 0.1
 class RunOutcome:
     """How a run ended.
 
-    Attributes
-    ----------
-    signum
-        The signal that ended it, None if it ended by itself.
-    batches, tuples, seconds, failures
-        Of this run; seconds from the first definition to the last commit.
-    txid
-        The last committed batch; None if it ended in the start, because a store was away or was being rewound.
-    left_out
-        How many tuples it has left out, as dead letters.
+    `signum`: the signal that ended it, None if it ended by itself.
+    `batches`, `tuples`, `seconds`, `failures`: of this run; seconds from the first definition to the last commit.
+    `txid`: the last committed batch; None if it ended in the start, because a store was away or was being rewound.
+    `left_out`: how many tuples it has left out, as dead letters.
     """
 
     signum: int | None

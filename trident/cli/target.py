@@ -60,10 +60,7 @@ def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
 
     Keys that begin with `spark.` are settings of Spark.
 
-    Raises
-    ------
-    typer.BadParameter
-        An unknown key or an impossible value; the message lists what there is.
+    Raises `typer.BadParameter`: an unknown key or an impossible value; the message lists what there is.
     """
     try:
         return Config.of(_values(conf, given))

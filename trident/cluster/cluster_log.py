@@ -25,10 +25,7 @@ def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> s
     On this machine it is that of `trident run`, if there is one or the cluster is in the same folder: then either may continue
     what the other has begun, as relative paths of states are below that folder too. Else it is in the folder of the cluster.
 
-    Parameters
-    ----------
-    daemon_dir
-        The working directory of the daemons; that of this process by default.
+    `daemon_dir`: the working directory of the daemons; that of this process by default.
     """
     if not is_embedded(cluster_address):
         return f"{with_root(cluster_address)}/transactional/{name}"
@@ -47,10 +44,7 @@ def log_of_base(cluster_address: str, base: StormBase) -> str:
 def submitted_log(name: str) -> str | None:
     """Return the log of the topology that was submitted under a name to the cluster that commands find; None if there is none.
 
-    Raises
-    ------
-    ClusterError
-        The cluster cannot be asked, and there is no log of `trident run` either.
+    Raises `ClusterError`: the cluster cannot be asked, and there is no log of `trident run` either.
     """
     address = default_address()
     if is_embedded(address) and not (folder_of(address) / STATE_FILE).is_file():

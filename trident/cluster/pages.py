@@ -33,12 +33,8 @@ _ACTION_TIMEOUT_S = 30.0
 class ClusterOverview:
     """`ClusterPages` of a cluster. Threads may share it.
 
-    Parameters
-    ----------
-    token
-        The token that drivers and supervisors ask for.
-    act
-        Does what is asked; None: the pages can only be read.
+    `token`: the token that drivers and supervisors ask for.
+    `act`: does what is asked; None: the pages can only be read.
     """
 
     def __init__(self, cluster: StormClusterState, token: str | None, act: Acting | None = None) -> None:
@@ -122,10 +118,7 @@ class ClusterOverview:
     def id_of(self, topology: str) -> str:
         """Return the id of a topology that is named by its id or its name.
 
-        Raises
-        ------
-        NoSuchTopology
-            There is none; the message lists those that there are.
+        Raises `NoSuchTopology`: there is none; the message lists those that there are.
         """
         return self._names.find(topology)[0]
 
@@ -180,10 +173,7 @@ def _urgency(row: Page) -> tuple[int, int]:
 def open_cluster_pages(address: str, token: str | None, session_timeout_s: float = 10.0) -> Iterator[ClusterOverview]:
     """Open the pages of a cluster, which change nothing themselves: what is asked for is passed on to the leading Nimbus.
 
-    Parameters
-    ----------
-    token
-        Of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
+    `token`: of the cluster. Without it nothing can be changed, and drivers show nothing beyond their heartbeats.
     """
     cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
     try:

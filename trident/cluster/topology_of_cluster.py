@@ -166,12 +166,8 @@ def facts(storm_id: str, base: StormBase, assignment: Assignment | None, beat: W
 def reasons(cluster: StormClusterState, found: Page, why: str) -> Page:
     """Return what `verdict` must know of a topology that waits, starts or has failed: why, each in a line.
 
-    Parameters
-    ----------
-    found
-        What `facts` says of it.
-    why
-        Why it waits, if it does.
+    `found`: what `facts` says of it.
+    `why`: why it waits, if it does.
     """
     errors = cluster.errors(found["id"], DRIVER) if found["status"] == "STARTING" else []
     last = max(errors, key=lambda each: each.time_secs, default=None)

@@ -47,12 +47,8 @@ def read_history(
 class _Reading:
     """One reading of a history.
 
-    Attributes
-    ----------
-    given
-        The last batch that was given; None: none yet.
-    adopted
-        Batches up to this one may be missing: they were adopted with a store, and this log did not commit them.
+    `given`: the last batch that was given; None: none yet.
+    `adopted`: batches up to this one may be missing: they were adopted with a store, and this log did not commit them.
     """
 
     def __init__(self, reader: TransactionLogReader, place: str, beside: Beside) -> None:

@@ -42,32 +42,18 @@ class CommittedUpTo(NamedTuple):
 class LogState:
     """Everything the log says, folded. Changed only by `apply`.
 
-    Attributes
-    ----------
-    txid
-        The last committed batch, 0 if there is none.
-    definitions
-        Logged and not yet committed: txid -> spout -> definition.
-    spouts
-        Last committed definition per spout; a spout without one in a batch keeps its older one.
-    touched
-        State -> partition -> the sentinel that its last committed touch left in the store.
-    adopted
-        State -> the batch up to which every value is accepted as it was found.
-    layouts
-        State -> (number of partitions, kind).
-    totals
-        Sums of all counts, and under "batches" the number of commits.
-    history
-        The last `HISTORY` commits, oldest first.
-    declared
-        "states" and "streams": what each of them means, by name; empty if no topology was recorded.
-    epochs
-        The epochs whose drivers may have written to the states.
-    put_back
-        The dead letters that committed batches have put back.
-    executors
-        The states that tasks of Spark commit for the last driver.
+    `txid`: the last committed batch, 0 if there is none.
+    `definitions`: logged and not yet committed: txid -> spout -> definition.
+    `spouts`: last committed definition per spout; a spout without one in a batch keeps its older one.
+    `touched`: state -> partition -> the sentinel that its last committed touch left in the store.
+    `adopted`: state -> the batch up to which every value is accepted as it was found.
+    `layouts`: state -> (number of partitions, kind).
+    `totals`: sums of all counts, and under "batches" the number of commits.
+    `history`: the last `HISTORY` commits, oldest first.
+    `declared`: "states" and "streams": what each of them means, by name; empty if no topology was recorded.
+    `epochs`: the epochs whose drivers may have written to the states.
+    `put_back`: the dead letters that committed batches have put back.
+    `executors`: the states that tasks of Spark commit for the last driver.
     """
 
     incarnation: str

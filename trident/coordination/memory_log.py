@@ -54,10 +54,7 @@ class TransactionLog(Protocol):
 class TransactionLogReader(Protocol):
     """The interface of what follows a log, and never writes. For one thread.
 
-    Attributes
-    ----------
-    torn
-        Bytes of an unfinished last record that the latest `refresh` passed over.
+    `torn`: bytes of an unfinished last record that the latest `refresh` passed over.
     """
 
     torn: int
@@ -68,12 +65,8 @@ class TransactionLogReader(Protocol):
     def refresh(self) -> LogState:
         """Read what was appended since the last call and return the state; the next call may change that object.
 
-        Raises
-        ------
-        LogError
-            There is no log, or it cannot be read.
-        CorruptLogError
-            A record that was durable does not check.
+        Raises `LogError`: there is no log, or it cannot be read.
+        Raises `CorruptLogError`: a record that was durable does not check.
         """
 
     def segments(self) -> list[SegmentName]:
@@ -82,10 +75,7 @@ class TransactionLogReader(Protocol):
     def read_segment(self, segment: SegmentName, header_only: bool = False) -> Iterator[bytes]:
         """Yield the records of a segment, the first of which is its header; none if it was removed.
 
-        Raises
-        ------
-        CorruptLogError
-            One is damaged or missing; those before it were given.
+        Raises `CorruptLogError`: one is damaged or missing; those before it were given.
         """
 
     def holder(self) -> str | None:

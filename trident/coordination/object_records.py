@@ -104,10 +104,7 @@ class _UnderWayError(Exception):
 class ObjectRecords:
     """The log at an address.
 
-    Attributes
-    ----------
-    head_bytes
-        How many bytes of records the head holds before they go into a chunk.
+    `head_bytes`: how many bytes of records the head holds before they go into a chunk.
     """
 
     head_bytes = 64 << 10

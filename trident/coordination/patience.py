@@ -22,17 +22,9 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 class Patience:
     """Repeats requests to a server that is away.
 
-    Parameters
-    ----------
-    server, place
-        The kind of server and the address of the log, for messages.
-    is_away
-        What an error says if it is one of a server that is away; None for others.
-
-    Attributes
-    ----------
-    seconds
-        How long a request is repeated; then it raises `LogError`.
+    `server`, `place`: the kind of server and the address of the log, for messages.
+    `is_away`: what an error says if it is one of a server that is away; None for others.
+    `seconds`: how long a request is repeated; then it raises `LogError`.
     """
 
     def __init__(self, server: str, place: object, is_away: Callable[[Exception], str | None]) -> None:

@@ -37,14 +37,9 @@ class NotWrittenError(Exception):
 class Head:
     """What is said of a log in one place.
 
-    Attributes
-    ----------
-    epoch, id
-        Of the claim; no two claims have the same id.
-    about
-        What the claim says of its holder, as JSON.
-    inside
-        Whatever else the store has there.
+    `epoch`, `id`: of the claim; no two claims have the same id.
+    `about`: what the claim says of its holder, as JSON.
+    `inside`: whatever else the store has there.
     """
 
     epoch: int
@@ -85,17 +80,9 @@ class RecordStore(Protocol):
     ) -> bool:  # fmt: skip
         """Make records durable, the last ones of the position `after`; False if the head is another one than expected.
 
-        Parameters
-        ----------
-        committed
-            What is committed then, for stores that other programs ask for it.
-        beside
-            What is written in the same transaction, or not at all; only for a store that has transactions.
-
-        Raises
-        ------
-        NotWrittenError
-            The store of a state refuses what is `beside`. Nothing was written.
+        `committed`: what is committed then, for stores that other programs ask for it.
+        `beside`: what is written in the same transaction, or not at all; only for a store that has transactions.
+        Raises `NotWrittenError`: the store of a state refuses what is `beside`. Nothing was written.
         """
 
     def read(self, head: Head, first: int) -> list[bytes] | None:

@@ -69,10 +69,7 @@ class CommitRecord(Record):
 class StartRecord(Record):
     """The driver of an epoch has compared log and stores; from now on it may write to the states.
 
-    Attributes
-    ----------
-    executors
-        The states that tasks of Spark commit for it, by name.
+    `executors`: the states that tasks of Spark commit for it, by name.
     """
 
     tag = "start"

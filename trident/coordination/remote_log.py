@@ -34,10 +34,7 @@ class RemoteSegments(Protocol):
 class RemoteLog(DurableLog):
     """A log on a server. Threads may append at the same time; a forked child may not.
 
-    Attributes
-    ----------
-    server
-        The kind of server, as errors name it.
+    `server`: the kind of server, as errors name it.
     """
 
     server: str
@@ -68,15 +65,8 @@ class RemoteLog(DurableLog):
     def append(self, record: Record, durable: bool = True, beside: Sequence[LaterWrite] = ()) -> None:
         """Write a record; see `TransactionLog.append`. It waits while the server does not answer.
 
-        Parameters
-        ----------
-        beside
-            Writes of states that are made in the same transaction; only for a log that can.
-
-        Raises
-        ------
-        NotWrittenError
-            A state refuses its write. Nothing was written, and the log goes on.
+        `beside`: writes of states that are made in the same transaction; only for a log that can.
+        Raises `NotWrittenError`: a state refuses its write. Nothing was written, and the log goes on.
         """
         with self._lock:
             payload, written = self._to_write(record)

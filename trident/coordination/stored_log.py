@@ -41,10 +41,7 @@ class StoredClaim:
     def take(cls, store: RecordStore, place: object, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
         """Claim the next epoch.
 
-        Raises
-        ------
-        LogHeldError
-            Another process is the writer and `takeover` is False, or it claimed the log at the same time.
+        Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
         before = look(store)
         if before is not None and not takeover and (holder := holder_of(store, before)) is not None:
@@ -178,21 +175,11 @@ class StoredLog(RemoteLog):
     ) -> Self:
         """Open the log in a store, or make one there, and become its writer.
 
-        Parameters
-        ----------
-        takeover
-            Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
-        segment_bytes
-            The size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        history
-            How long segments are kept; None: as long as they are needed to go on.
-
-        Raises
-        ------
-        LogHeldError, ForeignLogError, CorruptLogError
-            Nothing was changed.
-        LogError
-            The server does not answer or refuses.
+        `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
+        `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
+        `history`: how long segments are kept; None: as long as they are needed to go on.
+        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
+        Raises `LogError`: the server does not answer or refuses.
         """
         try:
             log = cls._open(address, topology, store, takeover, segment_bytes, history, clock)

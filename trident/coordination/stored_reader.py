@@ -21,10 +21,7 @@ _TRIES = 20
 class StoredReader:
     """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn.
 
-    Parameters
-    ----------
-    closes
-        Whether the store is this reader's own.
+    `closes`: whether the store is this reader's own.
     """
 
     torn = 0

@@ -50,10 +50,7 @@ class ZooKeeperClaim:
     ) -> ZooKeeperClaim:
         """Claim the next epoch.
 
-        Raises
-        ------
-        LogHeldError
-            Another process is the writer and `takeover` is False, or it claimed the log at the same time.
+        Raises `LogHeldError`: another process is the writer and `takeover` is False, or it claimed the log at the same time.
         """
         before, version = _claims(connection, nodes)
         if before and not takeover and (holder := _holder(connection, nodes, before[-1], wait=True)) is not None:

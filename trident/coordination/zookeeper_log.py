@@ -57,21 +57,11 @@ class ZooKeeperLog(RemoteLog):
     ) -> Self:
         """Open the log at an address, or make one there, and become its writer.
 
-        Parameters
-        ----------
-        takeover
-            Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
-        segment_bytes
-            The size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        history
-            How long segments are kept; None: as long as they are needed to go on.
-
-        Raises
-        ------
-        LogHeldError, ForeignLogError, CorruptLogError
-            Nothing was changed.
-        LogError
-            ZooKeeper does not answer or refuses.
+        `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
+        `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
+        `history`: how long segments are kept; None: as long as they are needed to go on.
+        Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
+        Raises `LogError`: ZooKeeper does not answer or refuses.
         """
         place = address if isinstance(address, ZooKeeperAddress) else ZooKeeperAddress.of(address)
         connection = ZooKeeperConnection(place)

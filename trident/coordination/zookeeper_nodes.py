@@ -133,10 +133,7 @@ _STOP_S = 5.0
 class ZooKeeperConnection(ZooKeeperSession):
     """A session at an address.
 
-    Attributes
-    ----------
-    patience_s
-        How long a request waits while no server answers; then it raises `LogError`.
+    `patience_s`: how long a request waits while no server answers; then it raises `LogError`.
     """
 
     needed_for, error = "a log in ZooKeeper", LogError

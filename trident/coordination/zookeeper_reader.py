@@ -25,10 +25,7 @@ class ZooKeeperReader:
 
     An append is valid or does not happen, so every whole record counts, even if the log is claimed meanwhile.
 
-    Attributes
-    ----------
-    torn
-        Bytes of a record, too large for one node, that was not yet whole at the latest `refresh`.
+    `torn`: bytes of a record, too large for one node, that was not yet whole at the latest `refresh`.
     """
 
     def __init__(self, address: ZooKeeperAddress, connection: ZooKeeperConnection | None = None) -> None:
@@ -57,12 +54,8 @@ class ZooKeeperReader:
     def refresh(self) -> LogState:
         """Read what was appended since the last call and return the state; the next call may change that object.
 
-        Raises
-        ------
-        LogError
-            There is no log, or it cannot be read.
-        CorruptLogError
-            A record does not check, or is missing.
+        Raises `LogError`: there is no log, or it cannot be read.
+        Raises `CorruptLogError`: a record does not check, or is missing.
         """
         for _ in range(_TRIES):
             newest, count = self._look()

@@ -47,10 +47,7 @@ class QueriedTopology(Protocol):
 class CommittedLog(Protocol):
     """Says what is committed, to any thread.
 
-    Attributes
-    ----------
-    gate
-        Holding it delays the next commit; None if another process commits.
+    `gate`: holding it delays the next commit; None if another process commits.
     """
 
     gate: AbstractContextManager[Any] | None

@@ -14,12 +14,8 @@ _BESIDE_ARROW = 0.6
 class Layout(NamedTuple):
     """Columns and rows.
 
-    Attributes
-    ----------
-    places
-        The column and the row of each box.
-    ways
-        By edge, the points in the columns between its ends: nothing stands there.
+    `places`: the column and the row of each box.
+    `ways`: by edge, the points in the columns between its ends: nothing stands there.
     """
 
     places: Mapping[str, Point]

@@ -150,14 +150,9 @@ def _by(group: Fields) -> str:
 class Stage:
     """Fragments that run at the same time; only commits run one after the other.
 
-    Attributes
-    ----------
-    title
-        Where they run, for people.
-    entries
-        The entries of the fragments.
-    driver
-        Whether it is the commits.
+    `title`: where they run, for people.
+    `entries`: the entries of the fragments.
+    `driver`: whether it is the commits.
     """
 
     title: str

@@ -19,12 +19,8 @@ def operations_of_plan(
 ) -> dict[str, ComponentDescription]:
     """Return the operations by id, stage by stage; one that runs in several stages belongs to the first.
 
-    Parameters
-    ----------
-    in_executors
-        The states that executors commit.
-    parallelism
-        How many tasks run at once.
+    `in_executors`: the states that executors commit.
+    `parallelism`: how many tasks run at once.
     """
     found: dict[str, ComponentDescription] = {}
     for number, stage in enumerate(stages_of(plan, in_executors), 1):

@@ -88,10 +88,7 @@ def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
 def check_apart(call: str, streams: Sequence[StreamBase]) -> None:
     """Refuse to bring DRPC requests together with anything but themselves.
 
-    Raises
-    ------
-    TopologyError
-        As in Storm: "Cannot join DRPC stream with streams originating from other spouts".
+    Raises `TopologyError`: as in Storm: "Cannot join DRPC stream with streams originating from other spouts".
     """
     origins = [(stream, source) for stream in streams for source in _sources(stream)]
     request = next(((stream, source) for stream, source in origins if isinstance(source, DrpcNode)), None)

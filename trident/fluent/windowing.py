@@ -231,10 +231,7 @@ def keeping(
 ) -> StateSpec:
     """Return the spec, with one partition if there is no key; `TopologyError` where it cannot keep a window or a join.
 
-    Parameters
-    ----------
-    kept_ms
-        How long rows are kept, in milliseconds; None: without limit.
+    `kept_ms`: how long rows are kept, in milliseconds; None: without limit.
     """
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:

@@ -51,14 +51,9 @@ class BoundedServer(uvicorn.Server):
     One address has no more than its share of them when others ask: a connection of the address that holds most gives way to
     one of an address that holds fewer, unless all of them are at work on a request that has come whole.
 
-    Parameters
-    ----------
-    config
-        Of uvicorn.
-    timeout_s
-        Seconds for a request, from its first byte on, until it has come whole and its answer was taken.
-    connections
-        How many may be open.
+    `config`: of uvicorn.
+    `timeout_s`: seconds for a request, from its first byte on, until it has come whole and its answer was taken.
+    `connections`: how many may be open.
     """
 
     def __init__(self, config: uvicorn.Config, timeout_s: float, connections: int) -> None:
@@ -131,12 +126,8 @@ class _Connection(HttpToolsProtocol):
     The timer runs from the connection's begin and from the first byte of each request, and rests while nothing is owed;
     uvicorn's own timer closes a connection that rests too long.
 
-    Attributes
-    ----------
-    address
-        The client's, without the port.
-    waits_since
-        When it began to wait for a request, or for the rest of one.
+    `address`: the client's, without the port.
+    `waits_since`: when it began to wait for a request, or for the rest of one.
     """
 
     def __init__(

@@ -13,13 +13,9 @@ from urllib.parse import SplitResult, urlsplit
 def stranger(host: str, origin: str | None, loopback: bool) -> str | None:
     """Return why a request is one of another site, None if it is not.
 
-    Parameters
-    ----------
-    host, origin
-        The request's headers; browsers send the second with all that may change something.
-    loopback
-        Whether the server listens on this machine only. Then a request must name this machine: a page of another site
-        whose name was made to lead here (DNS rebinding) names that site.
+    `host`, `origin`: the request's headers; browsers send the second with all that may change something.
+    `loopback`: whether the server listens on this machine only. Then a request must name this machine: a page of another site
+    whose name was made to lead here (DNS rebinding) names that site.
     """
     if loopback and not is_loopback(_split(f"//{host}").hostname or ""):
         return f"this server is for its own machine, and the request names the host {host!r}"

@@ -14,16 +14,10 @@ from trident.notebook.html_pieces import table
 class RunningGlance:
     """A running topology at one moment.
 
-    Attributes
-    ----------
-    name
-        The topology.
-    status, last
-        As `RunningTopology.status` and `last_progress`.
-    seconds
-        From the first definition to the last commit of this run.
-    states
-        By name, where it is committed.
+    `name`: the topology.
+    `status`, `last`: as `RunningTopology.status` and `last_progress`.
+    `seconds`: from the first definition to the last commit of this run.
+    `states`: by name, where it is committed.
     """
 
     name: str

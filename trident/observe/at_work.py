@@ -32,14 +32,9 @@ _DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 class RunningCall:
     """A call of a spout or bolt that has not returned.
 
-    Attributes
-    ----------
-    seconds
-        For how long it has run.
-    where
-        The function and line that it is in; "" if that is not known.
-    usual_s
-        How long its calls take on average; 0 if none has returned.
+    `seconds`: for how long it has run.
+    `where`: the function and line that it is in; "" if that is not known.
+    `usual_s`: how long its calls take on average; 0 if none has returned.
     """
 
     component: str
@@ -54,18 +49,11 @@ class RunningCall:
 class RunningBatch:
     """The batch of a Trident topology that is to be committed next.
 
-    Attributes
-    ----------
-    phase
-        `define`, `process`, `wait`, `commit`, `record`, or `retry`: an attempt failed, and the next one has not begun.
-    seconds
-        For how long this attempt has run; of `retry`, since the last batch was committed.
-    tries
-        Which attempt it is, 1 for the first.
-    step, where
-        The step, and the function and line, that it is in; "" if that is not known.
-    usual_s
-        How long batches take on average; 0 if none was committed yet.
+    `phase`: `define`, `process`, `wait`, `commit`, `record`, or `retry`: an attempt failed, and the next one has not begun.
+    `seconds`: for how long this attempt has run; of `retry`, since the last batch was committed.
+    `tries`: which attempt it is, 1 for the first.
+    `step`, `where`: the step, and the function and line, that it is in; "" if that is not known.
+    `usual_s`: how long batches take on average; 0 if none was committed yet.
     """
 
     txid: int
@@ -81,17 +69,11 @@ class RunningBatch:
 class AtWork:
     """What a topology works on.
 
-    Attributes
-    ----------
-    moved_s
-        Seconds since a message was acknowledged, or a batch committed; or since there was nothing to do.
-    done, left
-        What has not been done since then (`acknowledged`, `committed`), and to how much: messages that are not answered, or
-        what sources still have; "" if to nothing.
-    usual_s
-        How long it takes on average from one such moment to the next, or from the emit of a message to its ack.
-    limit_s
-        `message_timeout_s`.
+    `moved_s`: seconds since a message was acknowledged, or a batch committed; or since there was nothing to do.
+    `done`, `left`: what has not been done since then (`acknowledged`, `committed`), and to how much: messages that are not
+    answered, or what sources still have; "" if to nothing.
+    `usual_s`: how long it takes on average from one such moment to the next, or from the emit of a message to its ack.
+    `limit_s`: `message_timeout_s`.
     """
 
     moved_s: float = 0.0
@@ -127,12 +109,8 @@ class AtWork:
 class Stall(NamedTuple):
     """Something that has not moved for long.
 
-    Attributes
-    ----------
-    tone
-        `warn`, or `quiet` where that may well be as it should be.
-    about
-        What stalls: the same as long as it does.
+    `tone`: `warn`, or `quiet` where that may well be as it should be.
+    `about`: what stalls: the same as long as it does.
     """
 
     tone: Tone

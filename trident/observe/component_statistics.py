@@ -20,18 +20,11 @@ _SHORTEST_S = 1e-3
 class ComponentDescription:
     """A component as it was declared; an operation as `explain` names it.
 
-    Attributes
-    ----------
-    id, label, detail
-        Its id, the last part of that, and what it does.
-    tasks
-        In how many partitions or tasks it runs.
-    slots
-        How many of them can run at once.
-    stage
-        Of an operation, the number of the stage that it first runs in; `stage_title` says where that is.
-    state
-        The state that it updates or queries.
+    `id`, `label`, `detail`: its id, the last part of that, and what it does.
+    `tasks`: in how many partitions or tasks it runs.
+    `slots`: how many of them can run at once.
+    `stage`: of an operation, the number of the stage that it first runs in; `stage_title` says where that is.
+    `state`: the state that it updates or queries.
     """
 
     id: str
@@ -175,16 +168,10 @@ class ComponentStatistics:
 class WindowStatistics:
     """The statistics over one window.
 
-    Attributes
-    ----------
-    window_s
-        Its length; 0 for the whole time of the topology.
-    seconds
-        What it really covers: less while the topology is younger, at most a twentieth more after that.
-    figures
-        Of the topology: `emitted` and `transferred` of all components, the rest of its spouts.
-    components
-        By id; the ackers are `__acker`.
+    `window_s`: its length; 0 for the whole time of the topology.
+    `seconds`: what it really covers: less while the topology is younger, at most a twentieth more after that.
+    `figures`: of the topology: `emitted` and `transferred` of all components, the rest of its spouts.
+    `components`: by id; the ackers are `__acker`.
     """
 
     window_s: int

@@ -26,17 +26,9 @@ class Collects(Protocol):
 class MetricsServer:
     """Serves the metrics of one topology, and of this process (memory, processor time, open files).
 
-    Parameters
-    ----------
-    host, port
-        Where to listen; port 0 takes a free one.
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on.
-    EnvironmentProblem
-        The package `prometheus-client` is missing.
+    `host`, `port`: where to listen; port 0 takes a free one.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the package `prometheus-client` is missing.
     """
 
     def __init__(self, topology: str, metrics: Collects, host: str, port: int) -> None:

@@ -149,12 +149,9 @@ MOST_WAITING = 1000
 class Delivery:
     """The events that wait for a listener, and the thread that passes them on.
 
-    Attributes
-    ----------
-    name
-        The listener's class.
-    delivered, dropped, errors
-        Events that the listener has handled, events that it missed, and exceptions that it raised.
+    `name`: the listener's class.
+    `delivered`, `dropped`, `errors`: events that the listener has handled, events that it missed, and exceptions that it
+    raised.
     """
 
     def __init__(self, topology: str, listener: TopologyListener) -> None:

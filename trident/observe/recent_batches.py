@@ -20,14 +20,9 @@ _SHORTEST_S = 1e-3
 class RecentBatches:
     """Figures of the batches of the last ten seconds; where these are more than are remembered, of those.
 
-    Parameters
-    ----------
-    batches
-        Oldest first.
-    now
-        On the clock of `recorded_at`.
-    age_s
-        How long the topology has run.
+    `batches`: oldest first.
+    `now`: on the clock of `recorded_at`.
+    `age_s`: how long the topology has run.
     """
 
     def __init__(self, batches: Sequence[BatchCommitted], now: float, age_s: float) -> None:

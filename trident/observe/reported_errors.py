@@ -24,16 +24,10 @@ _MOST_COMPONENTS = 1000
 class ReportedError:
     """An error of a component, as status and page show it.
 
-    Attributes
-    ----------
-    task
-        0 if it is that of no task.
-    time
-        Seconds since 1970.
-    text
-        The exception with its traceback.
-    attempt
-        The attempt at a batch that it ended, if it did.
+    `task`: 0 if it is that of no task.
+    `time`: seconds since 1970.
+    `text`: the exception with its traceback.
+    `attempt`: the attempt at a batch that it ended, if it did.
     """
 
     component: str

@@ -33,18 +33,13 @@ _CHANCE = 2.0  # standard deviations: what differs less may be chance
 class TimeSpan:
     """What happened in a part of the time.
 
-    Attributes
-    ----------
-    number
-        Which one it is, counted from the begin of the topology.
-    tuples
-        Tuples of committed batches; of spouts and bolts, messages that were acknowledged.
-    timed, took_s, longest_s
-        How many batches or messages were timed, how long they took together, and the slowest one; 0 if that is not known.
-    failed
-        Attempts or messages that failed.
-    lag
-        The most that the sources had beyond what was committed; of spouts and bolts, that was pending. None if they do not say.
+    `number`: which one it is, counted from the begin of the topology.
+    `tuples`: tuples of committed batches; of spouts and bolts, messages that were acknowledged.
+    `timed`, `took_s`, `longest_s`: how many batches or messages were timed, how long they took together, and the slowest one; 0
+    if that is not known.
+    `failed`: attempts or messages that failed.
+    `lag`: the most that the sources had beyond what was committed; of spouts and bolts, that was pending. None if they do not
+    say.
     """
 
     number: int = 0
@@ -102,10 +97,7 @@ class _Line:
 class TimeSeries:
     """What a topology did over time. Any thread may add and ask.
 
-    Parameters
-    ----------
-    now
-        The begin, on the clock that all calls use.
+    `now`: the begin, on the clock that all calls use.
     """
 
     def __init__(self, now: float) -> None:
@@ -124,10 +116,7 @@ class TimeSeries:
 
         While the topology is younger than the window, spans are as short as its age allows.
 
-        Parameters
-        ----------
-        wall_s
-            `now` in seconds since 1970.
+        `wall_s`: `now` in seconds since 1970.
         """
         width_s, spans = self._over(window_s, now)
         age_s = now - self._began

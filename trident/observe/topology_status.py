@@ -33,14 +33,9 @@ _OF_HEAD = ("txid", "share", "engine", "deactivated")
 class WorkerStatus:
     """One worker as it was last heard of.
 
-    Attributes
-    ----------
-    heard_s
-        Seconds since then.
-    pending
-        Tracked messages of its spouts that are not answered.
-    port
-        Where other workers send to; 0 for one of this process.
+    `heard_s`: seconds since then.
+    `pending`: tracked messages of its spouts that are not answered.
+    `port`: where other workers send to; 0 for one of this process.
     """
 
     number: int
@@ -56,26 +51,15 @@ class WorkerStatus:
 class TopologyStatus:
     """What a running topology says about itself.
 
-    Attributes
-    ----------
-    state
-        `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`.
-    executors, tasks
-        How many there are, including ackers.
-    at_work
-        What it works on now, and since when nothing was acknowledged or committed.
-    errors
-        Those of the components that came last, oldest first.
-    series, now
-        What it did over time, and when this is, on its clock.
-    workers
-        Of spouts and bolts.
-    pending
-        Tracked messages of all spouts that are not answered.
-    states
-        Of Trident: each state, without its figures.
-    more
-        What its page has beside.
+    `state`: `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`.
+    `executors`, `tasks`: how many there are, including ackers.
+    `at_work`: what it works on now, and since when nothing was acknowledged or committed.
+    `errors`: those of the components that came last, oldest first.
+    `series`, `now`: what it did over time, and when this is, on its clock.
+    `workers`: of spouts and bolts.
+    `pending`: tracked messages of all spouts that are not answered.
+    `states`: of Trident: each state, without its figures.
+    `more`: what its page has beside.
     """
 
     name: str
@@ -122,10 +106,7 @@ class TopologyStatus:
     def component_as_mapping(self, component: str, window_s: int = 0, topology_id: str | None = None) -> Entry:
         """Return one component, or the node of a state, in the shape of `/api/v1/topology/<id>/component/<component>`.
 
-        Raises
-        ------
-        KeyError
-            There is no such component.
+        Raises `KeyError`: there is no such component.
         """
         id_, window = topology_id or self.name, self.statistics.over(window_s)
         drawn = picture(window, self._states(window))

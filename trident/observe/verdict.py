@@ -27,10 +27,8 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
 
     `recentFailures` counts the last ten minutes: older failures are mentioned, but no longer raise the alarm.
 
-    Parameters
-    ----------
-    page
-        As of `TopologyPages.topology`, or a heartbeat of it. A missing key means that the figure is unknown, not that it is 0.
+    `page`: as of `TopologyPages.topology`, or a heartbeat of it. A missing key means that the figure is unknown, not that it is
+    0.
     """
     still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in _MOVES else []
     if _health(page).get("waiting"):  # which is why its batch does not move

@@ -13,10 +13,8 @@ from trident.operations.testing import StringLength
 def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
     """Return the type of the output field of a built-in aggregator; None for any other aggregator.
 
-    Raises
-    ------
-    TopologyError
-        Another number of input fields than it takes, a type that it cannot take, or an output that it cannot give.
+    Raises `TopologyError`: another number of input fields than it takes, a type that it cannot take, or an output that it
+    cannot give.
     """
     if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
         raise TopologyError(

@@ -33,10 +33,7 @@ class _MistypedError(Exception):
 def type_of(expression: Expression, fields: Fields, stream: str) -> str:
     """Return the type of what an expression gives.
 
-    Raises
-    ------
-    TopologyError
-        A field that the stream does not have, or an operand of a wrong type.
+    Raises `TopologyError`: a field that the stream does not have, or an operand of a wrong type.
     """
     if expression.kind == "col":
         (name,) = expression.options

@@ -77,12 +77,8 @@ def _merging(combiner: Any) -> Any:
 class StructQuery(BaseQueryFunction[Any, Any]):
     """A query whose result is a struct, or None; emits the struct's fields, or as many times None.
 
-    Parameters
-    ----------
-    query
-        The query that finds the struct.
-    fields
-        The struct's fields, in order.
+    `query`: the query that finds the struct.
+    `fields`: the struct's fields, in order.
     """
 
     def __init__(self, query: MapGet | SnapshotGet, fields: Fields) -> None:

@@ -416,17 +416,9 @@ def _shown(aggregator: Any, inputs: Fields) -> str:
 def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: Callable[..., Fields]) -> Several:
     """Return aggregates by name as one, over the fields of a stream.
 
-    Parameters
-    ----------
-    aggregates
-        By name an aggregator that knows its field, such as `Sum("euros")`, or a pair of fields and an aggregator.
-    typed
-        Returns the output field of an aggregator, as `aggregate_type`.
-
-    Raises
-    ------
-    TopologyError
-        There is none, or one is no combiner, or does not fit its fields, or two have fields of one name.
+    `aggregates`: by name an aggregator that knows its field, such as `Sum("euros")`, or a pair of fields and an aggregator.
+    `typed`: returns the output field of an aggregator, as `aggregate_type`.
+    Raises `TopologyError`: there is none, or one is no combiner, or does not fit its fields, or two have fields of one name.
     """
     if not aggregates:
         raise TopologyError(f"stream {stream!r}: no aggregate is named; give them by name, as in {_EXAMPLE}")

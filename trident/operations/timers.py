@@ -25,10 +25,7 @@ class TimersConfig(WindowConfig):
 
     It has no length: what a key keeps is kept until the user's code lets go of it.
 
-    Attributes
-    ----------
-    time_type
-        The type of the times that the user's code sees.
+    `time_type`: the type of the times that the user's code sees.
     """
 
     length: int = 1

@@ -30,14 +30,10 @@ def late_field(name: str) -> str:
 class EventTime:
     """The field with the time of an event, and how long late events are waited for, in milliseconds.
 
-    Attributes
-    ----------
-    field
-        A timestamp, or a bigint of milliseconds since 1970.
-    delay_ms
-        How far the watermark is behind the latest event; tuples may come out of order by that much.
-    lateness_ms
-        How long beyond its end, by the watermark, a window is kept; a tuple that comes meanwhile makes it fire again.
+    `field`: a timestamp, or a bigint of milliseconds since 1970.
+    `delay_ms`: how far the watermark is behind the latest event; tuples may come out of order by that much.
+    `lateness_ms`: how long beyond its end, by the watermark, a window is kept; a tuple that comes meanwhile makes it fire
+    again.
     """
 
     field: str

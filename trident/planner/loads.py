@@ -15,14 +15,9 @@ from trident.planner.plan import Plan
 class StageLoad:
     """The resources that a task of a stage asks for, for all its steps together.
 
-    Attributes
-    ----------
-    stage
-        Its number, from 1.
-    entry
-        The entry whose tasks ask for the most cores; a stage gives all of its tasks the same.
-    cpu_percent, memory_mb
-        Percent of a core, MiB on and off the heap together; 0 if nothing is asked for.
+    `stage`: its number, from 1.
+    `entry`: the entry whose tasks ask for the most cores; a stage gives all of its tasks the same.
+    `cpu_percent`, `memory_mb`: percent of a core, MiB on and off the heap together; 0 if nothing is asked for.
     """
 
     stage: int

@@ -17,16 +17,10 @@ from trident.planner.plan import Exchange, Fragment, Plan, Sink
 class Placed:
     """What runs in the executors.
 
-    Attributes
-    ----------
-    fragments, exchanges
-        By entry id. The entry of a commit is an exchange too, with as many partitions as its state.
-    levels
-        The entries that run after the spouts' entries, level by level: first those that process, then those that commit.
-    processing
-        How many of the levels process.
-    commits
-        The entries that are not left to the driver.
+    `fragments`, `exchanges`: by entry id. The entry of a commit is an exchange too, with as many partitions as its state.
+    `levels`: the entries that run after the spouts' entries, level by level: first those that process, then those that commit.
+    `processing`: how many of the levels process.
+    `commits`: the entries that are not left to the driver.
     """
 
     fragments: dict[str, Fragment]

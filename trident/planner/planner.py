@@ -125,10 +125,7 @@ def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
 
     If a state keeps the stream's partitions, their number counts as a hint.
 
-    Raises
-    ------
-    TopologyError
-        The hints behind an `identity_partition` ask for another number than there is before it.
+    Raises `TopologyError`: the hints behind an `identity_partition` ask for another number than there is before it.
     """
     behind = _behind_identity(fragment)
     before = set(fragment.ids).difference(*behind.values())

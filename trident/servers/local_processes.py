@@ -37,10 +37,7 @@ def stat_of(pid: int) -> list[str] | None:
 def kill_session(session: int) -> None:
     """SIGKILL every process of a session, in whatever group it is, and wait until they are gone.
 
-    Raises
-    ------
-    TridentError
-        Some are still there after half a minute.
+    Raises `TridentError`: some are still there after half a minute.
     """
     deadline = time.monotonic() + _GONE_S
     while members := _members(session):

@@ -47,14 +47,9 @@ def is_object_store(address: str) -> bool:
 class Database(NamedTuple):
     """A database of PostgreSQL as it is reached: two connections that agree in it have the same tables and rights.
 
-    Attributes
-    ----------
-    servers
-        Hosts and ports, as they are written.
-    name, user, options
-        None: libpq's default. Options of the session, such as a search path.
-    timeout_s
-        How long a statement of a state may take; it does not distinguish databases.
+    `servers`: hosts and ports, as they are written.
+    `name`, `user`, `options`: None: libpq's default. Options of the session, such as a search path.
+    `timeout_s`: how long a statement of a state may take; it does not distinguish databases.
     """
 
     servers: str
@@ -87,12 +82,8 @@ class Database(NamedTuple):
 class PostgresAddress:
     """A log in a database.
 
-    Attributes
-    ----------
-    url
-        The database, as libpq reads it.
-    topology
-        Which of the logs in that database.
+    `url`: the database, as libpq reads it.
+    `topology`: which of the logs in that database.
     """
 
     url: str

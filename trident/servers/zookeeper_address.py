@@ -23,12 +23,8 @@ def is_zookeeper(address: str) -> bool:
 class ZooKeeperAddress:
     """A path in a ZooKeeper.
 
-    Attributes
-    ----------
-    hosts
-        The servers, `host:port` with commas between them.
-    path
-        Where it is: begins with a slash, ends without one.
+    `hosts`: the servers, `host:port` with commas between them.
+    `path`: where it is: begins with a slash, ends without one.
     """
 
     hosts: str

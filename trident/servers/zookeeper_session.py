@@ -42,14 +42,9 @@ class CallResult(Protocol):
 class PendingAnswer(NamedTuple):
     """What a request came to.
 
-    Attributes
-    ----------
-    value
-        What was asked for; None if the server refused.
-    error
-        Why it refused, if that was expected.
-    repeated
-        Whether an earlier try was left without an answer: it may have been carried out.
+    `value`: what was asked for; None if the server refused.
+    `error`: why it refused, if that was expected.
+    `repeated`: whether an earlier try was left without an answer: it may have been carried out.
     """
 
     value: Any
@@ -62,12 +57,8 @@ class ZooKeeperSession(ABC):
 
     What is asked must allow to be asked twice. A subclass says how long a request waits, and words the errors.
 
-    Parameters
-    ----------
-    hosts, timeout_s
-        The servers, and how long this process may be out of touch before they end its session.
-    what
-        What the session is for, in messages: "the state of the cluster at HOST:PORT".
+    `hosts`, `timeout_s`: the servers, and how long this process may be out of touch before they end its session.
+    `what`: what the session is for, in messages: "the state of the cluster at HOST:PORT".
     """
 
     needed_for: ClassVar[str]

@@ -15,17 +15,9 @@ def check_reading(
     The store must have everything that the log had before the store was read, and nothing that the log could not have
     after it, because a writer writes each sentinel before the log says that its batch is committed.
 
-    Parameters
-    ----------
-    before, after
-        The next batch, by the log as read before and after the store; the attempt has no meaning.
-    place
-        The name of the state in its own sentinels; "" compares no place.
-
-    Raises
-    ------
-    StateReadError
-        Store and log do not belong together; the error says what was found.
+    `before`, `after`: the next batch, by the log as read before and after the store; the attempt has no meaning.
+    `place`: the name of the state in its own sentinels; "" compares no place.
+    Raises `StateReadError`: store and log do not belong together; the error says what was found.
     """
     wrong = _wrong(found, before, after, place)
     if wrong:

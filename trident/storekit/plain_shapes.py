@@ -24,12 +24,8 @@ _IN_JSON = re.compile(r"(array|struct|string|boolean|bigint|int|smallint|tinyint
 class PlainShape(NamedTuple):
     """The fields of one state.
 
-    Attributes
-    ----------
-    keys
-        The fields of the key.
-    values
-        The value under the name of its field; or, if `is_struct`, the fields of a value that is a struct.
+    `keys`: the fields of the key.
+    `values`: the value under the name of its field; or, if `is_struct`, the fields of a value that is a struct.
     """
 
     keys: tuple[Field, ...]

@@ -59,10 +59,7 @@ class PageError(Exception):
 async def body_of(request: Request, most: int) -> Mapping[str, Any]:
     """Return the JSON object that a request brings, an empty one if it brings nothing.
 
-    Raises
-    ------
-    PageError
-        It is something else, or longer than `most` bytes.
+    Raises `PageError`: it is something else, or longer than `most` bytes.
     """
     body = bytearray()
     async for chunk in request.stream():
@@ -143,14 +140,9 @@ class RawPaths:
 def rules_of_pages(token: str | None, token_for_all: bool, loopback: bool, extra_routes: Sequence[BaseRoute]) -> Rules:
     """Return what a request must satisfy.
 
-    Parameters
-    ----------
-    token
-        That for all that changes something, and for `extra_routes`. None: all that changes something is refused.
-    token_for_all
-        Whether reading needs the token too.
-    loopback
-        As of `Rules`.
+    `token`: that for all that changes something, and for `extra_routes`. None: all that changes something is refused.
+    `token_for_all`: whether reading needs the token too.
+    `loopback`: as of `Rules`.
     """
 
     def needs_token(scope: Scope) -> bool:

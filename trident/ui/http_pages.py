@@ -30,21 +30,11 @@ _KINDS: dict[str, type[Exception]] = {
 class HttpTopologyPages:
     """`TopologyPages` that asks a server of this package. A context manager: leaving it closes the connections.
 
-    Parameters
-    ----------
-    url
-        Of the server, as `UIServer.url`.
-    token
-        What it wants; None if it wants none.
-    topology_id
-        Which topology, by its id or name there.
-    timeout_s
-        How long an answer may take; an action may take longer.
-
-    Raises
-    ------
-    ClusterUnreachable
-        By each page: the server does not answer, or not in time.
+    `url`: of the server, as `UIServer.url`.
+    `token`: what it wants; None if it wants none.
+    `topology_id`: which topology, by its id or name there.
+    `timeout_s`: how long an answer may take; an action may take longer.
+    Raises `ClusterUnreachable`: by each page: the server does not answer, or not in time.
     """
 
     def __init__(self, url: str, token: str | None, topology_id: str, timeout_s: float = _TIMEOUT_S) -> None:

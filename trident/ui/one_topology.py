@@ -30,16 +30,10 @@ _OF_ROW = (
 class OneTopology:
     """`ClusterPages` of a single topology.
 
-    Parameters
-    ----------
-    topology_id
-        Its id in addresses.
-    pages
-        What is served of it.
-    log
-        Returns its log from an offset on, see `ClusterPages.log`; None: there is none.
-    names
-        Further names that it is found by.
+    `topology_id`: its id in addresses.
+    `pages`: what is served of it.
+    `log`: returns its log from an offset on, see `ClusterPages.log`; None: there is none.
+    `names`: further names that it is found by.
     """
 
     def __init__(

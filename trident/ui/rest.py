@@ -63,14 +63,9 @@ def app(
 ) -> Starlette:
     """Return the application.
 
-    Parameters
-    ----------
-    pages
-        What is served. Its calls may block: each runs in a thread of a pool.
-    token, token_for_all, loopback
-        As of `rules_of_pages`. Without a token nothing can be changed.
-    extra_routes
-        Further routes; all of them need the token.
+    `pages`: what is served. Its calls may block: each runs in a thread of a pool.
+    `token`, `token_for_all`, `loopback`: as of `rules_of_pages`. Without a token nothing can be changed.
+    `extra_routes`: further routes; all of them need the token.
     """
     rest = _Rest(pages, token, token_for_all)
     return Starlette(

@@ -53,14 +53,9 @@ class AnyRunning(Protocol):
 class RunningPages(ABC):
     """`TopologyPages` of what runs; see docs/ui.md for what each value means.
 
-    Parameters
-    ----------
-    running
-        The topology.
-    settings, defaults
-        Those that are in force, and what they are where nothing is set.
-    topology_id
-        Its id in pages; its name if it has none.
+    `running`: the topology.
+    `settings`, `defaults`: those that are in force, and what they are where nothing is set.
+    `topology_id`: its id in pages; its name if it has none.
     """
 
     actions: Sequence[Action] = ("activate", "deactivate", "kill")
@@ -165,12 +160,8 @@ class _CountingDeaths(Protocol):
 class StormPages(RunningPages):
     """`TopologyPages` of a `RunningStormTopology`, or of a `LocalTopology`.
 
-    Parameters
-    ----------
-    running
-        What runs.
-    topology_id
-        Its id in pages; its name if it has none.
+    `running`: what runs.
+    `topology_id`: its id in pages; its name if it has none.
     """
 
     def __init__(self, running: _Running, topology_id: str | None = None) -> None:
@@ -212,12 +203,8 @@ class StormPages(RunningPages):
 class TridentPages(RunningPages):
     """`TopologyPages` of a `RunningTopology`.
 
-    Parameters
-    ----------
-    running
-        The topology.
-    topology_id
-        Its id in pages; its name if it has none.
+    `running`: the topology.
+    `topology_id`: its id in pages; its name if it has none.
     """
 
     def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:

@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 class TopologyPage:
     """Listens from the begin on, and answers once the topology runs: a request that comes before waits.
 
-    Parameters
-    ----------
-    host, port
-        Where to listen; port 0 takes a free one.
-    token
-        What actions need; None: the page can only be read.
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on.
-    EnvironmentProblem
-        The packages of the server are missing.
+    `host`, `port`: where to listen; port 0 takes a free one.
+    `token`: what actions need; None: the page can only be read.
+    Raises `ConfigError`: the address cannot be listened on.
+    Raises `EnvironmentProblem`: the packages of the server are missing.
     """
 
     def __init__(self, host: str, port: int, token: str | None = None) -> None:

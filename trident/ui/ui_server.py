@@ -21,23 +21,12 @@ _MAX_CONNECTIONS = 256
 class UIServer(ServerThread):
     """Serves `ClusterPages` over HTTP. A context manager: leaving it closes it.
 
-    Parameters
-    ----------
-    pages
-        What is served.
-    host, port
-        Where to listen; port 0 takes a free one (see `port`).
-    token, token_for_all, extra_routes
-        As of `trident.ui.rest.app`.
-    listener
-        As of `ServerThread`.
-
-    Raises
-    ------
-    ConfigError
-        The address cannot be listened on, or the token is empty.
-    EnvironmentProblem
-        The packages of the server are missing.
+    `pages`: what is served.
+    `host`, `port`: where to listen; port 0 takes a free one (see `port`).
+    `token`, `token_for_all`, `extra_routes`: as of `trident.ui.rest.app`.
+    `listener`: as of `ServerThread`.
+    Raises `ConfigError`: the address cannot be listened on, or the token is empty.
+    Raises `EnvironmentProblem`: the packages of the server are missing.
     """
 
     what, cannot, extra, grace_s = "the page", "the page cannot be served at", "ui", 2

@@ -25,10 +25,7 @@ R = TypeVar("R")
 class BaseReads:
     """Reads the base of one state: the newest, or the one of an earlier time.
 
-    Parameters
-    ----------
-    tables
-        The state.
+    `tables`: the state.
     """
 
     def __init__(self, tables: StateTables) -> None:
@@ -53,10 +50,7 @@ class BaseReads:
     def at(self, changes: StateTable, txid: int) -> LargeIndex | None:
         """Return the state of a version of the changes, as of a batch; None if there was no base yet.
 
-        Raises
-        ------
-        StateError
-            The base of that time is no longer there.
+        Raises `StateError`: the base of that time is no longer there.
         """
         version = self.version_at(changes, txid)
         return None if version is None else self._index(self._tables.at_path(True, version), in_order(changes.scan()))

@@ -40,12 +40,8 @@ class Holds(NamedTuple):
 class BaseTable:
     """The rows of a state beyond memory, in the table at its path.
 
-    Parameters
-    ----------
-    table
-        The table, in the role of `AT_PATH`.
-    name
-        Of the state.
+    `table`: the table, in the role of `AT_PATH`.
+    `name`: of the state.
     """
 
     def __init__(self, table: StateTable, name: str) -> None:
@@ -61,10 +57,7 @@ class BaseTable:
     def base(self, files: Iterable[BucketFile] | None = None) -> BucketedBase:
         """Return the rows of the version last seen, or of some files.
 
-        Raises
-        ------
-        StateError
-            Another program has changed the table.
+        Raises `StateError`: another program has changed the table.
         """
         table = self._table
         files = self._own_files() if files is None else files

@@ -36,21 +36,11 @@ class Rewrite(NamedTuple):
 class BucketedBase:
     """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads.
 
-    Parameters
-    ----------
-    files
-        All files of the version.
-    schema, keys
-        The columns of the table, and which of them make the key of a row.
-    system
-        The folder of the files.
-    limits
-        When buckets are split.
-
-    Raises
-    ------
-    StateError
-        A bucket has two files, or is within another.
+    `files`: all files of the version.
+    `schema`, `keys`: the columns of the table, and which of them make the key of a row.
+    `system`: the folder of the files.
+    `limits`: when buckets are split.
+    Raises `StateError`: a bucket has two files, or is within another.
     """
 
     def __init__(
@@ -87,10 +77,7 @@ class BucketedBase:
 
         The files of rewrites that are not used are the caller's to delete.
 
-        Parameters
-        ----------
-        finish
-            Gives some of the changes the columns of the base, if they have others.
+        `finish`: gives some of the changes the columns of the base, if they have others.
         """
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):
             part = changes.within(bucket)

@@ -51,14 +51,9 @@ class Merge(NamedTuple):
 class LargeIndex:
     """The raw value of each key, in files and in memory. Used by one thread at a time.
 
-    Parameters
-    ----------
-    layout
-        The columns of changes.
-    base
-        The published rows: the key columns, and the value as the last column.
-    shown
-        The batch P that the base shows.
+    `layout`: the columns of changes.
+    `base`: the published rows: the key columns, and the value as the last column.
+    `shown`: the batch P that the base shows.
     """
 
     def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
@@ -123,10 +118,7 @@ class LargeIndex:
     def freeze(self, publish: Publish) -> Merge:
         """Begin to merge all changes into the base: between commits, while all of them are of ended attempts.
 
-        Parameters
-        ----------
-        publish
-            Takes each value as of the last committed batch.
+        `publish`: takes each value as of the last committed batch.
         """
         return Merge(self.values.base, self.values.freeze(), publish)
 

@@ -20,17 +20,9 @@ from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, Wanted
 class LargeValues:
     """What is stored per key. Used by one thread at a time; what it returns never changes.
 
-    Parameters
-    ----------
-    base
-        The rows on the disk.
-    schema, keys
-        The columns of changes, and which of them are the key columns; they may have other names in the base.
-
-    Attributes
-    ----------
-    base
-        The rows on the disk.
+    `base`: the rows on the disk.
+    `schema`, `keys`: the columns of changes, and which of them are the key columns; they may have other names in the base.
+    `base`: the rows on the disk.
     """
 
     def __init__(self, base: BucketedBase, schema: pa.Schema, keys: Sequence[str]) -> None:

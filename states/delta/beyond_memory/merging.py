@@ -52,10 +52,7 @@ class Merging:
 
     The methods take the values that this process holds, with the highest `_seq` among them; None if tasks hold them.
 
-    Parameters
-    ----------
-    tables, changes, base
-        The state, the table of its changes, and its base.
+    `tables`, `changes`, `base`: the state, the table of its changes, and its base.
     """
 
     def __init__(self, tables: StateTables, changes: StateTable, base: OpenedBase) -> None:
@@ -71,10 +68,7 @@ class Merging:
     def offer(self, due: Due, index: LargeIndex | None, seq: int) -> None:
         """Use a merge that has ended, and begin one if it is due; between commits, all changes being committed.
 
-        Raises
-        ------
-        BackendError
-            Another writer has changed the base: read the state again.
+        Raises `BackendError`: another writer has changed the base: read the state again.
         """
         bounds = self._base.bounds
         if self.is_running and self._changes_of(index)[1] > 2 * bounds.bytes_of_changes:

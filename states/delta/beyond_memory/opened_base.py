@@ -39,17 +39,10 @@ _BASE_SHARE = 5  # a merge rewrites the whole base, so it waits until a fifth of
 class OpenedBase:
     """What this process knows of the base of a state. Used by the thread of the commits.
 
-    Parameters
-    ----------
-    tables, changes
-        The state, and the table of its changes.
-
-    Attributes
-    ----------
-    bounds
-        When the state is too large for memory.
-    holds, version, rows
-        What the base holds that was opened last, the version of its table, and its number of rows; None without one.
+    `tables`, `changes`: the state, and the table of its changes.
+    `bounds`: when the state is too large for memory.
+    `holds`, `version`, `rows`: what the base holds that was opened last, the version of its table, and its number of rows; None
+    without one.
     """
 
     def __init__(self, tables: StateTables, changes: StateTable) -> None:
@@ -67,10 +60,7 @@ class OpenedBase:
     def opened(self) -> LargeIndex | None:
         """Return the values of the version of the changes last seen; None if they are not in files yet.
 
-        Raises
-        ------
-        StateError
-            The base is gone, or is one of an earlier time, and the changes since then are gone.
+        Raises `StateError`: the base is gone, or is one of an earlier time, and the changes since then are gone.
         """
         holds, trimmed = self._newest(), self._changes.transaction(TRIMMED)
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
@@ -173,18 +163,11 @@ def built(
 ) -> Iterator[BucketFile]:
     """Write all rows, a bucket at a time; no log names the files yet.
 
-    Parameters
-    ----------
-    tables
-        The rows: the key columns, and any others. A key may come more than once.
-    empty
-        A base without files, which says how it keeps rows.
-    rows
-        About how many rows there are.
-    finish
-        Makes rows of the base of all rows of some keys, in the order in which they came; each key once.
-    keys
-        The key columns of the rows; they may have other names in the base.
+    `tables`: the rows: the key columns, and any others. A key may come more than once.
+    `empty`: a base without files, which says how it keeps rows.
+    `rows`: about how many rows there are.
+    `finish`: makes rows of the base of all rows of some keys, in the order in which they came; each key once.
+    `keys`: the key columns of the rows; they may have other names in the base.
     """
     depth = 0
     while rows >> depth > empty.limits.rows and depth < _MOST_DEPTH:

@@ -29,12 +29,8 @@ class FoundRows(NamedTuple):
 class WantedKeys:
     """Distinct keys that are looked up, in the order of their hashes.
 
-    Attributes
-    ----------
-    hashes
-        In order.
-    places
-        The number of each key, as the caller counts them.
+    `hashes`: in order.
+    `places`: the number of each key, as the caller counts them.
     """
 
     def __init__(self, hashes: Hashes, places: Places, forms: Sequence[pa.Array]) -> None:
@@ -66,10 +62,7 @@ class WantedKeys:
     def found(self, keys: pa.Table, at: Places) -> tuple[npt.NDArray[np.bool_], Places]:
         """Tell which of some rows have the key that their hash has at `at`, and return the numbers of these keys.
 
-        Parameters
-        ----------
-        keys
-            The key columns of rows with the same hashes.
+        `keys`: the key columns of rows with the same hashes.
         """
         places = self.places[at]
         same = same_keys(comparable(keys.columns), [form.take(pa.array(places)) for form in self._forms])
@@ -79,19 +72,10 @@ class WantedKeys:
 class SortedRows:
     """Changes of distinct keys, in memory: rows that are put, and keys that are deleted. Never changed itself.
 
-    Parameters
-    ----------
-    rows
-        With their hashes, in order; of a deleted key only the key counts.
-    deleted
-        Which of them are deletions.
-    keys
-        The key columns.
-
-    Attributes
-    ----------
-    hashes, deleted
-        Of each row.
+    `rows`: with their hashes, in order; of a deleted key only the key counts.
+    `deleted`: which of them are deletions.
+    `keys`: the key columns.
+    `hashes`, `deleted`: of each row.
     """
 
     def __init__(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> None:

@@ -16,10 +16,7 @@ TOKEN_FILE = "token"
 def find_token(folder: Path | None, given: str | None) -> str | None:
     """Return the token that was given, else that in the folder of the cluster; None if there is none.
 
-    Raises
-    ------
-    ClusterError
-        The file is there and cannot be read: it belongs to another user.
+    Raises `ClusterError`: the file is there and cannot be read: it belongs to another user.
     """
     if given:
         return given
@@ -42,10 +39,7 @@ TOKEN_VARIABLE = "TRIDENT_TOKEN"
 def own_token(given: str | None, folder: Path | None) -> str:
     """Return the token for a daemon: that which was given, or that in the folder of the cluster, which gets one if it has none.
 
-    Raises
-    ------
-    NotAllowed
-        There is no folder and no token was given.
+    Raises `NotAllowed`: there is no folder and no token was given.
     """
     token = find_token(folder, given)
     if token is not None:

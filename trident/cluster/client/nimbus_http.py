@@ -30,12 +30,8 @@ _AGAIN = (ClusterUnreachable, NoLeader)
 def leader_url(state: ClusterState) -> str:
     """Return where the Nimbus that leads is.
 
-    Raises
-    ------
-    NoLeader
-        None does.
-    ClusterError
-        It is of another release than this client.
+    Raises `NoLeader`: none does.
+    Raises `ClusterError`: it is of another release than this client.
     """
     data = state.get_data(LEADER)
     if data is None:
@@ -56,10 +52,7 @@ def leader_url(state: ClusterState) -> str:
 class NimbusHttp:
     """Asks Nimbus. A context manager: leaving it closes the connections.
 
-    Parameters
-    ----------
-    patience_s
-        For how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
+    `patience_s`: for how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
     """
 
     def __init__(self, state: ClusterState, token: str | None, patience_s: float) -> None:
@@ -79,17 +72,9 @@ class NimbusHttp:
     ) -> httpx.Response:
         """Send a request and return its answer, which is a success.
 
-        Parameters
-        ----------
-        again
-            Whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
-
-        Raises
-        ------
-        ClusterUnreachable, NoLeader
-            No Nimbus has answered for so long.
-        TridentError
-            What Nimbus said, as the class that it was there.
+        `again`: whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
+        Raises `ClusterUnreachable`, `NoLeader`: no Nimbus has answered for so long.
+        Raises `TridentError`: what Nimbus said, as the class that it was there.
         """
         until = time.monotonic() + self._patience_s
         while True:

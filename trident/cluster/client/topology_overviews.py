@@ -21,12 +21,8 @@ _FRESH_S = 30.0
 class TopologyOverview:
     """A topology, where it is meant to run, and what its driver last said.
 
-    Attributes
-    ----------
-    why_waiting
-        Why it has no slot; "" if it has one, or needs none.
-    last_error
-        Of any component, while no driver of it runs; None if there was none.
+    `why_waiting`: why it has no slot; "" if it has one, or needs none.
+    `last_error`: of any component, while no driver of it runs; None if there was none.
     """
 
     storm_id: str
@@ -98,10 +94,7 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
 def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, StormBase]:
     """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
 
-    Raises
-    ------
-    NoSuchTopology
-        There is none; the message names those that there are.
+    Raises `NoSuchTopology`: there is none; the message names those that there are.
     """
     bases = cluster.all_bases()
     if topology in bases:

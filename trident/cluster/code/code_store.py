@@ -28,10 +28,7 @@ UNUSED_S = 3600.0
 class CodeStore:
     """The packages of a cluster. Threads may share it.
 
-    Parameters
-    ----------
-    folder
-        Is made if it is not there.
+    `folder`: is made if it is not there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,10 +41,7 @@ class CodeStore:
     def put(self, sha256: str, data: bytes) -> None:
         """Keep a package; when this returns it is durable. One that is there already is left as it is.
 
-        Raises
-        ------
-        BadPackage
-            The bytes have another hash, or are too many. Nothing was stored.
+        Raises `BadPackage`: the bytes have another hash, or are too many. Nothing was stored.
         """
         with self.incoming(sha256) as package:
             package.write(data)
@@ -78,13 +72,7 @@ class CodeStore:
         return self.folder / f"{sha256}.zip"
 
     def get(self, sha256: str) -> bytes:
-        """Return the bytes of a package.
-
-        Raises
-        ------
-        BadPackage
-            It is not there, or damaged.
-        """
+        """Return the bytes of a package. Raises `BadPackage`: it is not there, or damaged."""
         with self.open(sha256) as source:
             return source.read()
 

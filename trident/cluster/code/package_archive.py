@@ -33,10 +33,8 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
     Those are the module itself, every module that it or one of these imports from `folder` (also where an import runs
     late), packages whole with their data files, and the files and folders of `include`, relative to `folder`.
 
-    Raises
-    ------
-    BadPackage
-        Something of `include` is not there or outside of the folder, or the files are too large; the largest are named.
+    Raises `BadPackage`: something of `include` is not there or outside of the folder, or the files are too large; the largest
+    are named.
     """
     files: dict[str, Path] = {}
     waiting = [module.partition(".")[0]]
@@ -166,13 +164,7 @@ def sha256_of(source: BinaryIO) -> str:
 
 
 def read_manifest(source: BinaryIO) -> PackageManifest:
-    """Return the manifest of a package, without unpacking it.
-
-    Raises
-    ------
-    BadPackage
-        It is no package.
-    """
+    """Return the manifest of a package, without unpacking it. Raises `BadPackage`: it is no package."""
     with _opened(source) as archive:
         return _manifest(archive)
 
@@ -180,11 +172,8 @@ def read_manifest(source: BinaryIO) -> PackageManifest:
 def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
     """Write the files of a package into an empty folder and check each; returns its manifest.
 
-    Raises
-    ------
-    BadPackage
-        It is no package, or one that was made to do harm: paths that lead out of the folder, links, two files of one
-        name, more bytes than it has itself.
+    Raises `BadPackage`: it is no package, or one that was made to do harm: paths that lead out of the folder, links, two files
+    of one name, more bytes than it has itself.
     """
     with _opened(source) as archive:
         manifest = _manifest(archive)

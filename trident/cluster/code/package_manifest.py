@@ -39,22 +39,13 @@ class ComponentFacts:
 class PackageManifest:
     """What a package says about itself.
 
-    Attributes
-    ----------
-    target
-        `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
-    name
-        The name that the topology has unless it is submitted under another one.
-    trident, python
-        The version of Trident and the minor version of Python that made it.
-    requirements
-        The text of a requirements file; "" if there is none.
-    components
-        Of spouts and bolts, by id.
-    meaning
-        Of Trident: what its states and streams mean, as `trident.planner.meaning` has it: `{"states": …, "streams": …}`.
-    files
-        The SHA-256 of each file, by its path in the package.
+    `target`: `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
+    `name`: the name that the topology has unless it is submitted under another one.
+    `trident`, `python`: the version of Trident and the minor version of Python that made it.
+    `requirements`: the text of a requirements file; "" if there is none.
+    `components`: of spouts and bolts, by id.
+    `meaning`: of Trident: what its states and streams mean, as `trident.planner.meaning` has it: `{"states": …, "streams": …}`.
+    `files`: the SHA-256 of each file, by its path in the package.
     """
 
     target: str
@@ -85,10 +76,7 @@ class PackageManifest:
     def of_bytes(cls, data: bytes) -> Self:
         """Return the manifest that `to_bytes` gave.
 
-        Raises
-        ------
-        BadPackage
-            These bytes are no manifest, or one of a later version of the software.
+        Raises `BadPackage`: these bytes are no manifest, or one of a later version of the software.
         """
         try:
             values = json.loads(data)
@@ -120,10 +108,7 @@ class PackageManifest:
 
         Of Trident the first two numbers must agree: what a topology may declare does not change within them.
 
-        Raises
-        ------
-        BadPackage
-            They differ; the message has both versions.
+        Raises `BadPackage`: they differ; the message has both versions.
         """
         if self.python != PYTHON:
             raise BadPackage(
@@ -147,12 +132,8 @@ def load_package(folder: Path, manifest: PackageManifest, name: str = "") -> Tri
     what is loaded from it. A Trident topology takes the `name` under which it was submitted, which names its log and its
     keys in shared stores.
 
-    Raises
-    ------
-    BadPackage
-        It was made by other versions, or does not hold the topology.
-    TopologyError
-        Its code fails.
+    Raises `BadPackage`: it was made by other versions, or does not hold the topology.
+    Raises `TopologyError`: its code fails.
     """
     manifest.check_versions()
     try:

@@ -148,12 +148,8 @@ _STDERR = 2  # the answer is a file: a module may print what it likes
 def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
     """Load a target from a folder, in another process, and return `kind`, `name`, `components` and `meaning`.
 
-    Raises
-    ------
-    NoSuchTarget
-        The folder has no such module, or that has no such topology.
-    BadPackage
-        The code fails, or its process ends.
+    Raises `NoSuchTarget`: the folder has no such module, or that has no such topology.
+    Raises `BadPackage`: the code fails, or its process ends.
     """
     # -P: neither this process's folder nor the user's hides what the package lacks.
     command = [sys.executable, "-P", "-m", __name__, str(folder), target, str(answer)]
@@ -209,17 +205,9 @@ def settings_of(
 ) -> Config | StormConfig:
     """Read settings; those whose names begin with `spark.` are Spark's.
 
-    Parameters
-    ----------
-    name
-        Under which the topology was submitted.
-    workers
-        Of spouts and bolts: how many processes run it, whatever `conf` says.
-
-    Raises
-    ------
-    ConfigError
-        A name that is not known, or a value that is not possible.
+    `name`: under which the topology was submitted.
+    `workers`: of spouts and bolts: how many processes run it, whatever `conf` says.
+    Raises `ConfigError`: a name that is not known, or a value that is not possible.
     """
     for key, why in _CLUSTERS.items():
         if key in conf and kind == ("trident" if key == "takeover" else "bolts"):

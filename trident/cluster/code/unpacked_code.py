@@ -29,12 +29,8 @@ from trident.extras import pyspark_version
 class UnpackedCode:
     """A package on this machine.
 
-    Attributes
-    ----------
-    folder
-        Its files; nothing may be written there.
-    python_path
-        What a process that runs it has to have at the beginning of `PYTHONPATH`.
+    `folder`: its files; nothing may be written there.
+    `python_path`: what a process that runs it has to have at the beginning of `PYTHONPATH`.
     """
 
     folder: Path
@@ -45,12 +41,8 @@ class UnpackedCode:
 class CodeCache:
     """Unpacked packages below a folder, by their hashes. Threads and processes may share it.
 
-    Parameters
-    ----------
-    folder
-        Gets `code/{sha256}` and `requirements/{hash}`.
-    fetch
-        Returns the bytes of a package; is called only for one that is not unpacked yet.
+    `folder`: gets `code/{sha256}` and `requirements/{hash}`.
+    `fetch`: returns the bytes of a package; is called only for one that is not unpacked yet.
     """
 
     def __init__(self, folder: Path, fetch: Callable[[str], bytes]) -> None:
@@ -59,14 +51,9 @@ class CodeCache:
     def unpacked(self, sha256: str) -> UnpackedCode:
         """Return a package, unpacked and with its requirements installed; fetched if it is not there.
 
-        Raises
-        ------
-        BadPackage
-            It is not what its hash says, was made to do harm, or was made by other versions.
-        RequirementsFailed
-            Its requirements cannot be installed; they may be another time.
-        ClusterError
-            It cannot be fetched, or this machine cannot write it.
+        Raises `BadPackage`: it is not what its hash says, was made to do harm, or was made by other versions.
+        Raises `RequirementsFailed`: its requirements cannot be installed; they may be another time.
+        Raises `ClusterError`: it cannot be fetched, or this machine cannot write it.
         """
         folder = self._code / sha256
         try:
@@ -136,10 +123,8 @@ def install_requirements(requirements: str, folder: Path, timeout_s: float = 180
     pip reads the configuration of the user whose process this is (an index, a proxy, a folder of wheels). What Trident
     itself needs keeps the version that is installed here.
 
-    Raises
-    ------
-    RequirementsFailed
-        pip could not install them, and the message has its last lines; or there is no pip, and none could be made.
+    Raises `RequirementsFailed`: pip could not install them, and the message has its last lines; or there is no pip, and none
+    could be made.
     """
     pins = _pins()
     name = hashlib.sha256("\0".join([PYTHON, requirements, pins]).encode()).hexdigest()

@@ -37,14 +37,9 @@ if TYPE_CHECKING:
 class TopologyHandle:
     """A topology that runs in this process.
 
-    Attributes
-    ----------
-    running
-        The running topology, Trident's or Storm's; their calls have the same names.
-    numbers
-        How many workers it runs with, and how many executors each component of spouts and bolts has.
-    epoch_before
-        The last epoch of the log of a topology of Trident's before its code.
+    `running`: the running topology, Trident's or Storm's; their calls have the same names.
+    `numbers`: how many workers it runs with, and how many executors each component of spouts and bolts has.
+    `epoch_before`: the last epoch of the log of a topology of Trident's before its code.
     """
 
     def __init__(
@@ -132,12 +127,8 @@ def start_driven(
 ) -> TopologyHandle:
     """Start a topology with the settings of its record.
 
-    Parameters
-    ----------
-    executors
-        How many each component of spouts and bolts declares.
-    config
-        As `config_of` gives it.
+    `executors`: how many each component of spouts and bolts declares.
+    `config`: as `config_of` gives it.
     """
     active, numbers = base.status.kind == "active", (base.num_workers, dict(executors))
     running: RunningTopology | RunningStormTopology
@@ -153,10 +144,7 @@ def start_driven(
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:
     """Return the settings of a topology: those that were given, and what a driver of a cluster needs.
 
-    Parameters
-    ----------
-    log_address
-        The transaction log that a topology of Trident gets if its settings name none.
+    `log_address`: the transaction log that a topology of Trident gets if its settings name none.
     """
     given = gathered(base.conf)
     if isinstance(topology, StormTopology):

@@ -23,14 +23,9 @@ _EVERY_S = 1.0
 class DriverBeats:
     """Tells how a driver does, in a thread of its own.
 
-    Attributes
-    ----------
-    state, pages
-        As of `WorkerHeartbeat`; set from any thread.
-    statistics
-        Returns what the heartbeat contains; set once the topology runs.
-    errors
-        Returns the errors of components that were not reported yet: component, seconds since 1970, text.
+    `state`, `pages`: as of `WorkerHeartbeat`; set from any thread.
+    `statistics`: returns what the heartbeat contains; set once the topology runs.
+    `errors`: returns the errors of components that were not reported yet: component, seconds since 1970, text.
     """
 
     def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:

@@ -13,22 +13,13 @@ from typing import Self
 class DriverOrder:
     """The order to run a topology in a slot.
 
-    Attributes
-    ----------
-    cluster
-        The address of the cluster's state.
-    node, port, host
-        The slot, and the host of its supervisor.
-    start_time_secs, generation, code_hash
-        Of the assignment.
-    code_dir
-        The folder of the topology's code, unpacked.
-    log_file, end_file
-        Where the driver logs, and where it says why it ended.
-    run
-        A name of this process, in the environment of all processes that it starts.
-    pid, created_secs
-        The process, once it is started.
+    `cluster`: the address of the cluster's state.
+    `node`, `port`, `host`: the slot, and the host of its supervisor.
+    `start_time_secs`, `generation`, `code_hash`: of the assignment.
+    `code_dir`: the folder of the topology's code, unpacked.
+    `log_file`, `end_file`: where the driver logs, and where it says why it ended.
+    `run`: a name of this process, in the environment of all processes that it starts.
+    `pid`, `created_secs`: the process, once it is started.
     """
 
     cluster: str
@@ -64,14 +55,9 @@ class DriverOrder:
 class DriverEnd:
     """Why a driver ended.
 
-    Attributes
-    ----------
-    told
-        Whether it was ordered to end.
-    fatal
-        Whether it would end in the same way on any machine.
-    ran_secs
-        How long its topology had run.
+    `told`: whether it was ordered to end.
+    `fatal`: whether it would end in the same way on any machine.
+    `ran_secs`: how long its topology had run.
     """
 
     told: bool

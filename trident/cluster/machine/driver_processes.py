@@ -22,12 +22,8 @@ _SAME_S = 0.02  # the time of a process's begin is read in ticks of 10 ms
 class DriverProcess:
     """A driver with a session of its own, which Ctrl-C and the death of its supervisor do not reach.
 
-    Attributes
-    ----------
-    order
-        The file that it was started with.
-    adopted
-        Whether an earlier supervisor started it.
+    `order`: the file that it was started with.
+    `adopted`: whether an earlier supervisor started it.
     """
 
     def __init__(self, order: DriverOrder, process: psutil.Process, child: subprocess.Popen[bytes] | None) -> None:
@@ -95,10 +91,7 @@ def start_driver(order: DriverOrder, order_file: Path, output: Path, environment
 
     Relative paths of its states and files are below the working directory of the supervisor, as with `trident run`.
 
-    Raises
-    ------
-    ClusterError
-        The process could not be started.
+    Raises `ClusterError`: the process could not be started.
     """
     command = [sys.executable, "-m", "trident.cluster.driver.driver_main", str(order_file)]
     order.write(order_file)

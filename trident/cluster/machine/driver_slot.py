@@ -46,14 +46,9 @@ class Wanted(NamedTuple):
 class DriverSlot:
     """A slot. Its methods are called by the supervisor's thread alone.
 
-    Parameters
-    ----------
-    code
-        Brings a package by its hash to this machine; it may take long and runs in `fetching`.
-    died
-        Called for each driver that ended without being ordered to.
-    grace_s
-        How long a driver may take to end before it is killed.
+    `code`: brings a package by its hash to this machine; it may take long and runs in `fetching`.
+    `died`: called for each driver that ended without being ordered to.
+    `grace_s`: how long a driver may take to end before it is killed.
     """
 
     def __init__(

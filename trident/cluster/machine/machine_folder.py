@@ -22,10 +22,7 @@ _OLD_LOG_S = 7 * 86400.0
 class MachineFolder:
     """A supervisor's folder; one supervisor at a time may have it.
 
-    Raises
-    ------
-    ClusterError
-        Another supervisor has the folder, or it cannot be written.
+    Raises `ClusterError`: another supervisor has the folder, or it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

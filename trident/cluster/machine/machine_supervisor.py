@@ -27,16 +27,10 @@ _TIDY_EVERY_S = 600.0
 class SupervisorSettings:
     """Times of a supervisor, in seconds.
 
-    Attributes
-    ----------
-    look_s
-        How often it looks at its drivers.
-    read_s
-        How often it reads its assignments, if no watch makes it read them earlier.
-    heartbeat_s
-        How often it says that it is there.
-    grace_s
-        How long a driver may take to end when it is asked to.
+    `look_s`: how often it looks at its drivers.
+    `read_s`: how often it reads its assignments, if no watch makes it read them earlier.
+    `heartbeat_s`: how often it says that it is there.
+    `grace_s`: how long a driver may take to end when it is asked to.
     """
 
     look_s: float = 0.1
@@ -48,18 +42,11 @@ class SupervisorSettings:
 class MachineSupervisor:
     """One supervisor; the thread `trident-supervisor` does all of its work but the fetching of code.
 
-    Parameters
-    ----------
-    cluster_address
-        The address that its drivers are given.
-    host, ports
-        Its host, and the ports that name its slots.
-    code
-        Brings a package by its hash to this machine.
-    meta
-        For `SupervisorInfo.scheduler_meta`.
-    forget_code
-        Removes all code from this machine but that with these hashes.
+    `cluster_address`: the address that its drivers are given.
+    `host`, `ports`: its host, and the ports that name its slots.
+    `code`: brings a package by its hash to this machine.
+    `meta`: for `SupervisorInfo.scheduler_meta`.
+    `forget_code`: removes all code from this machine but that with these hashes.
     """
 
     def __init__(

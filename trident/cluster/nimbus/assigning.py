@@ -50,14 +50,9 @@ Decision = Assign | MarkFailed | RollBack | Forget
 class Picture:
     """What is known in one round.
 
-    Attributes
-    ----------
-    now_secs
-        Seconds since 1970.
-    beating
-        Whether there is a heartbeat of the assignment.
-    max_deaths
-        A topology with so many deaths in half an hour, none after a minute of work, is marked as failed.
+    `now_secs`: seconds since 1970.
+    `beating`: whether there is a heartbeat of the assignment.
+    `max_deaths`: a topology with so many deaths in half an hour, none after a minute of work, is marked as failed.
     """
 
     now_secs: float
@@ -214,15 +209,10 @@ class _Seen(NamedTuple):
 class DriverHealth:
     """Notes when each heartbeat changed.
 
-    Parameters
-    ----------
-    timeout_s
-        A driver without a new heartbeat for this long is stale.
-    launch_s
-        How long it may take to the first one.
-    gap_s
-        If rounds are further apart than this, this process was paused, or could not read: then that time does not count.
-        Longer than the longest pause between rounds.
+    `timeout_s`: a driver without a new heartbeat for this long is stale.
+    `launch_s`: how long it may take to the first one.
+    `gap_s`: if rounds are further apart than this, this process was paused, or could not read: then that time does not count.
+    Longer than the longest pause between rounds.
     """
 
     def __init__(self, timeout_s: float, launch_s: float, gap_s: float = 10.0) -> None:

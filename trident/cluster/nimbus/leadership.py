@@ -21,10 +21,7 @@ class Leadership:
     Nothing depends on two of them never believing that they lead: each change of an assignment is refused if another was made
     since the one that it is based on.
 
-    Parameters
-    ----------
-    url
-        Where this Nimbus answers.
+    `url`: where this Nimbus answers.
     """
 
     def __init__(self, state: ClusterState, url: str, version: str) -> None:

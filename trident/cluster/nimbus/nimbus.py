@@ -36,16 +36,11 @@ _MAX_PAUSE_S = 5.0
 class NimbusSettings:
     """Times of a Nimbus, in seconds.
 
-    Attributes
-    ----------
-    round_s
-        How often it looks; watches make it look at once.
-    driver_timeout_s
-        A driver without a heartbeat for this long is started elsewhere.
-    launch_timeout_s
-        How long a driver may take to its first heartbeat.
-    max_deaths
-        So many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as failed.
+    `round_s`: how often it looks; watches make it look at once.
+    `driver_timeout_s`: a driver without a heartbeat for this long is started elsewhere.
+    `launch_timeout_s`: how long a driver may take to its first heartbeat.
+    `max_deaths`: so many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as
+    failed.
     """
 
     round_s: float = 1.0

@@ -131,10 +131,7 @@ _MAX_BODY = 1 << 20
 def nimbus_routes(submissions: Submissions, check_leads: Callable[[], None] = lambda: None) -> list[BaseRoute]:
     """Return the routes; every one of them needs the token.
 
-    Parameters
-    ----------
-    check_leads
-        Raises if this Nimbus does not lead, before anything is changed.
+    `check_leads`: raises if this Nimbus does not lead, before anything is changed.
     """
     routes = _Routes(submissions, check_leads)
     return [

@@ -45,14 +45,9 @@ KILL_WAIT_S = 30.0
 class Submission:
     """What a client submits, beside the package, which Nimbus has already.
 
-    Attributes
-    ----------
-    name
-        "" for the one that the package has.
-    submission
-        Chosen by the client; the same one again, with the same package, is the same submission.
-    workers
-        None for what the settings say, or one.
+    `name`: "" for the one that the package has.
+    `submission`: chosen by the client; the same one again, with the same package, is the same submission.
+    `workers`: None for what the settings say, or one.
     """
 
     sha256: str
@@ -65,10 +60,7 @@ class Submission:
 class Submissions:
     """Topologies as clients change them. Threads may share it, and several Nimbuses.
 
-    Parameters
-    ----------
-    log_dir_of
-        Returns where the log of a topology belongs, by its name; "" if Nimbus does not know.
+    `log_dir_of`: returns where the log of a topology belongs, by its name; "" if Nimbus does not know.
     """
 
     def __init__(
@@ -80,14 +72,9 @@ class Submissions:
     def submit(self, asked: Submission) -> str:
         """Add a topology; returns its id.
 
-        Raises
-        ------
-        NameTaken
-            Another topology has the name.
-        BadPackage
-            Its package is not there, damaged, or of other versions.
-        ConfigError
-            A setting is not possible.
+        Raises `NameTaken`: another topology has the name.
+        Raises `BadPackage`: its package is not there, damaged, or of other versions.
+        Raises `ConfigError`: a setting is not possible.
         """
         manifest = self._manifest(asked.sha256)
         name = asked.name or manifest.name
@@ -123,10 +110,8 @@ class Submissions:
     ) -> StormBase:
         """Run a topology with other numbers of workers and of executors where these are given; without, in a new driver.
 
-        Raises
-        ------
-        ClusterError
-            There is no such component, or it has fewer tasks; or executors are given for a topology of Trident's.
+        Raises `ClusterError`: there is no such component, or it has fewer tasks; or executors are given for a topology of
+        Trident's.
         """
         wanted = dict(executors or {})
         _, base = self.names.find(topology)
@@ -138,15 +123,8 @@ class Submissions:
     ) -> tuple[StormBase, UpgradeCheck]:
         """Run new code on the same log; one that was marked as failed runs again. With the code that it has nothing is done.
 
-        Parameters
-        ----------
-        conf
-            In place of the settings that it was submitted with; None keeps these.
-
-        Raises
-        ------
-        UpgradeRefused
-            The new code does not fit the log, or is of the other kind. Nothing was changed.
+        `conf`: in place of the settings that it was submitted with; None keeps these.
+        Raises `UpgradeRefused`: the new code does not fit the log, or is of the other kind. Nothing was changed.
         """
         manifest = self._manifest(sha256)
         _, base = self.names.find(topology)
@@ -238,12 +216,8 @@ def _base_of(asked: Submission, name: str, manifest: PackageManifest, workers: i
 class UpgradeCheck:
     """What a check found.
 
-    Attributes
-    ----------
-    compared
-        Whether there was a log to compare with.
-    notes
-        What the user should know: why there was none, which states are no longer declared.
+    `compared`: whether there was a log to compare with.
+    `notes`: what the user should know: why there was none, which states are no longer declared.
     """
 
     compared: bool
@@ -255,10 +229,8 @@ def check_upgrade(name: str, manifest: PackageManifest, log_dir: str, allow_chan
 
     The driver compares again when it starts, with what it loads itself. Nothing of the package is run here.
 
-    Raises
-    ------
-    UpgradeRefused
-        A state or a stream means something else than the log was written with, and `allow_changes` is not set.
+    Raises `UpgradeRefused`: a state or a stream means something else than the log was written with, and `allow_changes` is not
+    set.
     """
     now = Meaning(manifest.meaning.get("states", {}), manifest.meaning.get("streams", {}))
     try:

@@ -57,10 +57,7 @@ class TopologyNames:
     def submit(self, base: StormBase) -> str:
         """Add a topology under its name; returns its id: the earlier one if the same submission and code came before.
 
-        Raises
-        ------
-        NameTaken
-            Another topology has the name. Nothing was done.
+        Raises `NameTaken`: another topology has the name. Nothing was done.
         """
         path, made = f"{_NAMES}/{base.storm_name}", ""
         while True:
@@ -76,10 +73,7 @@ class TopologyNames:
     def find(self, topology: str) -> tuple[str, StormBase]:
         """Return the id and the record of a topology, by its id or its name.
 
-        Raises
-        ------
-        NoSuchTopology
-            There is none; the message names those that there are.
+        Raises `NoSuchTopology`: there is none; the message names those that there are.
         """
         bases = self._cluster.all_bases()
         if topology in bases:

@@ -75,16 +75,10 @@ def machine_names(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, str]:
 class WorkerHeartbeat:
     """What a driver says about itself, about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
 
-    Attributes
-    ----------
-    generation, start_time_secs
-        Of the assignment that it runs.
-    state
-        `starting`, `active`, `inactive`, `ending`.
-    pages
-        Where the driver serves pages of its own; "" while it does not.
-    stats
-        Its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
+    `generation`, `start_time_secs`: of the assignment that it runs.
+    `state`: `starting`, `active`, `inactive`, `ending`.
+    `pages`: where the driver serves pages of its own; "" while it does not.
+    `stats`: its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
     """
 
     time_secs: float
@@ -178,19 +172,12 @@ _KEPT = 100
 class DriverDeath:
     """A driver that ended without being ordered to: `/deaths/{topology-id}/d{number}`.
 
-    Attributes
-    ----------
-    time_secs
-        Seconds since 1970.
-    node, port, generation, start_time_secs
-        Its slot, which generation of the topology it ran, and since when it was assigned: by the clock of Nimbus, so that
-        the assignment can be recognized although clocks differ.
-    ran_secs
-        How long its topology had run; 0 if it never did.
-    fatal
-        Whether another start would end in the same way: its code, or its settings, cannot run.
-    reason
-        What is known of it.
+    `time_secs`: seconds since 1970.
+    `node`, `port`, `generation`, `start_time_secs`: its slot, which generation of the topology it ran, and since when it was
+    assigned: by the clock of Nimbus, so that the assignment can be recognized although clocks differ.
+    `ran_secs`: how long its topology had run; 0 if it never did.
+    `fatal`: whether another start would end in the same way: its code, or its settings, cannot run.
+    `reason`: what is known of it.
     """
 
     time_secs: float

@@ -31,15 +31,10 @@ class NodePort(NamedTuple):
 class WantedStatus:
     """What a topology is meant to do.
 
-    Attributes
-    ----------
-    kind
-        `inactive`: its spouts are not asked for more. `killed`: it ends, and is forgotten. `failed`: its
-        driver kept dying; `reason` says why.
-    since_secs
-        Seconds since 1970.
-    wait_secs
-        Of `killed`: how long what is pending may take.
+    `kind`: `inactive`: its spouts are not asked for more. `killed`: it ends, and is forgotten. `failed`: its driver kept dying;
+    `reason` says why.
+    `since_secs`: seconds since 1970.
+    `wait_secs`: of `killed`: how long what is pending may take.
     """
 
     kind: StatusKind

@@ -37,12 +37,8 @@ PRAGMA user_version = {_FORMAT};
 class SqliteFile:
     """One connection, for one thread at a time.
 
-    Parameters
-    ----------
-    path
-        The file.
-    busy_s
-        How long to wait while another process holds it.
+    `path`: the file.
+    `busy_s`: how long to wait while another process holds it.
     """
 
     def __init__(self, path: Path, busy_s: float) -> None:

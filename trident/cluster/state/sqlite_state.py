@@ -37,19 +37,11 @@ _T = TypeVar("_T")
 class SqliteClusterState:
     """A cluster's state in a file; implements `ClusterState`.
 
-    Parameters
-    ----------
-    path
-        The file; it and its folder are made if there are none.
-    session_timeout_s
-        How long this process may be stopped before its session is over. One that ends is noticed within a second.
-    poll_s
-        How often to look for changes of other processes.
-
-    Raises
-    ------
-    ClusterError
-        The file is damaged, of another program or of another version, or cannot be written.
+    `path`: the file; it and its folder are made if there are none.
+    `session_timeout_s`: how long this process may be stopped before its session is over. One that ends is noticed within a
+    second.
+    `poll_s`: how often to look for changes of other processes.
+    Raises `ClusterError`: the file is damaged, of another program or of another version, or cannot be written.
     """
 
     def __init__(self, path: Path, session_timeout_s: float = 10.0, poll_s: float = 0.05) -> None:

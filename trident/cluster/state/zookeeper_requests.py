@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 class ClusterSession(ZooKeeperSession):
     """The session of a cluster's state; each request may take as long as the session lasts without an answer.
 
-    Parameters
-    ----------
-    on_change
-        Called with `suspended`, `connected` or `expired`, in kazoo's thread: it must not wait.
+    `on_change`: called with `suspended`, `connected` or `expired`, in kazoo's thread: it must not wait.
     """
 
     needed_for, error = "a cluster's state in ZooKeeper", ClusterError

@@ -37,21 +37,12 @@ _log = logging.getLogger(__name__)
 class ZooKeeperClusterState:
     """A cluster's state in a ZooKeeper; implements `ClusterState`.
 
-    Parameters
-    ----------
-    hosts
-        The servers: `host:port`, with commas in between.
-    root
-        The node below which everything is stored; it is created if there is none.
-    session_timeout_s
-        How long this process may be out of touch before the servers end its session. They may have bounds of their own.
-
-    Raises
-    ------
-    ClusterUnreachable
-        No server answered within the timeout.
-    EnvironmentProblem
-        The package kazoo is missing.
+    `hosts`: the servers: `host:port`, with commas in between.
+    `root`: the node below which everything is stored; it is created if there is none.
+    `session_timeout_s`: how long this process may be out of touch before the servers end its session. They may have bounds of
+    their own.
+    Raises `ClusterUnreachable`: no server answered within the timeout.
+    Raises `EnvironmentProblem`: the package kazoo is missing.
     """
 
     def __init__(self, hosts: str, root: str = "/storm", session_timeout_s: float = 10.0) -> None:
@@ -199,10 +190,7 @@ _KINDS: dict[str, EventKind] = {"CREATED": "created", "CHANGED": "changed", "DEL
 class ZooKeeperWatches:
     """What is watched.
 
-    Parameters
-    ----------
-    root
-        What the paths of nodes begin with at the servers.
+    `root`: what the paths of nodes begin with at the servers.
     """
 
     def __init__(self, root: str, dispatcher: EventDispatcher) -> None:

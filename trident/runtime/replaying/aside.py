@@ -57,21 +57,11 @@ def _as_found(value: Any) -> OpaqueValue | None:
 class KeyWatch:
     """What a batch gives one key of a state: rows, and what their aggregate comes to.
 
-    Parameters
-    ----------
-    fields
-        The fields of the rows that are the key; none: all rows belong to it.
-    most
-        How many rows of a batch are kept.
-
-    Attributes
-    ----------
-    count
-        How many rows of the batch have the key, in front of the state.
-    rows
-        The first of them.
-    partials
-        What a combiner made of them, to be combined with the value.
+    `fields`: the fields of the rows that are the key; none: all rows belong to it.
+    `most`: how many rows of a batch are kept.
+    `count`: how many rows of the batch have the key, in front of the state.
+    `rows`: the first of them.
+    `partials`: what a combiner made of them, to be combined with the value.
     """
 
     def __init__(self, state: str, key: Key, fields: Sequence[str], most: int) -> None:
@@ -151,12 +141,8 @@ class AsideFactory:
 class Aside:
     """A graph whose states are aside.
 
-    Attributes
-    ----------
-    values
-        By state, what is stored.
-    left_out
-        By state that is not aside, why not.
+    `values`: by state, what is stored.
+    `left_out`: by state that is not aside, why not.
     """
 
     graph: Graph
@@ -167,10 +153,8 @@ class Aside:
 def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None) -> Aside:
     """Return the graph with all that its batches update aside: states begin empty, or with what is `below`.
 
-    Raises
-    ------
-    UnsupportedOperation
-        A source does not give a batch again, or a state that cannot be aside is read by the topology.
+    Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
+    topology.
     """
     graph = graph.of_batches()
     graph = replace(graph, nodes=_copied(graph.nodes))

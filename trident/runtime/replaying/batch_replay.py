@@ -52,26 +52,13 @@ class Replay:
 
     Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit.
 
-    Parameters
-    ----------
-    watch
-        A key whose rows and partial aggregates are kept, batch by batch.
-    below, first
-        Begin with batch `first`, over the values of stores, in place of the first batch over empty states.
-
-    Attributes
-    ----------
-    left_out
-        By state that is not aside, why not.
-    unsure
-        By state, what the log says of it because of which it may differ.
-
-    Raises
-    ------
-    UnsupportedOperation
-        A source does not give a batch again, or a state that cannot be aside is read by the topology.
-    LogError, ForeignLogError
-        There is no log, or it is of another topology.
+    `watch`: a key whose rows and partial aggregates are kept, batch by batch.
+    `below`, `first`: begin with batch `first`, over the values of stores, in place of the first batch over empty states.
+    `left_out`: by state that is not aside, why not.
+    `unsure`: by state, what the log says of it because of which it may differ.
+    Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
+    topology.
+    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
     """
 
     def __init__(
@@ -119,14 +106,9 @@ class Replay:
 
         Yields the record of each when it is processed.
 
-        Raises
-        ------
-        HistoryStartError
-            The history does not begin with the first batch.
-        HistoryGapError
-            A piece of it is missing.
-        ReplayFailedError
-            A batch cannot be processed again.
+        Raises `HistoryStartError`: the history does not begin with the first batch.
+        Raises `HistoryGapError`: a piece of it is missing.
+        Raises `ReplayFailedError`: a batch cannot be processed again.
         """
         for record in read_history(self._place, self.txid + 1, last, beside=self._beside):
             if record.txid != self.txid + 1:

@@ -51,26 +51,15 @@ def _reached(found: Found, log: LogState, partition: int) -> int:
 class Lacking:
     """A state that takes part: it lacks batches, or one that does depends on it.
 
-    Attributes
-    ----------
-    found
-        How the start has found it.
-    is_read
-        Whether a state that is behind depends on what it was before each batch.
-    expected
-        By partition, the sentinel that the log expects; None: no batch has written the partition.
-    done
-        By partition, the batch up to which its store has all.
-    laid_out_after
-        The batch since which it has these partitions.
-    writes
-        By partition, whether the batches behind `done` go to its store.
-    goal, lacks
-        The last batch that the store lacks, 0 if it lacks none; and from the first to the last, how many.
-    empties
-        Whether the store has to be emptied first, because the state was, after what is there.
-    laid
-        By partition, the sentinel in the store.
+    `found`: how the start has found it.
+    `is_read`: whether a state that is behind depends on what it was before each batch.
+    `expected`: by partition, the sentinel that the log expects; None: no batch has written the partition.
+    `done`: by partition, the batch up to which its store has all.
+    `laid_out_after`: the batch since which it has these partitions.
+    `writes`: by partition, whether the batches behind `done` go to its store.
+    `goal`, `lacks`: the last batch that the store lacks, 0 if it lacks none; and from the first to the last, how many.
+    `empties`: whether the store has to be emptied first, because the state was, after what is there.
+    `laid`: by partition, the sentinel in the store.
     """
 
     found: Found
@@ -206,10 +195,7 @@ class Lacking:
 def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:
     """Return the batches to replay, and lower states that are read to the batch before the first.
 
-    Raises
-    ------
-    RewindError
-        The history does not have them; or what a state has to read is gone.
+    Raises `RewindError`: the history does not have them; or what a state has to read is gone.
     """
     behind = [one for one in lacking if one.is_behind]
     first = min(min(one.done) for one in behind) + 1

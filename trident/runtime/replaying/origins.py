@@ -21,18 +21,11 @@ from trident.state.interfaces import Key
 class ValueOrigin:
     """What one batch did to a value.
 
-    Attributes
-    ----------
-    batch
-        Its record, as of `trident.read_history`: `txid`, `attempt`, `at_ms`, and in `spouts` what each source gave it.
-    count
-        How many rows in front of the state have the key; None: a user's updater chose the key, and does not say why.
-    rows
-        The first of them.
-    partial
-        What they come to, which was combined with the value; None: a reducer or an updater made the new value.
-    before, after
-        The value; None: absent.
+    `batch`: its record, as of `trident.read_history`: `txid`, `attempt`, `at_ms`, and in `spouts` what each source gave it.
+    `count`: how many rows in front of the state have the key; None: a user's updater chose the key, and does not say why.
+    `rows`: the first of them.
+    `partial`: what they come to, which was combined with the value; None: a reducer or an updater made the new value.
+    `before`, `after`: the value; None: absent.
     """
 
     batch: CommitRecord

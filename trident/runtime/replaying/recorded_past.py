@@ -28,25 +28,15 @@ class Mark(NamedTuple):
 class RecordedPast:
     """What was recorded between the batches that a log still has, and which batch wrote a partition next.
 
-    Parameters
-    ----------
-    place
-        The log.
-    reached
-        By state and partition, the batch behind which `whole_until` looks.
-
-    Attributes
-    ----------
-    first
-        The first batch that it has; None: none.
-    whole_after
-        What was recorded between batches is known from this batch on; None: the log keeps no history.
-    emptied
-        By state, the batch after which it was emptied last.
-    adopted, laid_out
-        By state, what was laid when it was taken over as it was found, or got another number of partitions, for the last time.
-    changed
-        By "states" or "streams" and the name of one, the batch after which it began to mean something else for the last time.
+    `place`: the log.
+    `reached`: by state and partition, the batch behind which `whole_until` looks.
+    `first`: the first batch that it has; None: none.
+    `whole_after`: what was recorded between batches is known from this batch on; None: the log keeps no history.
+    `emptied`: by state, the batch after which it was emptied last.
+    `adopted`, `laid_out`: by state, what was laid when it was taken over as it was found, or got another number of partitions,
+    for the last time.
+    `changed`: by "states" or "streams" and the name of one, the batch after which it began to mean something else for the last
+    time.
     """
 
     def __init__(self, place: str, reached: Mapping[str, Sequence[int]]) -> None:

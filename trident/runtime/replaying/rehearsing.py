@@ -21,12 +21,8 @@ from trident.state.interfaces import Key
 class ChangedKey(NamedTuple):
     """A key that the new code makes something else of.
 
-    Attributes
-    ----------
-    now
-        The value in the store.
-    former, new
-        What it is after the batches, by the former code and by the new one; None: absent.
+    `now`: the value in the store.
+    `former`, `new`: what it is after the batches, by the former code and by the new one; None: absent.
     """
 
     key: Key
@@ -39,16 +35,10 @@ class ChangedKey(NamedTuple):
 class Rehearsed:
     """What the new code would do to one state.
 
-    Attributes
-    ----------
-    first, last
-        The batches that were run.
-    equal
-        How many keys both make the same of.
-    changed
-        The others.
-    refused
-        Why the state was not compared; empty: it was.
+    `first`, `last`: the batches that were run.
+    `equal`: how many keys both make the same of.
+    `changed`: the others.
+    `refused`: why the state was not compared; empty: it was.
     """
 
     state: str

@@ -56,17 +56,9 @@ _SAY_EVERY_S = 5.0
 def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found]) -> None:
     """Bring the states that do not match the log forward to its last batch.
 
-    Parameters
-    ----------
-    meaning
-        What the topology means as it is declared now.
-    founds
-        All states that keep sentinels, as the start has found them.
-
-    Raises
-    ------
-    RewindError
-        A state cannot be brought forward exactly; says why.
+    `meaning`: what the topology means as it is declared now.
+    `founds`: all states that keep sentinels, as the start has found them.
+    Raises `RewindError`: a state cannot be brought forward exactly; says why.
     """
     behind = [found for found in founds if found.mismatches]
     if config.history is None:

@@ -33,12 +33,8 @@ _CLOSE = 1e-9  # sums of doubles depend on their order in the last digits
 class WrongKey(NamedTuple):
     """A key that is not what the batches make of it.
 
-    Attributes
-    ----------
-    found, expected
-        The value in the store, and what it has to be; None: absent.
-    since
-        From which batch on, as far as the store says.
+    `found`, `expected`: the value in the store, and what it has to be; None: absent.
+    `since`: from which batch on, as far as the store says.
     """
 
     key: Key
@@ -51,18 +47,11 @@ class WrongKey(NamedTuple):
 class Verified:
     """What became of one state.
 
-    Attributes
-    ----------
-    txid
-        The batch after which store and computation were compared.
-    equal
-        How many keys are equal.
-    wrong
-        The others.
-    refused
-        Why the state was not compared; empty: it was.
-    notes
-        What else to know.
+    `txid`: the batch after which store and computation were compared.
+    `equal`: how many keys are equal.
+    `wrong`: the others.
+    `refused`: why the state was not compared; empty: it was.
+    `notes`: what else to know.
     """
 
     state: str

@@ -17,19 +17,10 @@ _FEW_KEYS = 16
 class KeptValues:
     """A value per key. The first commit of many keys by columns turns the dict into arrays, if all values fit.
 
-    Attributes
-    ----------
-    entries
-        The values, unless they are in `columns`.
-    columns
-        All values as arrays; None while they are a dict.
-    may_be_columns
-        False once a value did not fit; it is not tried again.
-
-    Parameters
-    ----------
-    form
-        Of values that are structs of numbers; None: they are numbers.
+    `entries`: the values, unless they are in `columns`.
+    `columns`: all values as arrays; None while they are a dict.
+    `may_be_columns`: False once a value did not fit; it is not tried again.
+    `form`: of values that are structs of numbers; None: they are numbers.
     """
 
     def __init__(self, may_be_columns: bool = True, form: StructForm | None = None) -> None:

@@ -31,19 +31,12 @@ class Span(NamedTuple):
 class NumberColumns:
     """One opaque number per key, in the order of the keys.
 
-    Attributes
-    ----------
-    numbers
-        int64, shape (n, 4): txid, attempt, prev, curr. The last two are the bits of `dtype`. A row of zeros for an absent
-        key.
-    flags
-        uint8, shape (n,): `HAS_PREV` and `HAS_CURR`; where a flag is missing, the value is None.
-    dtype
-        int64 or float64, the type of prev and curr; None while no number is known; of structs their form.
-    span
-        The writer of the values, known without reading them; None if several attempts may have written.
-    place
-        What the store needs to find the keys when it writes.
+    `numbers`: int64, shape (n, 4): txid, attempt, prev, curr. The last two are the bits of `dtype`. A row of zeros for an
+    absent key.
+    `flags`: uint8, shape (n,): `HAS_PREV` and `HAS_CURR`; where a flag is missing, the value is None.
+    `dtype`: int64 or float64, the type of prev and curr; None while no number is known; of structs their form.
+    `span`: the writer of the values, known without reading them; None if several attempts may have written.
+    `place`: what the store needs to find the keys when it writes.
     """
 
     __slots__ = ("dtype", "flags", "numbers", "place", "span")

@@ -194,10 +194,7 @@ _MANY_KEYS = 1000
 class TextIndex:
     """A second index beside a dict of rows by key; made when it pays, and dropped when a key is added or removed.
 
-    Parameters
-    ----------
-    rows
-        The row of each key.
+    `rows`: the row of each key.
     """
 
     def __init__(self, rows: Mapping[Any, int]) -> None:

@@ -41,10 +41,7 @@ Flags = npt.NDArray[np.int64]
 class StructForm:
     """The fields of the values, all of them `bigint` or `double`.
 
-    Attributes
-    ----------
-    names, types
-        Of the fields, in their order.
+    `names`, `types`: of the fields, in their order.
     """
 
     names: tuple[str, ...]
@@ -115,14 +112,9 @@ class StructForm:
 class StructColumns(NumberColumns):
     """One opaque struct of numbers per key.
 
-    Attributes
-    ----------
-    numbers
-        int64, shape (n, 2 + 2 * width): txid, attempt, the fields of prev, the fields of curr, as bits of their types.
-    flags
-        int64, shape (n,): the `Flags` of prev in the lower bits, those of curr behind them.
-    dtype
-        The form of the values.
+    `numbers`: int64, shape (n, 2 + 2 * width): txid, attempt, the fields of prev, the fields of curr, as bits of their types.
+    `flags`: int64, shape (n,): the `Flags` of prev in the lower bits, those of curr behind them.
+    `dtype`: the form of the values.
     """
 
     __slots__ = ()

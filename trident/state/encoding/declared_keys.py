@@ -52,10 +52,7 @@ def declared_form(type_: str | None) -> Form:
 def declared_keys(keys: Sequence[Key], fields: Fields, state: str) -> Sequence[Key | None]:
     """Return keys that are asked for in their one form, None for one that no key of the state equals.
 
-    Raises
-    ------
-    WrongKeyError
-        A key has too many parts or too few, or a part is no value of its field's type.
+    Raises `WrongKeyError`: a key has too many parts or too few, or a part is no value of its field's type.
     """
     if _are_in_one_form(keys, fields):
         return keys
@@ -72,10 +69,7 @@ def declared_prefix(prefix: Sequence[Any], fields: Fields, state: str) -> Key | 
 def keys_of_list(keys: Sequence[Any], state: str) -> list[Key]:
     """Return keys as tuples: a bare value is the key of one field.
 
-    Raises
-    ------
-    WrongKeyError
-        It is a text, not a list of keys: each of its characters would be one.
+    Raises `WrongKeyError`: it is a text, not a list of keys: each of its characters would be one.
     """
     if isinstance(keys, str | bytes | bytearray):
         raise WrongKeyError(

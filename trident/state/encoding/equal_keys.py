@@ -64,10 +64,7 @@ def canonical_key(key: Key) -> Key:
 def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
     """Return keys in their one form, as a dict must have them: keys of other types are other keys.
 
-    Raises
-    ------
-    CorruptValueError
-        A part of a key is of a type that has no one form.
+    Raises `CorruptValueError`: a part of a key is of a type that has no one form.
     """
     if type(keys) is OneForm:
         return keys

@@ -47,14 +47,9 @@ class _Sleeper:
 class Schedule:
     """One life, from a seed.
 
-    Parameters
-    ----------
-    store
-        An empty store.
-    seed
-        Decides everything.
-    partitions
-        The number of partitions.
+    `store`: an empty store.
+    `seed`: decides everything.
+    `partitions`: the number of partitions.
     """
 
     def __init__(self, store: Store, seed: object, partitions: int = 2) -> None:

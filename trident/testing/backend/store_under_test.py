@@ -36,22 +36,12 @@ _numbers = count()
 class Store:
     """One empty store: opens maps and states of it, and closes them all.
 
-    Parameters
-    ----------
-    factory
-        A `BackingMapFactory`; a `StateSpec` or `StateFactory`; or a function without arguments that returns one of these
-        over an empty store.
-    kind
-        What the maps hold; None: as the factory says, else opaque.
-    limits
-        The claims; None: those that the methods of a map make.
-    run
-        Of the suite; None: one without end.
-
-    Attributes
-    ----------
-    partitions
-        How many partitions a state has, if its `StateSpec` says so; else None, and it is opened with any number.
+    `factory`: a `BackingMapFactory`; a `StateSpec` or `StateFactory`; or a function without arguments that returns one of these
+    over an empty store.
+    `kind`: what the maps hold; None: as the factory says, else opaque.
+    `limits`: the claims; None: those that the methods of a map make.
+    `run`: of the suite; None: one without end.
+    `partitions`: how many partitions a state has, if its `StateSpec` says so; else None, and it is opened with any number.
     """
 
     def __init__(

@@ -27,14 +27,9 @@ class OutOfTime(BaseException):
 class SuiteRun:
     """One run.
 
-    Attributes
-    ----------
-    until
-        The time of `time.monotonic` after which no map is opened.
-    clean
-        Called with the configuration of a state whose values are no longer needed; None: the maps empty themselves.
-    left
-        How many keys stayed in the store, by state.
+    `until`: the time of `time.monotonic` after which no map is opened.
+    `clean`: called with the configuration of a state whose values are no longer needed; None: the maps empty themselves.
+    `left`: how many keys stayed in the store, by state.
     """
 
     until: float = math.inf

@@ -51,10 +51,7 @@ class Interruption:
     The call waits `grace_s` seconds for the event. If the call holds a lock that the event needs, the event happens as soon
     as the lock is free.
 
-    Attributes
-    ----------
-    in_place
-        Whether the event ended before the call continued from the point.
+    `in_place`: whether the event ended before the call continued from the point.
     """
 
     def __init__(self, event: Callable[[], None], point: Point, grace_s: float) -> None:

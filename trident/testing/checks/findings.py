@@ -134,12 +134,8 @@ _LINE_WIDTH = 100
 class CheckProgress:
     """One line that is overwritten; if the output is not a terminal, a line every five seconds.
 
-    Parameters
-    ----------
-    out
-        Where to; None: nowhere.
-    total
-        The number of checks.
+    `out`: where to; None: nowhere.
+    `total`: the number of checks.
     """
 
     def __init__(self, out: TextIO | None, total: int) -> None:

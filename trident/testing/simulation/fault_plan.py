@@ -39,17 +39,11 @@ _MOST_FAULTS = (1, 1, 2, 2, 3, 4, 6)
 class Fault:
     """One thing that goes wrong, the first time that a batch comes to a point.
 
-    Attributes
-    ----------
-    kind
-        What goes wrong.
-    point, state
-        Where; `state` is empty where the point belongs to no state.
-    txid
-        In which batch.
-    batches
-        Of a pause: how many batches the successor commits meanwhile. Of a store that is set back: an odd number, if the driver
-        goes on.
+    `kind`: what goes wrong.
+    `point`, `state`: where; `state` is empty where the point belongs to no state.
+    `txid`: in which batch.
+    `batches`: of a pause: how many batches the successor commits meanwhile. Of a store that is set back: an odd number, if the
+    driver goes on.
     """
 
     kind: FaultKind
@@ -83,22 +77,13 @@ class Fault:
 class FaultPlan:
     """All that a run depends on beside the topology and its rows.
 
-    Attributes
-    ----------
-    seed
-        What it was drawn from.
-    faults
-        What goes wrong.
-    most
-        The most rows of a stream in a batch.
-    pending
-        How many batches may be in flight.
-    recuts
-        Whether a batch that is asked for again may have other rows, if its spout is not transactional.
-    empties
-        Whether a batch may have no rows of a stream that has some.
-    cuts
-        The number of rows of a stream in a batch, by both; where it is not given it is drawn.
+    `seed`: what it was drawn from.
+    `faults`: what goes wrong.
+    `most`: the most rows of a stream in a batch.
+    `pending`: how many batches may be in flight.
+    `recuts`: whether a batch that is asked for again may have other rows, if its spout is not transactional.
+    `empties`: whether a batch may have no rows of a stream that has some.
+    `cuts`: the number of rows of a stream in a batch, by both; where it is not given it is drawn.
     """
 
     seed: int
@@ -121,14 +106,9 @@ class FaultPlan:
 def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[FaultKind]) -> FaultPlan:
     """Draw a plan from a seed.
 
-    Parameters
-    ----------
-    states
-        The states that batches write.
-    rows
-        How many the longest stream has.
-    kinds
-        What may go wrong.
+    `states`: the states that batches write.
+    `rows`: how many the longest stream has.
+    `kinds`: what may go wrong.
     """
     chance = random.Random(f"{seed}")
     most = max(1, -(-2 * rows // chance.choice(_BATCHES)))

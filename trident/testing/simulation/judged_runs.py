@@ -99,10 +99,7 @@ class JudgedRuns:
     def report(self, seeds: Sequence[int], told: bool = False) -> SimulationReport:
         """Run seeds; `told`: with the trace of the last one.
 
-        Raises
-        ------
-        SimulationFailed
-            A run differs from one without faults, or two of these from each other.
+        Raises `SimulationFailed`: a run differs from one without faults, or two of these from each other.
         """
         began = time.monotonic()
         self._check_repeats()

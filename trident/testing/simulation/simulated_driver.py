@@ -60,14 +60,9 @@ class World(Protocol):
 class Simulated:
     """What all drivers of a run have in common.
 
-    Attributes
-    ----------
-    rows
-        By stream.
-    stores
-        By state.
-    opened
-        What drivers have opened so far.
+    `rows`: by stream.
+    `stores`: by state.
+    `opened`: what drivers have opened so far.
     """
 
     graph: Graph

@@ -31,10 +31,7 @@ class StoreSeam(Protocol):
 class SimulatedStore:
     """What is stored of one state; it outlives the drivers of a run.
 
-    Attributes
-    ----------
-    keys
-        The keys that any map was given, for maps that cannot list theirs.
+    `keys`: the keys that any map was given, for maps that cannot list theirs.
     """
 
     def __init__(self) -> None:
@@ -130,10 +127,7 @@ def watched_spec(node: StateNode, store: SimulatedStore, seam: StoreSeam) -> Sta
 
     The state of a user's own factory stays what it is.
 
-    Raises
-    ------
-    ConfigError
-        The store is none that a map in memory can stand for.
+    Raises `ConfigError`: the store is none that a map in memory can stand for.
     """
     spec, factory = node.spec, node.spec.factory
     if node.static:

@@ -32,20 +32,12 @@ class Unexpected(Exception):
 class SimulatedOutcome:
     """What a run has left.
 
-    Attributes
-    ----------
-    contents
-        Of the states.
-    trace
-        What happened, line by line.
-    happened
-        How often each kind of fault was met.
-    batches, attempts
-        How many there were.
-    cuts
-        How many rows of each stream each committed batch had.
-    unfenced
-        The states whose store stops no driver that was replaced.
+    `contents`: of the states.
+    `trace`: what happened, line by line.
+    `happened`: how often each kind of fault was met.
+    `batches`, `attempts`: how many there were.
+    `cuts`: how many rows of each stream each committed batch had.
+    `unfenced`: the states whose store stops no driver that was replaced.
     """
 
     contents: Contents
@@ -60,10 +52,7 @@ class SimulatedOutcome:
 class SimulatedRun:
     """The drivers of one run.
 
-    Parameters
-    ----------
-    compared
-        The states that are read at the end.
+    `compared`: the states that are read at the end.
     """
 
     def __init__(
@@ -88,10 +77,7 @@ class SimulatedRun:
     def run(self) -> SimulatedOutcome:
         """Run until all rows are committed.
 
-        Raises
-        ------
-        Unexpected
-            The topology has ended, or goes on where it must not.
+        Raises `Unexpected`: the topology has ended, or goes on where it must not.
         """
         try:
             self._start()

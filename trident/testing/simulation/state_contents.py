@@ -24,13 +24,7 @@ def compared_states(graph: Graph) -> list[str]:
 
 
 def contents_of(opened: OpenedTopology, node: StateNode) -> dict[Any, Any]:
-    """Read all of a state.
-
-    Raises
-    ------
-    ConfigError
-        The state has no method for that.
-    """
+    """Read all of a state. Raises `ConfigError`: the state has no method for that."""
     view, writer = opened.view(node.name), opened.states[node.name][0]
     if not len(node.key_fields) and len(node.value):
         return {(): view.get()}

@@ -212,10 +212,7 @@ _OPEN = Path("/dev/fd")
 class Held(NamedTuple):
     """What was held at one moment.
 
-    Attributes
-    ----------
-    threads, files
-        The names of Python's threads; what each open file or connection leads to, by its number.
+    `threads`, `files`: the names of Python's threads; what each open file or connection leads to, by its number.
     """
 
     threads: dict[int, str]

@@ -30,10 +30,8 @@ class FilledBatch(NamedTuple):
 class Compared(NamedTuple):
     """What is wrong with rows that were read.
 
-    Attributes
-    ----------
-    missing, foreign, repeated
-        Rows of the source that did not come, rows that the source never had, rows that came too often.
+    `missing`, `foreign`, `repeated`: rows of the source that did not come, rows that the source never had, rows that came too
+    often.
     """
 
     missing: list[Row]
@@ -44,10 +42,7 @@ class Compared(NamedTuple):
 class Tally:
     """Rows that were read of a source.
 
-    Attributes
-    ----------
-    rows
-        The rows, batch after batch.
+    `rows`: the rows, batch after batch.
     """
 
     def __init__(self, wanted: int) -> None:

@@ -21,10 +21,7 @@ def with_states_in_memory(graph: Graph) -> Graph:
 
     States that say that they are in memory stay as they are.
 
-    Raises
-    ------
-    ConfigError
-        A state does not say that it is a map of a kind.
+    Raises `ConfigError`: a state does not say that it is a map of a kind.
     """
     refused = [node for node in graph.states if not (node.spec.facts.in_memory or _is_map(node.spec))]
     if refused:
@@ -61,10 +58,8 @@ def _in_memory(node: StateNode) -> StateNode:
 class MapsInMemory:
     """Opens the partitions of one state, which share their keys; the values end with this object.
 
-    Parameters
-    ----------
-    of_store
-        What the store's factory says. What its serializer cannot write fails in a test too; without one, values stay objects.
+    `of_store`: what the store's factory says. What its serializer cannot write fails in a test too; without one, values stay
+    objects.
     """
 
     def __init__(self, of_store: StoreFacts) -> None:

@@ -23,10 +23,7 @@ _STATE_POINTS = ("begin_commit", "put", "commit")
 class FailurePoints:
     """The points that have to fail, and how often.
 
-    Parameters
-    ----------
-    states
-        The states that batches write, by name.
+    `states`: the states that batches write, by name.
     """
 
     def __init__(self, topology: str, states: Iterable[str]) -> None:
@@ -60,10 +57,7 @@ class FailurePoints:
 class WatchedRunner:
     """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that.
 
-    Parameters
-    ----------
-    seen
-        Gets the parts of each attempt.
+    `seen`: gets the parts of each attempt.
     """
 
     here = True
