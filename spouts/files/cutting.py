@@ -103,7 +103,6 @@ class FileCoordinator(BatchCoordinator):
         return cut(ranges, parallelism, self._format.is_whole)
 
     def size(self, definition: Definition) -> int | None:
-        """Say about how many bytes a batch has; None if that is not known, as of compressed files."""
         total = 0
         for path, start, end, _ in definition["ranges"]:
             size = self._format.size(os.fsdecode(path), int(start), int(end))

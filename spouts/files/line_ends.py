@@ -39,13 +39,11 @@ class LineFiles:
             check_goes_on(path, file, size, position)
 
     def position_at(self, path: str, offset: int) -> Position:
-        """Return the position of a file that was read up to `offset`."""
         return position_at(path, offset)
 
     def find(
         self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
     ) -> FileCut:
-        """Find what a batch takes of a file: lines that fit it, and at least one if the batch is empty."""
         with opened(path) as file:
             status = os.fstat(file)
             check_goes_on(path, file, status.st_size, before)

@@ -206,15 +206,12 @@ class ParquetFiles:
         return False
 
     def size(self, path: str, start: int, end: int) -> int:
-        """Say how many packed bytes a range has."""
         return end - start
 
     def check_same(self, path: str, size: int, position: Position) -> None:
-        """Make sure that a file that was read is still the same."""
         self._after(path, position)
 
     def position_at(self, path: str, offset: int) -> Position:
-        """Return the position of a file that was read up to `offset`."""
         footer, _ = _footer_of(path)
         return Position(offset, 0 if footer is None else footer.crc)
 

@@ -136,7 +136,6 @@ class KafkaCoordinator(BatchCoordinator):
         return _Seen(topics, replaced, held, bounds, cut, away)
 
     def is_choice(self, definition: Definition) -> bool:
-        """Whether a definition only says where reading begins."""
         return not records_of(definition)
 
     def _begin(self, starts: dict[Spot, int], seen: _Seen, read: Mapping[Spot, OffsetRange], is_first: bool) -> bool:

@@ -91,7 +91,6 @@ class GroupCoordinator(BatchCoordinator):
         self._acknowledge()
 
     def size(self, definition: Definition) -> int:
-        """Say about how many bytes the entries of a batch have."""
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:

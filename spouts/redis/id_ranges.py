@@ -147,7 +147,6 @@ class RangeCoordinator(BatchCoordinator):
         return {"ranges": ranges, "at": at, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[IdRange]:
-        """Cut the ranges at the ids of the definition, into about `parallelism` parts."""
         pieces = [
             piece
             for stream, (after, up_to, entries, cuts) in definition["ranges"].items()
@@ -160,7 +159,6 @@ class RangeCoordinator(BatchCoordinator):
         """Nothing is held for a batch, so nothing is dropped."""
 
     def size(self, definition: Definition) -> int:
-        """Say about how many bytes the entries of a batch have."""
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:

@@ -81,7 +81,6 @@ class QueryCoordinator(BatchCoordinator):
         return self._open
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
-        """Cut the rows of a batch into parts."""
         self._last = self._open = (
             definition  # the query is not needed for it, and is started when the next one is asked for
         )

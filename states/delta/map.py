@@ -92,7 +92,6 @@ class DeltaBackingMap(BackingMap):
         return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
 
     def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys as columns; None if there are none."""
         if not self._layout.takes_columns or self._reader is not None:
             return None
         self._load_if_free()

@@ -48,7 +48,6 @@ class DeltaStateAt(State):
         self._values = BaseReads(tables).at(table, snapshot.txid) or _in_memory(table, tables.layout)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked, None where absent."""
         return list(map(self._of, self._values.get(self._layout.pack_keys(keys))))
 
     def get(self) -> Any:
@@ -110,7 +109,6 @@ class DeltaMapState(SnapshottableMap):
         return self._backing.staged_by(lambda: self.commit(txid))
 
     def publish(self, txid: Txid, staged: bytes) -> None:
-        """Commit, in the driver, what a task staged for this attempt."""
         own = txid.sentinel
         if own is None:
             raise StateError(f"state {self._conf.prefix!r}: what a task stages is published in batches of a log")

@@ -82,7 +82,6 @@ class TopicSink(State):
         self._lay(own)
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel; None if this topic has none."""
         found = self._fence.read()
         return None if found is None else found.sentinel
 

@@ -90,7 +90,6 @@ class ClusterTopologyPages:
         return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
 
     def series(self, window_s: int = 0) -> Page:
-        """Return what the driver did over time; no columns while there is no driver."""
         driver = self._driver_now()
         return {} if driver is None else driver.series(window_s)
 

@@ -54,7 +54,6 @@ class LogReader:
         return exists(self.path)
 
     def holder(self) -> str | None:
-        """Say who writes the log; None if no driver does."""
         claims = self._list().claims
         return held_by(self.path, claims[-1]) if claims else None
 
@@ -78,15 +77,6 @@ class LogReader:
         return self._offset
 
     def refresh(self) -> LogState:
-        """Read what was appended since the last call and return the state; the next call may change that object.
-
-        Raises
-        ------
-        LogError
-            There is no log, or it cannot be read.
-        CorruptLogError
-            A record that was durable does not check.
-        """
         return self._read(trust_last=False)
 
     def read_all(self) -> LogState:

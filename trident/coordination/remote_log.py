@@ -91,7 +91,6 @@ class RemoteLog(DurableLog):
             self._release()
 
     def abandon(self) -> None:
-        """Close the log in a forked child."""
         self._refuse_all()
         self._forget()
 

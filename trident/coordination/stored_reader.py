@@ -43,12 +43,10 @@ class StoredReader:
         return _is_begun(self._store.look())
 
     def holder(self) -> str | None:
-        """Say who writes the log; None if no driver does."""
         head = self._store.look()
         return None if head is None else holder_of(self._store, head)
 
     def refresh(self) -> LogState:
-        """Read what was appended since the last call and return the state; see `TransactionLogReader.refresh`."""
         state = self.state_if_there()
         if state is None:
             raise LogError(f"there is no transaction log at {self.address}; a topology's first start makes one")

@@ -48,15 +48,9 @@ class ZooKeeperReader:
         return self._look()[0] is not None
 
     def holder(self) -> str | None:
-        """Say who writes the log; None if no driver does."""
         return held_by(self._connection, self._nodes)
 
     def refresh(self) -> LogState:
-        """Read what was appended since the last call and return the state; the next call may change that object.
-
-        Raises `LogError`: there is no log, or it cannot be read.
-        Raises `CorruptLogError`: a record does not check, or is missing.
-        """
         for _ in range(_TRIES):
             newest, count = self._look()
             if newest is None:

@@ -59,7 +59,6 @@ class ZooKeeperSegments:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next segment should begin."""
         return self._size >= self._roll_at or self._number >= _RECORDS
 
     def begin(self, state: LogState, previous: SegmentName | None) -> None:
@@ -77,11 +76,9 @@ class ZooKeeperSegments:
         self._sweep(previous or segment, state)
 
     def next(self, state: LogState) -> None:
-        """Begin the next segment with `state`."""
         self.begin(state, self._segment)
 
     def append(self, payloads: Sequence[bytes], _committed: CommittedUpTo, _beside: Sequence[LaterWrite] = ()) -> None:
-        """Append records; when this returns they are durable."""
         created = self._of(self._segment, payloads, self._number)
         self._write(created)
         self._number += len(created)

@@ -70,7 +70,6 @@ class OwnLog:
         return self._running.log_state
 
     def partitions(self, state: str) -> int:
-        """Return the number of partitions of a state."""
         return self._running.partitions.get(state, 1)
 
 

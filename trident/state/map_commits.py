@@ -47,12 +47,10 @@ class CommittedMap(State, ABC):
         self._removed_absent: list[Key] = []
 
     def share_keys(self) -> None:
-        """Be one of several partitions any of which may write any key: see `State`."""
         self._puts_at_commit = True
         self._removals.keep_all()
 
     def written_keys(self) -> Collection[Key]:
-        """Return the keys that the commit under way writes, and those that it removes although they are absent."""
         return [*self._written, *self._removed_absent]
 
     def begin_commit(self, txid: int) -> None:

@@ -169,7 +169,6 @@ class WholeCommitMap(BackingMap):
         self.is_written: Sentinel | None = None  # with a record, by this writer, and not looked at since
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read many keys: one entry per key, in the order asked, None where never written. Puts of a commit come late."""
         names = self._rows.names(keys)
         return list(map(self._rows.read(names).get, names))
 
@@ -178,11 +177,9 @@ class WholeCommitMap(BackingMap):
         self._put(f"write {len(keys)} keys", dict(zip(self._rows.names(keys), values, strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys, absent ones ignored, as `multi_put` writes them."""
         self._put(f"delete {len(keys)} keys", dict.fromkeys(self._rows.names(keys)))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of all partitions, page by page."""
         return map(self._rows.keys, self._rows.pages())
 
     def begin(self, txid: Txid) -> None:
@@ -217,7 +214,6 @@ class WholeCommitMap(BackingMap):
             self._row.later = None
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel of this partition, None if there is none; an unfinished commit is void."""
         known, self.is_written, self._puts = self.is_written, None, None
         if known is not None:  # the next write finds out if it is gone, before anything is written
             return known

@@ -85,7 +85,6 @@ class RunningPages(ABC):
         return {**page, "verdict": verdict(page)}
 
     def component(self, component: str, window_s: int = 0) -> Page:
-        """Return one operation, source or state, one spout or bolt."""
         return self.status().component_as_mapping(component, window_s, self._id)
 
     def visualization(self, window_s: int = 0) -> Page:
@@ -95,7 +94,6 @@ class RunningPages(ABC):
         return self.status().over_time(window_s, self._id)
 
     def batches(self) -> Sequence[Page]:
-        """Return the last committed batches, oldest first; none of spouts and bolts."""
         return []
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:

@@ -55,12 +55,10 @@ class SqliteClusterState:
     # ---- nodes -------------------------------------------------------------------------------------------------------
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
-        """Set a node that vanishes with this session."""
         checked_data(checked_way(path), data)
         self._write(lambda db: sqlite_nodes.replace(db, path, data, self._session.id), durable=False)
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
-        """Create such a node if there is none."""
         checked_data(checked_way(path), data)
         return self._write(lambda db: sqlite_nodes.create(db, path, data, self._session.id), durable=False)
 
@@ -80,7 +78,6 @@ class SqliteClusterState:
         self._write(lambda db: sqlite_nodes.put(db, path, data), durable=False)
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
-        """Set a node's data if it has this version."""
         checked_data(checked_way(path), data)
 
         def compare(db: sqlite3.Connection) -> bool:
@@ -97,7 +94,6 @@ class SqliteClusterState:
         self._write(lambda db: sqlite_nodes.delete(db, path))
 
     def mkdirs(self, path: str) -> None:
-        """Create a node without data and those above it."""
         checked_path(path)
         self._write(lambda db: sqlite_nodes.create(db, path, b""))
 
@@ -120,7 +116,6 @@ class SqliteClusterState:
         return self._read(path, watched, lambda db: [name for (name,) in db.execute(query, (path,))])
 
     def get_data_below(self, path: str) -> dict[str, bytes]:
-        """Return the data of all nodes directly below."""
         query = "SELECT name, data FROM node WHERE parent = ? ORDER BY name"
         checked_path(path)
         return self._read(path, None, lambda db: dict(db.execute(query, (path,))))
@@ -141,7 +136,6 @@ class SqliteClusterState:
     # ---- events and the session ----------------------------------------------------------------------------------------
 
     def register(self, callback: Callback) -> str:
-        """Call `callback` with every event from now on."""
         return self._dispatcher.register(callback)
 
     def unregister(self, callback_id: str) -> None:

@@ -63,17 +63,14 @@ class ZooKeeperClusterState:
     # ---- nodes -------------------------------------------------------------------------------------------------------
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
-        """Set a node that vanishes with this session."""
         at = self._written(path, data)
         while not self._session.replace(at, data):
             pass
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
-        """Create such a node if there is none."""
         return self._session.create(self._written(path, data), data, ephemeral=True)
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Create a node whose name ends with a number that only grows."""
         at = self._written(f"{path}0", data)[:-1]
         return self._session.create_sequential(at, data)[len(self._root) :]
 
@@ -81,7 +78,6 @@ class ZooKeeperClusterState:
         self._session.put(self._written(path, data), data)
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
-        """Set a node's data if it has this version."""
         at = self._written(path, data)
         if version is None:
             return self._session.create(at, data)
@@ -91,7 +87,6 @@ class ZooKeeperClusterState:
         self._session.delete(self._written(path))
 
     def mkdirs(self, path: str) -> None:
-        """Create a node without data and those above it."""
         from kazoo.exceptions import NoChildrenForEphemeralsError
 
         at = self._at(path)
@@ -123,7 +118,6 @@ class ZooKeeperClusterState:
         return [] if found is None else sorted(found[0])
 
     def get_data_below(self, path: str) -> dict[str, bytes]:
-        """Return the data of all nodes directly below."""
         return self.get_data_below_each([path])[path]
 
     def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
@@ -140,7 +134,6 @@ class ZooKeeperClusterState:
     # ---- events and the session ----------------------------------------------------------------------------------------
 
     def register(self, callback: Callback) -> str:
-        """Call `callback` with every event from now on."""
         return self._dispatcher.register(callback)
 
     def unregister(self, callback_id: str) -> None:

@@ -120,7 +120,6 @@ class StructColumns(NumberColumns):
     __slots__ = ()
 
     def values(self) -> list[OpaqueValue]:
-        """Return the values one by one."""
         heads = [self.numbers[:, at].tolist() for at in (TXID, ATTEMPT)]
         fields = [*heads, *(self._structs(*self._side(at)) for at in (PREV, CURR))]
         return list(map(tuple.__new__, repeat(OpaqueValue), zip(*fields, strict=True)))
@@ -145,7 +144,6 @@ class StructColumns(NumberColumns):
         return self._structs(*self.before(txid, winners))
 
     def combined(self, values: Any, function: Combine | Sequence[Combine], txid: Txid) -> StructColumns | None:
-        """Return what the commit `txid` writes; `values` is an Arrow array of structs, `function` has one for each field."""
         form, width = self.dtype, self.dtype.width
         if isinstance(function, str) or [field.name for field in values.type] != list(form.names):
             return None

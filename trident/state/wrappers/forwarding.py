@@ -60,7 +60,6 @@ class MapWrapper(BackingMap):
     keeps_attempts = passed_on(BackingMap.keeps_attempts)
 
     def offers(self, method: str) -> bool:
-        """Whether the inner map has a method of its own in place of the default."""
         return self.inner.offers(method)
 
 
@@ -87,7 +86,6 @@ class MicroBatchIBackingMap(MapWrapper):
         self.delegate, self.max_multi_get, self.max_multi_put = delegate, max_multi_get, max_multi_put
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read chunk by chunk; one entry per key, in the order asked."""
         size = self.max_multi_get
         if not size or len(keys) <= size:
             return self.delegate.multi_get(keys)

@@ -72,7 +72,6 @@ class ReadThroughMap(CommitMemory):
         self._space: str | None = None  # None: the cache is not used
 
     def begin(self, txid: Txid) -> None:
-        """Keep the space if this commit follows directly on this instance's last one; else begin another."""
         if self._space is None:
             self._forget()
         super().begin(txid)

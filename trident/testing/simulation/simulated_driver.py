@@ -100,7 +100,6 @@ class Seam:
             self.reach(point, txid=attempt.txid)
 
     def is_due(self, point: str, state: str) -> bool:
-        """Whether something goes wrong at a point of the running commit."""
         return self._attempt is not None and self._world.due(point, self._attempt.txid, state, False) is not None
 
     def reach(self, point: str, state: str = "", txid: int = 0) -> None:

@@ -90,7 +90,6 @@ class WatchedMap(MapWrapper):
         self._seam.reach("after put", self._state)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys that were put, page by page."""
         return self.inner.key_pages() if self.inner.offers("key_pages") else iter([list(self._known)])
 
     def offers(self, method: str) -> bool:

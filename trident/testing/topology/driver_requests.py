@@ -47,5 +47,4 @@ class _OpenedLog:
         return self._opened.log.state
 
     def partitions(self, state: str) -> int:
-        """Return the number of partitions of a state."""
         return self._opened.plan.partitions.get(state, 1)
