@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from trident.cluster.state.cluster_records import Reading, dump
+from trident.cluster.state.cluster_records import Record
 from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster_errors import ClusterError
 
 DRIVER = "__driver"
 """The name of the driver among the components that have errors."""
 
 
 @dataclass(frozen=True)
-class SupervisorInfo:
+class SupervisorInfo(Record):
     """What a supervisor says about itself: `/supervisors/{id}`, an ephemeral node.
 
     Attributes
@@ -27,6 +28,8 @@ class SupervisorInfo:
         What schedulers may use; here `{"logs": "http://…"}`, where the logs of its drivers are served.
     """
 
+    WHAT = "supervisor info"
+
     time_secs: float
     hostname: str
     assignment_id: str
@@ -35,34 +38,9 @@ class SupervisorInfo:
     scheduler_meta: Mapping[str, str]
     uptime_secs: float
 
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return dump(
-            {
-                "time-secs": self.time_secs,
-                "hostname": self.hostname,
-                "assignment-id": self.assignment_id,
-                "used-ports": list(self.used_ports),
-                "meta": list(self.meta),
-                "scheduler-meta": dict(self.scheduler_meta),
-                "uptime-secs": self.uptime_secs,
-            }
-        )
-
     @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with Reading("supervisor info") as parse:
-            read = parse(data)
-            return cls(
-                read["time-secs"],
-                read["hostname"],
-                read["assignment-id"],
-                tuple(read["used-ports"]),
-                tuple(read["meta"]),
-                read["scheduler-meta"],
-                read["uptime-secs"],
-            )
+    def _of(cls, read: Mapping[str, Any]) -> Self:
+        return super()._of({**read, "used-ports": tuple(read["used-ports"]), "meta": tuple(read["meta"])})
 
 
 def machine_names(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, str]:
@@ -72,7 +50,7 @@ def machine_names(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class WorkerHeartbeat:
+class WorkerHeartbeat(Record):
     """What a driver says about itself, about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
 
     `generation`, `start_time_secs`: of the assignment that it runs.
@@ -80,6 +58,8 @@ class WorkerHeartbeat:
     `pages`: where the driver serves pages of its own; "" while it does not.
     `stats`: its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
     """
+
+    WHAT = "heartbeat"
 
     time_secs: float
     uptime_secs: float
@@ -92,76 +72,27 @@ class WorkerHeartbeat:
     pages: str
     stats: Mapping[str, Any]
 
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return dump(
-            {
-                "time-secs": self.time_secs,
-                "uptime-secs": self.uptime_secs,
-                "storm-id": self.storm_id,
-                "hostname": self.hostname,
-                "pid": self.pid,
-                "generation": self.generation,
-                "start-time-secs": self.start_time_secs,
-                "state": self.state,
-                "pages": self.pages,
-                "stats": dict(self.stats),
-            }
-        )
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with Reading("heartbeat") as parse:
-            read = parse(data)
-            return cls._of(read, read["stats"])
-
     @classmethod
     def without_stats(cls, data: bytes) -> Self:
         """Return the record with empty statistics, which are most of its bytes: several times as fast."""
         # They are the last field; and a quotation mark within a text is never without a backslash.
         head, found_stats, _ = data.partition(b',"stats":')
-        with Reading("heartbeat") as parse:
-            try:
-                return cls._of(parse(head + b"}" if found_stats else data), {})
-            except (ValueError, KeyError):  # another program's, in another order
-                return cls._of(parse(data), {})
-
-    @classmethod
-    def _of(cls, read: Mapping[str, Any], stats: Mapping[str, Any]) -> Self:
-        return cls(
-            read["time-secs"],
-            read["uptime-secs"],
-            read["storm-id"],
-            read["hostname"],
-            read["pid"],
-            read["generation"],
-            read["start-time-secs"],
-            read["state"],
-            read["pages"],
-            stats,
-        )
+        try:
+            return cls.of_bytes(head + b"}" if found_stats else data, stats={})
+        except ClusterError:  # another program's, in another order
+            return cls.of_bytes(data, stats={})
 
 
 @dataclass(frozen=True)
-class ErrorInfo:
+class ErrorInfo(Record):
     """An error of a component: `/errors/{topology-id}/{component}/e{number}`, the last ten of each."""
+
+    WHAT = "error"
 
     time_secs: float
     error: str
     host: str
     port: int
-
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return dump({"time-secs": self.time_secs, "error": self.error, "host": self.host, "port": self.port})
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with Reading("error") as parse:
-            read = parse(data)
-            return cls(read["time-secs"], read["error"], read["host"], read["port"])
 
 
 _DEATHS = "/deaths"

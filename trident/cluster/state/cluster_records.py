@@ -1,20 +1,17 @@
-"""The records of topologies and where they run: JSON with Storm's names of fields, readable with any client of ZooKeeper.
-
-Records as bytes: JSON with a version; what cannot be read is an error that says so.
-"""
+"""The records of topologies and where they run: JSON with Storm's names of fields, readable with any client of ZooKeeper."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from trident.cluster_errors import ClusterError
 
 TopologyKind = Literal["trident", "bolts"]
 StatusKind = Literal["active", "inactive", "killed", "failed"]
+_VERSION = 1
 
 
 class NodePort(NamedTuple):
@@ -53,7 +50,61 @@ class WantedStatus:
 
 
 @dataclass(frozen=True)
-class StormBase:
+class Record:
+    """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
+
+    `WHAT`: what errors call it.
+    `KEYS`: the names in JSON of fields that have not their own there, with `-` for `_`.
+    """
+
+    WHAT: ClassVar[str]
+    KEYS: ClassVar[Mapping[str, str]] = {}
+
+    def to_bytes(self) -> bytes:
+        """Return the record as JSON."""
+        values = {"version": _VERSION, **{self._key(name): value for name, value in vars(self).items()}}
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8
+
+    @classmethod
+    def of_bytes(cls, data: bytes, **instead: Any) -> Self:
+        """Return the record that `to_bytes` gave, with other values of some fields, which need not be there then."""
+        try:
+            read = json.loads(data)
+            if read["version"] != _VERSION:
+                raise ClusterError(
+                    f"a {cls.WHAT} is of version {read['version']}; this version of the software reads {_VERSION}. Use the "
+                    "version that runs in the cluster"
+                )
+            return cls._of({**read, **instead})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClusterError(
+                f"the {cls.WHAT} cannot be read ({error!r}); was it written by another program?"
+            ) from error
+
+    @classmethod
+    def _of(cls, read: Mapping[str, Any]) -> Self:
+        """Return the record of what was read, without what another release has beside its fields."""
+        declared = {each.name: each for each in fields(cls)}
+        return cls(
+            **{
+                name: read[cls._key(name)]
+                for name, each in declared.items()
+                if cls._key(name) in read or (each.default is MISSING and each.default_factory is MISSING)
+            }
+        )
+
+    @classmethod
+    def _key(cls, name: str) -> str:
+        return cls.KEYS.get(name) or name.replace("_", "-")
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return value.as_json() if isinstance(value, WantedStatus) else dict(value)
+
+
+@dataclass(frozen=True)
+class StormBase(Record):
     """A topology that was submitted: `/storms/{topology-id}`.
 
     Attributes
@@ -83,6 +134,9 @@ class StormBase:
         Where its log is if its settings do not say it, chosen when it was submitted.
     """
 
+    WHAT = "storm base"
+    KEYS: ClassVar[Mapping[str, str]] = {"component_executors": "component->executors"}
+
     storm_name: str
     launch_time_secs: float
     status: WantedStatus
@@ -98,52 +152,13 @@ class StormBase:
     previous: Mapping[str, Any] = field(default_factory=dict)
     log_dir: str = ""
 
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return dump(
-            {
-                "storm-name": self.storm_name,
-                "launch-time-secs": self.launch_time_secs,
-                "status": self.status.as_json(),
-                "num-workers": self.num_workers,
-                "component->executors": dict(self.component_executors),
-                "kind": self.kind,
-                "target": self.target,
-                "code-hash": self.code_hash,
-                "conf": dict(self.conf),
-                "generation": self.generation,
-                "submission": self.submission,
-                "previous-code-hash": self.previous_code_hash,
-                "previous": dict(self.previous),
-                "log-dir": self.log_dir,
-            }
-        )
-
     @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with Reading("storm base") as parse:
-            read = parse(data)
-            return cls(
-                read["storm-name"],
-                read["launch-time-secs"],
-                WantedStatus.of_json(read["status"]),
-                read["num-workers"],
-                read["component->executors"],
-                read["kind"],
-                read["target"],
-                read["code-hash"],
-                read.get("conf", {}),
-                read.get("generation", 1),
-                read.get("submission", ""),
-                read.get("previous-code-hash", ""),
-                read.get("previous", {}),
-                read.get("log-dir", ""),
-            )
+    def _of(cls, read: Mapping[str, Any]) -> Self:
+        return super()._of({**read, "status": WantedStatus.of_json(read["status"])})
 
 
 @dataclass(frozen=True)
-class Assignment:
+class Assignment(Record):
     """Where a topology runs: `/assignments/{topology-id}`.
 
     A topology has one driver, which is its executor `[1-1]`; the workers of the driver are Spark's.
@@ -159,6 +174,13 @@ class Assignment:
     code_hash, generation
         Of the base, when it was assigned. A driver of another generation ends and starts again.
     """
+
+    WHAT = "assignment"
+    KEYS: ClassVar[Mapping[str, str]] = {
+        "node_host": "node->host",
+        "executor_node_port": "executor->node+port",
+        "executor_start_time_secs": "executor->start-time-secs",
+    }
 
     master_code_dir: str
     node_host: Mapping[str, str]
@@ -189,65 +211,7 @@ class Assignment:
         """Since when the driver is assigned to its slot."""
         return self.executor_start_time_secs[self.DRIVER]
 
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return dump(
-            {
-                "master-code-dir": self.master_code_dir,
-                "node->host": dict(self.node_host),
-                "executor->node+port": {name: list(slot) for name, slot in self.executor_node_port.items()},
-                "executor->start-time-secs": dict(self.executor_start_time_secs),
-                "code-hash": self.code_hash,
-                "generation": self.generation,
-            }
-        )
-
     @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with Reading("assignment") as parse:
-            read = parse(data)
-            return cls(
-                read["master-code-dir"],
-                read["node->host"],
-                {name: NodePort(*slot) for name, slot in read["executor->node+port"].items()},
-                read["executor->start-time-secs"],
-                read["code-hash"],
-                read["generation"],
-            )
-
-
-_VERSION = 1
-
-
-class Reading:
-    """Turns what is wrong with the bytes of a record into an error that says so."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> Callable[[bytes], dict[str, Any]]:
-        return self._read
-
-    def _read(self, data: bytes) -> dict[str, Any]:
-        values = json.loads(data)
-        if values["version"] != _VERSION:
-            raise ClusterError(
-                f"a {self._what} is of version {values['version']}; this version of the software reads {_VERSION}. Use the "
-                "version that runs in the cluster"
-            )
-        return dict(values)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, ValueError | KeyError | TypeError | AttributeError):
-            raise ClusterError(
-                f"the {self._what} cannot be read ({error!r}); was it written by another program?"
-            ) from error
-
-
-def dump(data: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON."""
-    text = json.dumps({"version": _VERSION, **data}, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8
+    def _of(cls, read: Mapping[str, Any]) -> Self:
+        slots = {name: NodePort(*slot) for name, slot in read["executor->node+port"].items()}
+        return super()._of({**read, "executor->node+port": slots})
