@@ -66,12 +66,8 @@ class Commits:
 
         The answer to a commit does not cover each partition, so it is read back.
 
-        Raises
-        ------
-        KafkaException
-            The commit failed, or what was committed cannot be read.
-        SourceAwayError
-            Another offset is committed.
+        Raises `KafkaException`: the commit failed, or what was committed cannot be read.
+        Raises `SourceAwayError`: another offset is committed.
         """
         from confluent_kafka import KafkaException
 

@@ -38,14 +38,9 @@ _CHOICES = {
 class Topics:
     """Which partitions are read: of the topics with these names, or whose whole name matches the pattern.
 
-    Attributes
-    ----------
-    names
-        Names of topics.
-    pattern
-        A regular expression, or None.
-    assigned
-        The partitions of each topic, if not all of them are read.
+    `names`: names of topics.
+    `pattern`: a regular expression, or None.
+    `assigned`: the partitions of each topic, if not all of them are read.
     """
 
     names: tuple[str, ...]

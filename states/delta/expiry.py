@@ -44,12 +44,8 @@ class TimeMark(NamedTuple):
 class Expiry:
     """The marks of a table, as far as this process knows, and what has expired by them.
 
-    Parameters
-    ----------
-    table, layout
-        The table of the changes, and its columns.
-    ttl_s
-        How old a row must be; None: nothing expires.
+    `table`, `layout`: the table of the changes, and its columns.
+    `ttl_s`: how old a row must be; None: nothing expires.
     """
 
     def __init__(self, table: StateTable, layout: DeltaLayout, ttl_s: int | None) -> None:

@@ -32,12 +32,8 @@ _APP = "trident-maintenance"
 class Maintenance:
     """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own.
 
-    Parameters
-    ----------
-    tables, table
-        The state, and the table of its changes; the thread opens it again.
-    merged
-        Returns the `_seq` up to which all changes are in a base, which deletions must still reach; None without a base.
+    `tables`, `table`: the state, and the table of its changes; the thread opens it again.
+    `merged`: returns the `_seq` up to which all changes are in a base, which deletions must still reach; None without a base.
     """
 
     def __init__(self, tables: StateTables, table: StateTable, merged: Callable[[], int | None]) -> None:

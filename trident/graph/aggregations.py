@@ -52,14 +52,9 @@ class AggregateNode(Node):
 class Aggregation:
     """How a batch's tuples become one value per key.
 
-    Attributes
-    ----------
-    group
-        The grouping fields (empty and `grouped` False for one value per state).
-    inputs, aggregator, output
-        What the aggregator sees, the combiner or reducer, and its one output field.
-    combines
-        True for a combiner: the batch is aggregated in parts before it reaches the state.
+    `group`: the grouping fields (empty and `grouped` False for one value per state).
+    `inputs`, `aggregator`, `output`: what the aggregator sees, the combiner or reducer, and its one output field.
+    `combines`: True for a combiner: the batch is aggregated in parts before it reaches the state.
     """
 
     group: Fields
@@ -100,17 +95,11 @@ class PersistNode(Node):
 class WindowNode(PersistNode):
     """Keeps tuples, or partial aggregates, in a state until their window is complete; gives what the windows come to.
 
-    Attributes
-    ----------
-    window
-        Which windows there are; set in every node.
-    group, grouped, member
-        What is aggregated in each window, and how.
-    bounds
-        The fields behind the grouping fields that say which window a tuple belongs to; none or two.
-    late
-        The fields of the stream, if it also gives the tuples that come too late: in `$late.` and the field's name, `$late` is
-        true in their rows and null in those of windows. Else it has none.
+    `window`: which windows there are; set in every node.
+    `group`, `grouped`, `member`: what is aggregated in each window, and how.
+    `bounds`: the fields behind the grouping fields that say which window a tuple belongs to; none or two.
+    `late`: the fields of the stream, if it also gives the tuples that come too late: in `$late.` and the field's name, `$late`
+    is true in their rows and null in those of windows. Else it has none.
     """
 
     window: WindowConfig | None = None
@@ -159,20 +148,13 @@ class QueryNode(Node):
 class StateNode:
     """A state of the topology.
 
-    Attributes
-    ----------
-    name
-        Unique in the topology; with the topology's name the default key prefix.
-    spec
-        Factory and fixed number of partitions.
-    static
-        True if no stream updates it.
-    key_fields, value
-        Fields of the key and of the value (empty where a user's updater decides).
-    free_keys
-        Whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the key.
-    migrate
-        What makes a value of the declared type of one of a former type: `(value, former type)`, or `"widen"`.
+    `name`: unique in the topology; with the topology's name the default key prefix.
+    `spec`: factory and fixed number of partitions.
+    `static`: True if no stream updates it.
+    `key_fields`, `value`: fields of the key and of the value (empty where a user's updater decides).
+    `free_keys`: whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the
+    key.
+    `migrate`: what makes a value of the declared type of one of a former type: `(value, former type)`, or `"widen"`.
     """
 
     name: str
@@ -197,14 +179,9 @@ class StateNode:
 class JoinSide:
     """One stream of a `JoinWithinNode`.
 
-    Attributes
-    ----------
-    fields, key, time
-        All of its fields, the key fields, and the field with the time of the event.
-    delay_us
-        How far its watermark is behind its latest time, in microseconds.
-    outer
-        Whether it may be missing: then a row of the other side that meets none comes with nulls.
+    `fields`, `key`, `time`: all of its fields, the key fields, and the field with the time of the event.
+    `delay_us`: how far its watermark is behind its latest time, in microseconds.
+    `outer`: whether it may be missing: then a row of the other side that meets none comes with nulls.
     """
 
     fields: Fields
@@ -223,12 +200,9 @@ class JoinSide:
 class JoinWithinNode(PersistNode):
     """Joins two streams over time, and keeps the rows of both in a state as long as they may still meet others.
 
-    Attributes
-    ----------
-    sides
-        Left and right.
-    earliest_us, latest_us
-        How much later than the left row's time the right row's may be, in microseconds; both are included.
+    `sides`: left and right.
+    `earliest_us`, `latest_us`: how much later than the left row's time the right row's may be, in microseconds; both are
+    included.
     """
 
     sides: tuple[JoinSide, ...] = ()

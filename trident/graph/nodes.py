@@ -135,12 +135,8 @@ class MergeNode(Node):
 class Routing:
     """Which partitions a tuple goes to.
 
-    Attributes
-    ----------
-    kind
-        `hash` (of `fields`), `key` (the same, for rows of a state, whose keys are mostly distinct), `shuffle` (in turn),
-        `broadcast` (all), `global` (there is only one), `identity` (stays),
-        `custom` (what `function(tuple, partitions)` says).
+    `kind`: `hash` (of `fields`), `key` (the same, for rows of a state, whose keys are mostly distinct), `shuffle` (in turn),
+    `broadcast` (all), `global` (there is only one), `identity` (stays), `custom` (what `function(tuple, partitions)` says).
     """
 
     kind: str
@@ -173,14 +169,9 @@ class MultiReduceNode(Node):
 class JoinNode(Node):
     """`join`: rows of several streams with the same key; `groups` are the join fields of each.
 
-    Attributes
-    ----------
-    outer
-        Whether the side may be missing.
-    preserve
-        Whether all fields of all sides are kept, else the key once and then the other fields of each side.
-    null_keys_match
-        Whether null is a key as any other.
+    `outer`: whether the side may be missing.
+    `preserve`: whether all fields of all sides are kept, else the key once and then the other fields of each side.
+    `null_keys_match`: whether null is a key as any other.
     """
 
     inputs: tuple[Fields, ...] = ()

@@ -16,18 +16,11 @@ from trident.http.strangers import stranger
 class Rules:
     """Whom a server answers.
 
-    Attributes
-    ----------
-    token
-        What `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
-    loopback
-        As of `stranger`.
-    needs_token
-        Whether a request needs the token.
-    refusal
-        Returns the answer to a refused request, from its status and the cause.
-    headers
-        Returns the headers that every answer to a request has, unless it sets them itself.
+    `token`: what `Authorization: Bearer …` must have where it is needed; None: what needs it is refused.
+    `loopback`: as of `stranger`.
+    `needs_token`: whether a request needs the token.
+    `refusal`: returns the answer to a refused request, from its status and the cause.
+    `headers`: returns the headers that every answer to a request has, unless it sets them itself.
     """
 
     token: str | None

@@ -34,15 +34,8 @@ _LISTENERS_END_S = 5.0
 class Monitoring:
     """Passes each event on: at once to the log and the metrics, through queues to the listeners.
 
-    Attributes
-    ----------
-    topology, run_id
-        As of the events.
-
-    Parameters
-    ----------
-    port, host
-        Where metrics are served; port None: nowhere.
+    `topology`, `run_id`: as of the events.
+    `port`, `host`: where metrics are served; port None: nowhere.
     """
 
     def __init__(

@@ -219,17 +219,9 @@ _OF_OPERATIONS: Sequence[_Family] = (
 class Metrics:
     """What is counted of a Trident topology. `take` is called by its thread, `collect` by a scrape's.
 
-    Parameters
-    ----------
-    topology
-        The value of the label `topology`, which every metric has.
-    listeners
-        Returns the figures of the listeners.
-
-    Attributes
-    ----------
-    status
-        Returns what the topology says about itself; None before it runs.
+    `topology`: the value of the label `topology`, which every metric has.
+    `listeners`: returns the figures of the listeners.
+    `status`: returns what the topology says about itself; None before it runs.
     """
 
     def __init__(self, topology: str, listeners: Callable[[], Sequence[Mapping[str, Any]]] = list) -> None:

@@ -56,10 +56,7 @@ class _Note(NamedTuple, Generic[K]):
 class Windows(Generic[K]):
     """Totals by key, with their windows.
 
-    Parameters
-    ----------
-    now
-        When counting began, on the clock that all calls use.
+    `now`: when counting began, on the clock that all calls use.
     """
 
     def __init__(self, now: float) -> None:

@@ -37,14 +37,9 @@ F = TypeVar("F")
 class PlainColumn(NamedTuple, Generic[F]):
     """One column of the table.
 
-    Attributes
-    ----------
-    name, form
-        Its name, and how the store keeps its values.
-    declared
-        The type that the topology declares.
-    is_key
-        Whether it is a field of the key.
+    `name`, `form`: its name, and how the store keeps its values.
+    `declared`: the type that the topology declares.
+    `is_key`: whether it is a field of the key.
     """
 
     name: str
@@ -76,14 +71,9 @@ C = TypeVar("C", bound=PlainColumn[Any])
 class PlainColumns(ABC, Generic[C]):
     """The columns of one state.
 
-    Attributes
-    ----------
-    kind
-        What the state stores for each key.
-    keys, values
-        The fields of the key and that of the value, or those of a value that is a struct.
-    shape
-        The fields. Each field of a value that is a struct is a column, and so is each of the value before.
+    `kind`: what the state stores for each key.
+    `keys`, `values`: the fields of the key and that of the value, or those of a value that is a struct.
+    `shape`: the fields. Each field of a value that is a struct is a column, and so is each of the value before.
     """
 
     kind: StateType
@@ -128,10 +118,7 @@ class PlainColumns(ABC, Generic[C]):
     def names(self, keys: Sequence[Key]) -> list[Key]:
         """Return keys in their one form.
 
-        Raises
-        ------
-        CorruptValueError
-            A key has too many parts or too few.
+        Raises `CorruptValueError`: a key has too many parts or too few.
         """
         wanted = len(self.keys)
         if {wanted}.issuperset(map(len, keys)):
@@ -147,10 +134,7 @@ class PlainColumns(ABC, Generic[C]):
     def stored(self, rows: Sequence[Sequence[Any]]) -> dict[Key, Any]:
         """Return what is stored, by key, of the rows of a read.
 
-        Raises
-        ------
-        CorruptValueError
-            Another program wrote a row: it does not say which batch did.
+        Raises `CorruptValueError`: another program wrote a row: it does not say which batch did.
         """
         if not rows:
             return {}

@@ -52,14 +52,9 @@ class NimbusSettings:
 class Nimbus:
     """One Nimbus; the thread `trident-nimbus` runs its rounds.
 
-    Parameters
-    ----------
-    url
-        Where its HTTP answers.
-    code_dir
-        Where it keeps the code, for the records.
-    tidy
-        Called by the leader every few minutes: removes what is not used any more.
+    `url`: where its HTTP answers.
+    `code_dir`: where it keeps the code, for the records.
+    `tidy`: called by the leader every few minutes: removes what is not used any more.
     """
 
     def __init__(

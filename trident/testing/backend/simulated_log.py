@@ -18,14 +18,9 @@ _EPOCH = 1 << 20
 class Log:
     """Which batches are committed, and by whom.
 
-    Attributes
-    ----------
-    committed
-        The last committed txid; 0 before the first.
-    attempt
-        The attempt that runs now.
-    winners
-        Who won the committed txids.
+    `committed`: the last committed txid; 0 before the first.
+    `attempt`: the attempt that runs now.
+    `winners`: who won the committed txids.
     """
 
     def __init__(self) -> None:
