@@ -30,26 +30,15 @@ from trident.state.kinds import LaterWrite
 class Committed:
     """What a batch changed.
 
-    Attributes
-    ----------
-    touched
-        The partitions of each state that had input, ascending.
-    keys
-        How many keys (or rows of `partition_persist`) each state got.
-    metrics
-        What operations counted, as `operation/counter`.
-    captured
-        Tuples behind states that were left out as dead letters.
-    key_counts
-        How many keys of each state were read, found in a memory, and written.
-    figures, put_back
-        As of `TaskOutput`, of the steps behind what the driver commits.
-    took_ns
-        By node that the driver committed, how long that and the steps behind it took.
-    later
-        The writes that are left to the batch's record.
-    timers
-        As of `TaskOutput`, of all partitions.
+    `touched`: the partitions of each state that had input, ascending.
+    `keys`: how many keys (or rows of `partition_persist`) each state got.
+    `metrics`: what operations counted, as `operation/counter`.
+    `captured`: tuples behind states that were left out as dead letters.
+    `key_counts`: how many keys of each state were read, found in a memory, and written.
+    `figures`, `put_back`: as of `TaskOutput`, of the steps behind what the driver commits.
+    `took_ns`: by node that the driver committed, how long that and the steps behind it took.
+    `later`: the writes that are left to the batch's record.
+    `timers`: as of `TaskOutput`, of all partitions.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -95,10 +84,7 @@ def marks_of(state: State) -> list[bytes]:
 def check_one_writer(state: str, written: Mapping[int, Sequence[bytes]], txid: int) -> None:
     """Compare the marks of the partitions.
 
-    Raises
-    ------
-    KeyConflictError
-        Two partitions write one key.
+    Raises `KeyConflictError`: two partitions write one key.
     """
     writers: dict[bytes, int] = {}
     for partition, marks in sorted(written.items()):

@@ -377,14 +377,9 @@ def update_time_partition(
 ) -> pa.Table:
     """Do the same for a partition of a window, or of a join over time; return the rows that it gives.
 
-    Parameters
-    ----------
-    place
-        Which partition `state` is, of how many.
-    tables
-        The rows of this partition, of `shares_of`; there may be none.
-    moment
-        What all partitions must know of the batch, of `moment_of` all of its rows.
+    `place`: which partition `state` is, of how many.
+    `tables`: the rows of this partition, of `shares_of`; there may be none.
+    `moment`: what all partitions must know of the batch, of `moment_of` all of its rows.
     """
     with failing_at(node.id):
         _begin_commit(node, state, txid, reach)

@@ -31,12 +31,8 @@ from trident.state.txid import Snapshot, Txid
 class Flow:
     """What waits for each node that is committed: first the output of the workers, then what nodes before it gave.
 
-    Parameters
-    ----------
-    exchanges
-        By id, with their numbers of partitions.
-    run
-        What the steps behind states need.
+    `exchanges`: by id, with their numbers of partitions.
+    `run`: what the steps behind states need.
     """
 
     def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: StepRun) -> None:

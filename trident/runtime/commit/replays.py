@@ -118,10 +118,7 @@ class Replays:
     def parts(self, definition: Ranges, log: LogState, program: Program) -> Iterator[tuple[str, PutBack]]:
         """Cut a batch's letters into parts, by the fragment where they come in.
 
-        Raises
-        ------
-        LogError
-            The file of a letter cannot be read.
+        Raises `LogError`: the file of a letter cannot be read.
         """
         by_place: dict[_Place, list[DeadLetter]] = {}
         for letter in self._named(definition, log):

@@ -30,14 +30,9 @@ _Place = tuple[str, int, bool]  # the state, the partition, and whether it is on
 class WorkerStates:
     """Opens and closes state partitions.
 
-    Parameters
-    ----------
-    states
-        By name, what the topology declared.
-    settings
-        The topology's settings.
-    idle_s
-        After how many seconds without use a partition is closed.
+    `states`: by name, what the topology declared.
+    `settings`: the topology's settings.
+    `idle_s`: after how many seconds without use a partition is closed.
     """
 
     def __init__(

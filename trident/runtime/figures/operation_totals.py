@@ -35,12 +35,8 @@ _Lists = dict[str, list[list[int]]]
 class OperationTotals:
     """Adds up what committed batches counted, and tells it to `series`. Attempts that failed have counted only their failure.
 
-    Parameters
-    ----------
-    in_executors
-        The states that executors commit.
-    now
-        The beginning, on the clock of the batches.
+    `in_executors`: the states that executors commit.
+    `now`: the beginning, on the clock of the batches.
     """
 
     def __init__(self, plan: Plan, in_executors: Collection[str], now: float) -> None:
@@ -62,10 +58,7 @@ class OperationTotals:
     def committed(self, event: BatchCommitted, output: TaskOutput, committed: Committed, in_executors: bool) -> None:
         """Take in a committed batch: what its two halves counted.
 
-        Parameters
-        ----------
-        in_executors
-            Whether tasks committed states, so that their fragments ran in the executors.
+        `in_executors`: whether tasks committed states, so that their fragments ran in the executors.
         """
         waiting, at = self._waiting, event.recorded_at
         if not waiting:

@@ -21,19 +21,10 @@ def definition_of_name(
 ) -> dict[str, Any] | None:
     """Return the definition of a named batch; None if it was written already.
 
-    Parameters
-    ----------
-    last
-        The definition of the last batch; None: there is none.
-    begun
-        The definition of a batch that was begun and has to be finished first, if there is one.
-
-    Raises
-    ------
-    SpoutError
-        The name is older than all that the log remembers, so it cannot be known whether it was written.
-    CheckpointMismatchError
-        The batches of this log come from a query.
+    `last`: the definition of the last batch; None: there is none.
+    `begun`: the definition of a batch that was begun and has to be finished first, if there is one.
+    Raises `SpoutError`: the name is older than all that the log remembers, so it cannot be known whether it was written.
+    Raises `CheckpointMismatchError`: the batches of this log come from a query.
     """
     if last is not None and "name" not in last:
         raise CheckpointMismatchError(

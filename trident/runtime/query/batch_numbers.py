@@ -51,21 +51,11 @@ def definition_of(
 ) -> dict[str, Any] | None:
     """Return the definition of the batch that a query gives; None if the log has it already.
 
-    Parameters
-    ----------
-    txid
-        The last batch of the log.
-    last
-        The definition of the last batch that a query has given; None: there is none.
-    begun
-        The definition of the next batch, if it has to be repeated.
-    adopts
-        Whether to take the batch in any case.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        Log and checkpoint do not belong together.
+    `txid`: the last batch of the log.
+    `last`: the definition of the last batch that a query has given; None: there is none.
+    `begun`: the definition of the next batch, if it has to be repeated.
+    `adopts`: whether to take the batch in any case.
+    Raises `CheckpointMismatchError`: log and checkpoint do not belong together.
     """
     if last is not None and "name" in last:
         raise CheckpointMismatchError(

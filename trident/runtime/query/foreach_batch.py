@@ -60,14 +60,9 @@ class ForeachBatch:
     Made by `TridentTopology.foreach_batch` and `exactly_once`. It is opened by the first batch and stays open while this
     process runs, or until an error; it holds no session of Spark. One query uses it.
 
-    Parameters
-    ----------
-    graph
-        What is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
-    adopt_checkpoint
-        Take the first batch as the next one, although checkpoint and log do not belong together.
-    observer
-        Called at each point of a batch; see `Observer`.
+    `graph`: what is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
+    `adopt_checkpoint`: take the first batch as the next one, although checkpoint and log do not belong together.
+    `observer`: called at each point of a batch; see `Observer`.
     """
 
     def __init__(
@@ -95,14 +90,10 @@ class ForeachBatch:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Process and commit a batch of a query, for `foreachBatch`; returns when the log has it, raises if it cannot have it.
 
-        Raises
-        ------
-        CheckpointMismatchError
-            The checkpoint of the query and the log do not belong together, or two queries use the function.
-        TopologyError
-            The DataFrame does not have the columns that are read.
-        BatchFailedError
-            The batch failed as often as it may. Spark stops the query; its next start replays the batch.
+        Raises `CheckpointMismatchError`: the checkpoint of the query and the log do not belong together, or two queries use the
+        function.
+        Raises `TopologyError`: the DataFrame does not have the columns that are read.
+        Raises `BatchFailedError`: the batch failed as often as it may. Spark stops the query; its next start replays the batch.
         """
         with self._alone(f"batch {batch_id}"):
             found, adopts = query_batch_of(df, batch_id), self._adopts
@@ -115,14 +106,9 @@ class ForeachBatch:
         For a job that a scheduler starts. A batch that failed may be written again with other rows, or be left out. Names are
         best given in increasing order, as by their date: the log remembers the 400 greatest.
 
-        Raises
-        ------
-        SpoutError
-            The name is smaller than all that the log remembers, so it cannot be known whether it was written.
-        CheckpointMismatchError
-            The batches of this log come from a query.
-        TopologyError, BatchFailedError
-            As for a query.
+        Raises `SpoutError`: the name is smaller than all that the log remembers, so it cannot be known whether it was written.
+        Raises `CheckpointMismatchError`: the batches of this log come from a query.
+        Raises `TopologyError`, `BatchFailedError`: as for a query.
         """
         if not isinstance(batch, str) or not batch:
             raise ValueError(f"batch={batch!r}: name the batch by a text, such as the date that its rows are of")

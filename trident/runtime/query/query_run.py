@@ -51,14 +51,9 @@ def _handed(node: SpoutNode, handed: HandedBatches) -> SpoutNode:
 class QueryRun:
     """Opens everything when it is made, and leads one batch at a time.
 
-    Parameters
-    ----------
-    open_log
-        Called with the states; what it raises is raised before anything is written.
-    parallelism
-        How many partitions an exchange has that declares none.
-    observer
-        Called at each point of a batch; see `Observer`.
+    `open_log`: called with the states; what it raises is raised before anything is written.
+    `parallelism`: how many partitions an exchange has that declares none.
+    `observer`: called at each point of a batch; see `Observer`.
     """
 
     def __init__(

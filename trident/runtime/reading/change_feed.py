@@ -24,13 +24,9 @@ _BATCHES, _ROWS = 1000, 10_000  # of one request to the store, at most; a batch 
 class Change(NamedTuple):
     """What one batch did to a key.
 
-    Attributes
-    ----------
-    key
-        A tuple of the grouping fields' values.
-    before, after
-        The values before and after the batch; None: the key was not there, or is removed. They may be equal: the batch wrote
-        what was there.
+    `key`: a tuple of the grouping fields' values.
+    `before`, `after`: the values before and after the batch; None: the key was not there, or is removed. They may be equal: the
+    batch wrote what was there.
     """
 
     key: Key
@@ -55,14 +51,9 @@ class ChangeFeed:
     Made by `trident.changes`. A batch is given once its record is in the log: then it is all there, of all partitions, and
     nothing of an attempt that lost. Batches that wrote nothing to the state are passed over.
 
-    Attributes
-    ----------
-    txid
-        The batch up to which changes were given: what `since` of the next feed is to be, once they are worked up.
-    incarnation
-        Of the log; another one counts batches of its own.
-    last_seen
-        The last batch that was committed when `committed` was asked.
+    `txid`: the batch up to which changes were given: what `since` of the next feed is to be, once they are worked up.
+    `incarnation`: of the log; another one counts batches of its own.
+    `last_seen`: the last batch that was committed when `committed` was asked.
     """
 
     def __init__(self, graph: Graph, name: str, config: Config, since: int | None = None) -> None:
@@ -91,12 +82,9 @@ class ChangeFeed:
 
         An empty list says that there are none now; it does not wait.
 
-        Raises
-        ------
-        ChangesGoneError
-            The changes of the next batch are not kept, or not any more, or the log began again. Begin with a `snapshot`.
-        StateReadError
-            The store does not belong to the log: it was set back, for example. Nothing of it is given.
+        Raises `ChangesGoneError`: the changes of the next batch are not kept, or not any more, or the log began again. Begin
+        with a `snapshot`.
+        Raises `StateReadError`: the store does not belong to the log: it was set back, for example. Nothing of it is given.
         """
         return self._up_to(None, _BATCHES if most is None else min(most, _BATCHES))
 

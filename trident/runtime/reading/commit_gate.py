@@ -45,12 +45,9 @@ def read_in_rounds(
 ) -> R:
     """Return what `read` gives, which takes a newer snapshot in each round; what the last round raises is raised.
 
-    Parameters
-    ----------
-    was_overtaken
-        Whether an error says that two batches were committed since the snapshot was taken; any other one is raised.
-    gate
-        Held from the second round on; None where commits are another process's.
+    `was_overtaken`: whether an error says that two batches were committed since the snapshot was taken; any other one is
+    raised.
+    `gate`: held from the second round on; None where commits are another process's.
     """
     for number in range(rounds):
         try:

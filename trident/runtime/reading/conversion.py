@@ -13,10 +13,7 @@ from trident.graph import StateNode
 class Conversion:
     """What `migrate=` of a state does to values, many at a time.
 
-    Parameters
-    ----------
-    node
-        The state as it is declared, with `migrate`.
+    `node`: the state as it is declared, with `migrate`.
     """
 
     def __init__(self, node: StateNode) -> None:
@@ -26,12 +23,8 @@ class Conversion:
     def __call__(self, values: list[Any], former: str) -> Sequence[Any]:
         """Return a value of the declared type for each one; None stays None.
 
-        Raises
-        ------
-        StateError
-            The function raised.
-        CorruptValueError
-            What it returned is no value of the declared type.
+        Raises `StateError`: the function raised.
+        Raises `CorruptValueError`: what it returned is no value of the declared type.
         """
         made = [None if value is None else self._made(value, former) for value in values]
         return python_of(array_of(self._field, self._type, made))

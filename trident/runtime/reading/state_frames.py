@@ -39,10 +39,7 @@ def columns_of(state: StateNode) -> Fields:
 def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
     """Return columns for the rows of a state whose keys an updater chooses: `key` (or `key_1`, `key_2` …) and `value`.
 
-    Raises
-    ------
-    StateError
-        Some keys have more fields than others.
+    Raises `StateError`: some keys have more fields than others.
     """
     widths = {len(row) for row in rows} or {2}
     if len(widths) > 1:
@@ -77,10 +74,7 @@ def with_results(columns: Fields, rows: Iterable[Sequence[Any]], results: Fields
 def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     """Return rows as a table; a column whose type is not declared gets its values' type.
 
-    Raises
-    ------
-    StateError
-        A value does not fit the type of its column, or the values of a column have no common type.
+    Raises `StateError`: a value does not fit the type of its column, or the values of a column have no common type.
     """
     arrays = []
     for at, (name, type_) in enumerate(zip(columns.names, columns.types, strict=True)):
@@ -110,10 +104,7 @@ def frame_of(spark: SparkSession, state: str, columns: Fields, rows: Sequence[Se
 def pandas_of(table: pa.Table) -> pd.DataFrame:
     """Return a table as a DataFrame of pandas; whole numbers stay whole where some are missing, maps become dicts.
 
-    Raises
-    ------
-    EnvironmentProblem
-        There is no pandas.
+    Raises `EnvironmentProblem`: there is no pandas.
     """
     with needs_package("to_pandas()", "spark", "pandas"):
         import pandas  # noqa: F401  only to see whether it is there: pyarrow imports it by itself

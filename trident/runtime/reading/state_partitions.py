@@ -18,12 +18,8 @@ class StatePartitions:
     A key is read in the partition of its hash, where aggregates write it. Where an updater chooses the keys, any partition
     may have written any key: then one is enough if each sees the keys of all, and otherwise all are asked.
 
-    Parameters
-    ----------
-    instances
-        By partition.
-    free_keys
-        Whether an updater chooses the keys.
+    `instances`: by partition.
+    `free_keys`: whether an updater chooses the keys.
     """
 
     def __init__(self, instances: Sequence[State], name: str, free_keys: bool) -> None:
@@ -82,10 +78,7 @@ class StatePartitions:
 def state_for_query(instances: Sequence[State], name: str, free_keys: bool) -> Any:
     """Return the instance of a state that is no map which a query function gets: it sees what all partitions hold.
 
-    Raises
-    ------
-    UnsupportedOperation
-        An updater writes several partitions, and they do not say that each sees what all hold.
+    Raises `UnsupportedOperation`: an updater writes several partitions, and they do not say that each sees what all hold.
     """
     if not free_keys:
         return instances[partition_of_total(len(instances))].given
@@ -117,16 +110,10 @@ Row = tuple[Any, ...]
 class RowListing:
     """Lists the rows of a state's partitions: the key's fields, then the value.
 
-    Parameters
-    ----------
-    partitions, name
-        As of `StateView`.
-    has_keys
-        Whether the state has keys, not one value.
-    all_of_them
-        The partitions, to be asked for keys.
-    read_at
-        Reads keys at a snapshot: a value per key, None where absent.
+    `partitions`, `name`: as of `StateView`.
+    `has_keys`: whether the state has keys, not one value.
+    `all_of_them`: the partitions, to be asked for keys.
+    `read_at`: reads keys at a snapshot: a value per key, None where absent.
     """
 
     def __init__(

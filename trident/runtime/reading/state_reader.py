@@ -103,19 +103,10 @@ class StateReader:
 class ForeignLog:
     """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask.
 
-    Parameters
-    ----------
-    states
-        The states to read.
-    instead
-        How to read states in memory, for the error's text.
-
-    Raises
-    ------
-    UnsupportedOperation
-        One of `states` is in the memory of the other process.
-    LogError, ForeignLogError
-        There is no log, or it is of another topology.
+    `states`: the states to read.
+    `instead`: how to read states in memory, for the error's text.
+    Raises `UnsupportedOperation`: one of `states` is in the memory of the other process.
+    Raises `LogError`, `ForeignLogError`: there is no log, or it is of another topology.
     """
 
     def __init__(self, topology: str, config: Config, states: Iterable[StateNode], instead: str) -> None:
@@ -143,17 +134,9 @@ class ForeignLog:
 class FollowedView:
     """The view of a state; a new one if a restart gave the state another number of partitions. For one thread at a time.
 
-    Parameters
-    ----------
-    log
-        Asked for the number of partitions, as of its latest `now`.
-    opened
-        Opens the state with a number of partitions.
-
-    Attributes
-    ----------
-    view
-        The latest one.
+    `log`: asked for the number of partitions, as of its latest `now`.
+    `opened`: opens the state with a number of partitions.
+    `view`: the latest one.
     """
 
     def __init__(self, log: ForeignLog, name: str, opened: Callable[[int], StateView]) -> None:

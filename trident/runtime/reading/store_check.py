@@ -18,16 +18,10 @@ _ROUNDS = 3
 class StoreCheck:
     """Compares the sentinels of a state's partitions with the log: for each snapshot, and again after a tenth of a second.
 
-    Parameters
-    ----------
-    name
-        The state's name.
-    partitions
-        Its instances. Instances without sentinels (a user's own state) are not compared.
-    log
-        Returns the state of the log now.
-    clock
-        Returns seconds, from any start.
+    `name`: the state's name.
+    `partitions`: its instances. Instances without sentinels (a user's own state) are not compared.
+    `log`: returns the state of the log now.
+    `clock`: returns seconds, from any start.
     """
 
     def __init__(
@@ -45,10 +39,7 @@ class StoreCheck:
 
         It is called after the values were read, so it finds a store that was replaced before or meanwhile.
 
-        Raises
-        ------
-        StateReadError
-            They do not belong together; do not use what was read.
+        Raises `StateReadError`: they do not belong together; do not use what was read.
         """
         if txid != self._txid or self._clock() >= self._until:
             self.compare()
@@ -77,10 +68,7 @@ class StoreCheck:
 def check_partitions(name: str, partitions: Sequence[State], commits: Callable[[], Sequence[Txid]]) -> None:
     """Compare each partition's sentinel with the log; on a mismatch the log is read again.
 
-    Parameters
-    ----------
-    commits
-        Returns for each partition the next commit, by the log of now.
+    `commits`: returns for each partition the next commit, by the log of now.
     """
     before = commits()
     for partition, state in enumerate(partitions):

@@ -25,12 +25,8 @@ def load_topology(target: str) -> TridentTopology:
 
     MODULE is a module's name, looked up in the working directory first, or the path of a `.py` file.
 
-    Raises
-    ------
-    NoSuchTarget
-        There is no such module, or nothing of that name in it.
-    TopologyError
-        The module cannot be imported, or the name is not a topology.
+    Raises `NoSuchTarget`: there is no such module, or nothing of that name in it.
+    Raises `TopologyError`: the module cannot be imported, or the name is not a topology.
     """
     topology: TridentTopology = load_one_of(target, (TridentTopology,))
     return topology

@@ -58,30 +58,17 @@ class StateView:
     An opaque state shows exactly the batches 1 … T, over any number of keys, while T+1 is being written. Values of other
     kinds hold no `prev`, so a read shows their latest write.
 
-    Parameters
-    ----------
-    partitions
-        The state's instances, by partition.
-    snapshot
-        Returns the snapshot to read at; called again if a key is newer.
-    gate
-        Holding it delays the next commit, for reads that commits overtake again and again.
-    now
-        Returns the newest snapshot, for readers whose `snapshot` does not change for a while. They get
-        `StaleTransactionError` when it is too old, and take another one for all that they read together.
-    check
-        Compares the stores with the log, once per snapshot; None: they are not compared.
-    columns
-        Names and types of the rows: the key's fields, then the value.
-    free_keys
-        Whether a user's updater chooses the keys.
-    results
-        Of several aggregates in one value, the fields of their results: `to_pandas` shows these, and not what is remembered.
-
-    Attributes
-    ----------
-    txid
-        The batch whose state the last call read; None before the first.
+    `partitions`: the state's instances, by partition.
+    `snapshot`: returns the snapshot to read at; called again if a key is newer.
+    `gate`: holding it delays the next commit, for reads that commits overtake again and again.
+    `now`: returns the newest snapshot, for readers whose `snapshot` does not change for a while. They get
+    `StaleTransactionError` when it is too old, and take another one for all that they read together.
+    `check`: compares the stores with the log, once per snapshot; None: they are not compared.
+    `columns`: names and types of the rows: the key's fields, then the value.
+    `free_keys`: whether a user's updater chooses the keys.
+    `results`: of several aggregates in one value, the fields of their results: `to_pandas` shows these, and not what is
+    remembered.
+    `txid`: the batch whose state the last call read; None before the first.
     """
 
     def __init__(
@@ -132,10 +119,8 @@ class StateView:
         A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field. Values are
         compared as the field's type compares them: 1 is 1.0 for a double.
 
-        Raises
-        ------
-        WrongKeyError
-            A key has too many parts or too few, or one that is no value of its field's type; or the state has no keys.
+        Raises `WrongKeyError`: a key has too many parts or too few, or one that is no value of its field's type; or the state
+        has no keys.
         """
         given = keys_of_list(keys, self._name)
         if not len(self._key):
@@ -169,12 +154,8 @@ class StateView:
         A state whose partitions each list their keys in one page (memory, Delta) is listed at one committed snapshot. Of
         any other state each page is read at one snapshot, and the next page may be of a later one.
 
-        Parameters
-        ----------
-        prefix
-            Only these keys: a text that the first field begins with, or a tuple of the first fields.
-        limit
-            The most rows to return; None: all.
+        `prefix`: only these keys: a text that the first field begins with, or a tuple of the first fields.
+        `limit`: the most rows to return; None: all.
         """
         return self._tuples(self._prefix(prefix), limit)
 
@@ -225,12 +206,8 @@ class StateView:
     def at(self, txid: int) -> StateView:
         """Return the state as it was after batch `txid`, where the store keeps earlier batches (Delta).
 
-        Raises
-        ------
-        StateError
-            The batch is not committed yet, or is not retained any more; the message names those that are.
-        UnsupportedOperation
-            The store keeps no earlier batches.
+        Raises `StateError`: the batch is not committed yet, or is not retained any more; the message names those that are.
+        Raises `UnsupportedOperation`: the store keeps no earlier batches.
         """
         snapshot = self._snapshot()
         if txid > snapshot.txid:
@@ -254,12 +231,8 @@ class StateView:
         Columns are named as of `to_dataframe`. Several aggregates in one value are a column each, without what they remember
         beside their result.
 
-        Raises
-        ------
-        StateError
-            Commits overtook the reading again and again, or values do not fit their column.
-        UnsupportedOperation
-            The store cannot list its keys (Memcached).
+        Raises `StateError`: commits overtook the reading again and again, or values do not fit their column.
+        Raises `UnsupportedOperation`: the store cannot list its keys (Memcached).
         """
         rows = self.rows_at_once()
         columns = columns_of_rows(self._name, rows) if self._free_keys else self._columns
@@ -268,10 +241,7 @@ class StateView:
     def to_pandas(self) -> pd.DataFrame:
         """Return the key fields and the value of all keys as a DataFrame of pandas; see `to_arrow`.
 
-        Raises
-        ------
-        EnvironmentProblem
-            There is no pandas.
+        Raises `EnvironmentProblem`: there is no pandas.
         """
         return pandas_of(self.to_arrow())
 
@@ -296,12 +266,8 @@ class StateView:
         The tasks of Spark read the store if it is a Delta table and this session can read such tables. The rows of any other
         store that can list its keys pass through this process. States that are not opaque show their latest writes.
 
-        Raises
-        ------
-        StateError
-            Commits overtook the reading again and again.
-        UnsupportedOperation
-            The store cannot list its keys (Memcached).
+        Raises `StateError`: commits overtook the reading again and again.
+        Raises `UnsupportedOperation`: the store cannot list its keys (Memcached).
         """
         if self._partitions[0].offers("to_dataframe"):
             with suppress(EnvironmentProblem):

@@ -17,10 +17,7 @@ def parse_key(text: str, fields: Fields, state: str) -> Key:
 
     If the fields are unknown, a JSON list is a key of several fields and anything else a text.
 
-    Raises
-    ------
-    ValueError
-        The text cannot be such a key; the message says what was expected.
+    Raises `ValueError`: the text cannot be such a key; the message says what was expected.
     """
     if len(fields) == 1:
         return (_typed(text, fields.types[0], f"key {text!r} of state {state!r}"),)
@@ -44,10 +41,7 @@ def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
 
     If the first field is not a text, it must be a list; if there is only one field, it must be a text.
 
-    Raises
-    ------
-    ValueError
-        No such key begins so; the message says what was expected.
+    Raises `ValueError`: no such key begins so; the message says what was expected.
     """
     if len(fields) != 1:
         try:

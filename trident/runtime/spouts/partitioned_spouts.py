@@ -82,10 +82,7 @@ class PartitionedTridentSpoutExecutor:
 class _Looking:
     """Whether the driver reads the next batch.
 
-    Parameters
-    ----------
-    most_bytes
-        How large a batch may be for the driver to read the next one too.
+    `most_bytes`: how large a batch may be for the driver to read the next one too.
     """
 
     def __init__(self, most_bytes: int, begins: bool) -> None:

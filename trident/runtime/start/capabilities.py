@@ -43,10 +43,7 @@ def check_capabilities(plan: Plan, states: States) -> None:
 def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
     """Return the kind that each opened state, or its factory, declares; None of one that declares none.
 
-    Raises
-    ------
-    ConfigError
-        There is no such kind, or the two declare different ones.
+    Raises `ConfigError`: there is no such kind, or the two declare different ones.
     """
     kinds: dict[str, StateType | None] = {}
     for name, partitions in states.items():

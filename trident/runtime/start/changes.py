@@ -25,10 +25,7 @@ def check_meaning(
 
     `migrating` has what `migrate=` of a state says, by its name.
 
-    Raises
-    ------
-    TopologyChangedError
-        The meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
+    Raises `TopologyChangedError`: the meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
     """
     before = _recorded(log)
     differences = changes(before, now, migrating)
@@ -43,10 +40,7 @@ def check_meaning(
 def migrations(log: TransactionLog, now: Meaning, migrating: Mapping[str, Any], states: States) -> Meaning:
     """Return what is to be recorded of the topology if values are migrated: from now on they may be of their new types.
 
-    Raises
-    ------
-    TopologyError
-        The store of such a state cannot hold values of two types.
+    Raises `TopologyError`: the store of such a state cannot hold values of two types.
     """
     before, first = _recorded(log), log.epoch << RETRY_BITS
     recorded = with_former(before, now, migrating, first)
@@ -67,12 +61,8 @@ class NewMeaning:
     A state from which nothing takes back what a failed attempt wrote means something new from the first write on. What is no
     longer declared stays in the log, to be compared if it returns.
 
-    Parameters
-    ----------
-    now
-        What the topology means.
-    lasting
-        The states of that kind, by name.
+    `now`: what the topology means.
+    `lasting`: the states of that kind, by name.
     """
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:

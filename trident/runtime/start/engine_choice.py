@@ -34,12 +34,8 @@ def open_runner(
 ) -> Runner:
     """Open the runner that the settings ask for.
 
-    Parameters
-    ----------
-    loads
-        The loads of the stages.
-    in_executors
-        What Spark runs in place of `program`, if executors commit states.
+    `loads`: the loads of the stages.
+    `in_executors`: what Spark runs in place of `program`, if executors commit states.
     """
     if config.engine == "in_process":
         return InProcessRunner(program)
@@ -52,10 +48,7 @@ def open_runner(
 def check_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> None:
     """Refuse resident workers where they cannot be; the error says why, and what to use.
 
-    Raises
-    ------
-    ConfigError
-        The engine starts none, or a spout needs the cores that they keep.
+    Raises `ConfigError`: the engine starts none, or a spout needs the cores that they keep.
     """
     if config.workers != "resident":
         return

@@ -31,14 +31,9 @@ _UNKNOWN = "as the store keeps what was deleted"
 class Forgotten:
     """What `forget_keys` has done.
 
-    Attributes
-    ----------
-    keys
-        How many of the keys had a row.
-    letters
-        How many dead letters named one of them, and are gone.
-    remains
-        Where the store itself still has what was deleted, and until when.
+    `keys`: how many of the keys had a row.
+    `letters`: how many dead letters named one of them, and are gone.
+    `remains`: where the store itself still has what was deleted, and until when.
     """
 
     keys: int

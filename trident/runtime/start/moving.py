@@ -54,14 +54,9 @@ _MOVING = "moving"
 class Moved:
     """A move that has ended.
 
-    Attributes
-    ----------
-    txid
-        The batch up to which the state was moved.
-    rows
-        How many rows it has; None if an earlier call had moved them.
-    written
-        How many of them this call wrote; the others were there.
+    `txid`: the batch up to which the state was moved.
+    `rows`: how many rows it has; None if an earlier call had moved them.
+    `written`: how many of them this call wrote; the others were there.
     """
 
     txid: int
@@ -126,12 +121,8 @@ class Side:
 def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterator[tuple[TransactionLog, StatePlace]]:
     """Open a state to be written where its topology has it, and hold the log meanwhile.
 
-    Raises
-    ------
-    LogHeldError
-        A driver runs on the log.
-    StateError
-        Nothing was committed to the state yet.
+    Raises `LogHeldError`: a driver runs on the log.
+    Raises `StateError`: nothing was committed to the state yet.
     """
     ForeignLog(graph.name, config, [graph.state(name)], "Keep it in a store").close()
     with ExitStack() as opened:
@@ -145,15 +136,8 @@ def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterato
 class StatePlace:
     """The opened partitions of a state.
 
-    Attributes
-    ----------
-    total
-        The key of a single value; None: it has keys.
-
-    Raises
-    ------
-    UnsupportedOperation
-        They are no maps whose keys can be listed.
+    `total`: the key of a single value; None: it has keys.
+    Raises `UnsupportedOperation`: they are no maps whose keys can be listed.
     """
 
     def __init__(self, node: StateNode, is_hashed: bool, states: Sequence[State]) -> None:
@@ -371,10 +355,7 @@ class _Move:
 class _Migration:
     """All rows get the type of the new declaration on the way.
 
-    Attributes
-    ----------
-    means
-        What the state means then.
+    `means`: what the state means then.
     """
 
     means: Mapping[str, Any]

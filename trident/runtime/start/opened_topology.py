@@ -63,28 +63,16 @@ def refuse_to_rewind(*_: Any) -> None:
 class OpenedTopology:
     """What a running topology opened and has to close.
 
-    Attributes
-    ----------
-    states
-        By name, the writer of each partition of the states that the topology updates.
-    gate
-        Held by readers that commits overtake.
-    lasting
-        The states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
-    meaning
-        What the log does not say yet of this topology.
-    commit_threads
-        Returns the threads that a commit uses beside its own.
-    placements
-        By state, where batches that Spark processes are committed.
-    publishing
-        By name, the writers that want to know what is recorded.
-    apart
-        Why the states of a batch and its record are transactions of their own; see `why_apart`.
-    carrier
-        The log, if it takes the writes of all states along.
-    replays
-        Processes some batches twice; None: none of them.
+    `states`: by name, the writer of each partition of the states that the topology updates.
+    `gate`: held by readers that commits overtake.
+    `lasting`: the states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
+    `meaning`: what the log does not say yet of this topology.
+    `commit_threads`: returns the threads that a commit uses beside its own.
+    `placements`: by state, where batches that Spark processes are committed.
+    `publishing`: by name, the writers that want to know what is recorded.
+    `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
+    `carrier`: the log, if it takes the writes of all states along.
+    `replays`: processes some batches twice; None: none of them.
     """
 
     plan: Plan
@@ -123,10 +111,7 @@ class OpenedTopology:
     def record(self, record: CommitRecord, later: Sequence[LaterWrite]) -> None:
         """Append the record of a batch, with the writes that are left to it.
 
-        Raises
-        ------
-        NotWrittenError
-            A state refuses its write. Nothing was written.
+        Raises `NotWrittenError`: a state refuses its write. Nothing was written.
         """
         if self.carrier is not None:
             self.carrier.append(record, beside=later)
@@ -155,18 +140,11 @@ def open_topology(
 ) -> OpenedTopology:
     """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
 
-    Parameters
-    ----------
-    open_log
-        Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    reach
-        Called with the points of each state's commit, see `update_partition`.
-    in_threads
-        Whether the partitions of a state may be updated in several threads.
-    runner_of
-        Opens what processes the batches.
-    rewind
-        Brings states forward that are behind the log, for `state_recovery="rewind"`.
+    `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
+    `reach`: called with the points of each state's commit, see `update_partition`.
+    `in_threads`: whether the partitions of a state may be updated in several threads.
+    `runner_of`: opens what processes the batches.
+    `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
     """
     closers = Closers(plan.topology)
     try:

@@ -46,10 +46,7 @@ def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], placements: 
 def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]]) -> dict[str, PlacedState]:
     """Decide where the opened states are committed.
 
-    Raises
-    ------
-    ConfigError
-        A state is to be committed in executors and cannot be; the message says why, and what can be done.
+    Raises `ConfigError`: a state is to be committed in executors and cannot be; the message says why, and what can be done.
     """
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
     cluster = _on_cluster(config)

@@ -74,23 +74,12 @@ def reconcile(
 ) -> None:
     """Bring log and stores together before the first batch.
 
-    Parameters
-    ----------
-    states
-        By name, the state of each partition, as the topology wants it now.
-    policy
-        `"refuse"`, `"rewind"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
-    make
-        `make(state, partition, partitions)` opens a partition of another layout.
-    rewind
-        Called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
-    executors
-        The states that tasks will commit; the log notes them.
-
-    Raises
-    ------
-    StateMismatchError
-        They do not belong together and the policy is to refuse. Nothing was written.
+    `states`: by name, the state of each partition, as the topology wants it now.
+    `policy`: `"refuse"`, `"rewind"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
+    `make`: `make(state, partition, partitions)` opens a partition of another layout.
+    `rewind`: called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
+    `executors`: the states that tasks will commit; the log notes them.
+    Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
     """
     kinds = kinds_of(plan, states)
     with ExitStack() as opened:

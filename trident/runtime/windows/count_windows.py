@@ -58,16 +58,11 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) -
 class _Held:
     """Everything that the state holds for the keys of a batch, by the number of the key.
 
-    Attributes
-    ----------
-    rows
-        Ordered by key, then by pane.
-    width
-        Of a pane, in tuples.
-    before, after
-        The number of tuples of each key before and after the batch (int64, one per key).
-    starts, first_panes
-        The first row of each key, then the number of rows (int64, keys + 1); and the pane of each key's first row (int64).
+    `rows`: ordered by key, then by pane.
+    `width`: of a pane, in tuples.
+    `before`, `after`: the number of tuples of each key before and after the batch (int64, one per key).
+    `starts`, `first_panes`: the first row of each key, then the number of rows (int64, keys + 1); and the pane of each key's
+    first row (int64).
     """
 
     rows: pa.Table

@@ -34,18 +34,11 @@ class TupleRun(NamedTuple):
 class Directory:
     """Says where each row is.
 
-    Attributes
-    ----------
-    content
-        The fields of the rows with types, and the width of a pane.
-    frontier
-        How far windows have fired; None before the first tuple.
-    next_slot
-        The first slot that no chunk ever had.
-    panes
-        The runs of each pane, oldest first, which is the order of the rows.
-    elsewhere
-        The number of partitions that keep the windows, if they have directories of their own; else 0.
+    `content`: the fields of the rows with types, and the width of a pane.
+    `frontier`: how far windows have fired; None before the first tuple.
+    `next_slot`: the first slot that no chunk ever had.
+    `panes`: the runs of each pane, oldest first, which is the order of the rows.
+    `elsewhere`: the number of partitions that keep the windows, if they have directories of their own; else 0.
     """
 
     content: str = ""

@@ -35,10 +35,7 @@ NEVER = -(1 << 62)
 class DueKeys:
     """Which keys are due when, in one partition of a state, within a commit.
 
-    Attributes
-    ----------
-    frontier
-        How far time had come when it was last written; None: never.
+    `frontier`: how far time had come when it was last written; None: never.
     """
 
     def __init__(self, state: Any, key: Fields, place: PartitionPlace = ONE) -> None:
@@ -69,14 +66,9 @@ class DueKeys:
     def note(self, keys: pa.Table, due: Ints, looks: Ints, now: int) -> Ints:
         """Note keys that are due later than now, unless each is looked at before; return when each is looked at next.
 
-        Parameters
-        ----------
-        keys
-            The fields of the keys, a row for each.
-        due
-            When each is due (int64); `NEVER`: at no time.
-        looks
-            For when each was last noted.
+        `keys`: the fields of the keys, a row for each.
+        `due`: when each is due (int64); `NEVER`: at no time.
+        `looks`: for when each was last noted.
         """
         again = (due > now) & ((looks <= now) | (due < looks))
         self._add(keys.filter(pa.array(again)).append_column(_DUE, pa.array(due[again], pa.int64())), now)

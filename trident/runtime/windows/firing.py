@@ -250,14 +250,9 @@ def update_over_time(
 ) -> pa.Table:
     """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones.
 
-    Parameters
-    ----------
-    place
-        Which partition `state` is, of how many.
-    tables
-        The rows of this partition, see `shares_of`; there may be none.
-    moment
-        What all partitions must know of the batch, see `moment_of`.
+    `place`: which partition `state` is, of how many.
+    `tables`: the rows of this partition, see `shares_of`; there may be none.
+    `moment`: what all partitions must know of the batch, see `moment_of`.
     """
     if isinstance(node, WindowNode):
         return update_window(node, state, tables, moment, run, place)

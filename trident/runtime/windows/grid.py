@@ -19,12 +19,8 @@ from trident.operations.windows import WindowConfig
 class Grid:
     """The windows of one configuration.
 
-    Attributes
-    ----------
-    length, slide
-        Of the windows.
-    lateness
-        How long a window is kept after its end.
+    `length`, `slide`: of the windows.
+    `lateness`: how long a window is kept after its end.
     """
 
     length: int

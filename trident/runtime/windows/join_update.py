@@ -37,14 +37,9 @@ def update_join(
 ) -> pa.Table:
     """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows.
 
-    Parameters
-    ----------
-    tables
-        What `join_input` made of the batch for this partition, in the order of its parts.
-    moment
-        What all partitions know of the batch.
-    place
-        Which partition it is.
+    `tables`: what `join_input` made of the batch for this partition, in the order of its parts.
+    `moment`: what all partitions know of the batch.
+    `place`: which partition it is.
     """
     store = KeptJoin(node, state, place)
     came = side_tables(node, tables)
@@ -82,12 +77,8 @@ def _in_time(node: JoinWithinNode, numbered: tuple[int, pa.Table], watermarks: W
 class _Side:
     """What is known of one side: stored rows, then the batch's.
 
-    Attributes
-    ----------
-    rows
-        `$id` (the number of the key), `$at`, `MET`, and the fields beside the key.
-    old
-        How many of them were stored before this batch.
+    `rows`: `$id` (the number of the key), `$at`, `MET`, and the fields beside the key.
+    `old`: how many of them were stored before this batch.
     """
 
     rows: pa.Table
@@ -103,12 +94,8 @@ class _Side:
 class _Keys:
     """The distinct keys of a batch; those with a null, which meet nothing, come last.
 
-    Attributes
-    ----------
-    rows
-        The key fields of each, named as on the left side.
-    stored
-        The keys that the state may have.
+    `rows`: the key fields of each, named as on the left side.
+    `stored`: the keys that the state may have.
     """
 
     rows: pa.Table

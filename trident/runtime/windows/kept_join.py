@@ -69,10 +69,7 @@ class _Pane(NamedTuple):
 class KeptJoin:
     """The state of a join, within a commit.
 
-    Attributes
-    ----------
-    watermarks
-        Of the left and of the right side, after the batches so far.
+    `watermarks`: of the left and of the right side, after the batches so far.
     """
 
     def __init__(self, node: JoinWithinNode, state: Any, place: PartitionPlace = ONE) -> None:

@@ -42,12 +42,8 @@ _VERSION = 1
 class KeptSessions:
     """The state of a session window, within a commit.
 
-    Attributes
-    ----------
-    schema
-        Of the rows that `read` gives: `ID`, `START`, `AT`, and what is kept beside the key.
-    watermark
-        After the batches so far; None before the first tuple.
+    `schema`: of the rows that `read` gives: `ID`, `START`, `AT`, and what is kept beside the key.
+    `watermark`: after the batches so far; None before the first tuple.
     """
 
     def __init__(self, node: WindowNode, state: Any, place: PartitionPlace = ONE) -> None:
@@ -90,12 +86,8 @@ class KeptSessions:
     def write(self, names: Sequence[Key], keys: pa.Table, rows: pa.Table, due: Ints, watermark: int) -> None:
         """Store the rows of the keys that were read in place of theirs, ordered by `ID`, and the watermark.
 
-        Parameters
-        ----------
-        keys
-            The grouping fields, a row for each name.
-        due
-            When each key is due: one number per key, `NEVER` if it has no session any more.
+        `keys`: the grouping fields, a row for each name.
+        `due`: when each key is due: one number per key, `NEVER` if it has no session any more.
         """
         looks = self._due.note(keys, due, self._looks, watermark - 1).tolist()
         bounds = np.searchsorted(rows.column(ID).to_numpy(), np.arange(len(names) + 1)).tolist()

@@ -37,12 +37,8 @@ class Kept(NamedTuple):
 class KeptTimers:
     """The keys that a batch concerns, within a commit.
 
-    Parameters
-    ----------
-    step
-        The process, for errors.
-    due
-        When the keys of the state are due.
+    `step`: the process, for errors.
+    `due`: when the keys of the state are due.
     """
 
     def __init__(self, step: str, state: Any, due: DueKeys) -> None:
@@ -67,10 +63,7 @@ class KeptTimers:
     def write(self, names: Sequence[Key], keys: pa.Table, kept: Sequence[Kept], now: int) -> None:
         """Write the keys that were read, and how far time has come.
 
-        Parameters
-        ----------
-        keys
-            The grouping fields, a row for each name.
+        `keys`: the grouping fields, a row for each name.
         """
         due = np.array([min(one.times, default=NEVER) for one in kept], np.int64)
         looks = self._due.note(keys, due, np.array(self._looks, np.int64), now).tolist()

@@ -56,28 +56,13 @@ def mergeable(runs: Sequence[TupleRun], combines: bool) -> int:
 class WindowStore:
     """The directory and the chunks in one partition of a state, within a commit.
 
-    Parameters
-    ----------
-    state
-        A map state, between `begin_commit` and `commit`.
-    fields
-        Of the rows, with their types.
-    width
-        The width of a pane, which its number refers to.
-    place
-        Which partition it is.
-    key
-        Those of `fields` by which rows are partitioned.
-
-    Attributes
-    ----------
-    taken_from
-        The partitions of another layout whose rows this commit takes over; most often none.
-
-    Raises
-    ------
-    CorruptValueError
-        The state holds rows of other fields.
+    `state`: a map state, between `begin_commit` and `commit`.
+    `fields`: of the rows, with their types.
+    `width`: the width of a pane, which its number refers to.
+    `place`: which partition it is.
+    `key`: those of `fields` by which rows are partitioned.
+    `taken_from`: the partitions of another layout whose rows this commit takes over; most often none.
+    Raises `CorruptValueError`: the state holds rows of other fields.
     """
 
     def __init__(

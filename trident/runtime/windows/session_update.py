@@ -45,14 +45,9 @@ def update_sessions(
 ) -> pa.Table:
     """Add a batch to a partition of the state, between `begin_commit` and `commit`; return the rows of complete sessions.
 
-    Parameters
-    ----------
-    tables
-        What `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
-    moment
-        What all partitions know of the batch.
-    place
-        Which partition it is.
+    `tables`: what `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
+    `moment`: what all partitions know of the batch.
+    `place`: which partition it is.
     """
     store = KeptSessions(node, state, place)
     assert node.config.event_time is not None, node

@@ -48,12 +48,9 @@ ONE = PartitionPlace()
 class Now(NamedTuple):
     """The time of a batch.
 
-    Attributes
-    ----------
-    ms
-        In milliseconds since 1970.
-    begins_again
-        Whether time begins again with this batch, because it was ahead. Only then is it earlier than the batch before's.
+    `ms`: in milliseconds since 1970.
+    `begins_again`: whether time begins again with this batch, because it was ahead. Only then is it earlier than the batch
+    before's.
     """
 
     ms: int
@@ -64,17 +61,11 @@ class Now(NamedTuple):
 class Moment:
     """What all partitions must know of a batch. It is plain data, so it can go to wherever a partition is committed.
 
-    Attributes
-    ----------
-    given
-        The number of rows that came, for all partitions.
-    reached
-        The latest event time among them: of a window in milliseconds, of a join of the left and of the right side in
-        microseconds. None where no row with a time came.
-    now
-        The time of the batch; None if no window uses it.
-    panes
-        The panes that rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
+    `given`: the number of rows that came, for all partitions.
+    `reached`: the latest event time among them: of a window in milliseconds, of a join of the left and of the right side in
+    microseconds. None where no row with a time came.
+    `now`: the time of the batch; None if no window uses it.
+    `panes`: the panes that rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
     """
 
     given: int

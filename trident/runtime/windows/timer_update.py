@@ -33,14 +33,9 @@ def update_timers(
 ) -> pa.Table:
     """Process a batch in a partition of the state, between `begin_commit` and `commit`; return what the user's code emits.
 
-    Parameters
-    ----------
-    tables
-        What `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
-    moment
-        What all partitions know of the batch.
-    place
-        Which partition it is.
+    `tables`: what `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
+    `moment`: what all partitions know of the batch.
+    `place`: which partition it is.
     """
     due = DueKeys(state, node.group, place)
     now = _now(node, due.frontier, moment)
@@ -79,10 +74,7 @@ def _must_run(node: WindowNode, due: DueKeys, now: int, moment: Moment) -> bool:
 class _Calls:
     """Calls the user's code, key by key.
 
-    Attributes
-    ----------
-    kept
-        The value and the timers of each key, as the calls left them.
+    `kept`: the value and the timers of each key, as the calls left them.
     """
 
     def __init__(self, node: WindowNode, run: StepRun, keys: pa.Table, kept: list[Kept], now: int) -> None:
