@@ -20,9 +20,12 @@ from trident.cli.arguments import (
     SubmittedName,
     Target,
     Token,
+    argument,
     existing_log,
     local_folder,
     log_named,
+    option,
+    port,
 )
 from trident.cli.console import reporting, say
 from trident.cli.crashtest_command import add_crashtest_command
@@ -69,7 +72,7 @@ add_run_command(app)
 def drpc_command(
     target: Target,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free port.")] = 3774,
+    port: Annotated[int, port("0 takes a free port.")] = 3774,
     token: Token = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long a request may take.")] = 30.0,
     max_request_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="The longest request.")] = 1 << 20,
@@ -112,28 +115,22 @@ def drpc_command(
 )
 def get_command(
     target: Target,
-    state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],
+    state: Annotated[str, argument("The name of the state.")],
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY]...",
-            help="Keys to read; a key of several fields is a JSON list. None for a state that is a single value.",
-            show_default=False,
+        argument(
+            "Keys to read; a key of several fields is a JSON list. None for a state that is a single value.", "[KEY]..."
         ),
     ] = None,
     all_keys: Annotated[bool, typer.Option("--all", help="List all keys.")] = False,
     prefix: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.",
-            show_default=False,
+        option(
+            "List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.",
+            "TEXT",
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="List N keys at most, in no order.", show_default=False),
-    ] = None,
+    limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
     conf: Conf = None,
     log_dir: LogDir = None,
     name: SubmittedName = None,
@@ -163,20 +160,12 @@ def get_command(
 )
 def changes_command(
     target: Target,
-    state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],
-    since: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="TXID", help="Begin behind this batch. Default: the last one.", show_default=False),
-    ] = None,
+    state: Annotated[str, argument("The name of the state.")],
+    since: Annotated[int | None, option("Begin behind this batch. Default: the last one.", "TXID", min=0)] = None,
     snapshot: Annotated[bool, typer.Option("--snapshot", help="Begin with the rows of the state.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what is still to come.")] = False,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT", min=0, max=65535, help="Serve events over HTTP; 0 takes a free port.", show_default=False
-        ),
-    ] = None,
+    port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
     conf: Conf = None,
     log_dir: LogDir = None,
@@ -213,25 +202,15 @@ proof_commands.add_to(app)
 def log_command(
     directory: Annotated[
         str,
-        typer.Argument(
-            metavar="DIR|NAME",
-            callback=existing_log,
-            help="Folder of the log, or its address; or the name of a topology.",
-            show_default=False,
-        ),
+        argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log),
     ],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     history: Annotated[
         bool, typer.Option("--history", help="List every batch that is kept (`history=`); with --json a line each.")
     ] = False,
-    since: Annotated[
-        int | None, typer.Option(min=1, metavar="TXID", help="With --history: from this batch on.", show_default=False)
-    ] = None,
+    since: Annotated[int | None, option("With --history: from this batch on.", "TXID", min=1)] = None,
     since_time: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="TIME", formats=_TIMES, help="With --history: from this time (UTC) on.", show_default=False
-        ),
+        datetime | None, option("With --history: from this time (UTC) on.", "TIME", formats=_TIMES)
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")] = False,
     as_json: AsJson = False,
@@ -275,19 +254,14 @@ def explain_command(
 def demo_command(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[PATH]...",
-            help="Text files and folders of them. Default: the sources of Python's standard library.",
-            show_default=False,
-        ),
+        argument("Text files and folders of them. Default: the sources of Python's standard library.", "[PATH]..."),
     ] = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
+        option(
+            "Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.",
+            "DIR",
             callback=local_folder,
-            help="Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.",
-            show_default=False,
         ),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = Engine.spark,

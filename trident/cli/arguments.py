@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,23 +67,33 @@ def existing_log(log: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
+def option(help: str, metavar: str, *names: str, **more: Any) -> Any:
+    """Return an option whose default is not shown, as None says nothing."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+
+
+def argument(help: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return an argument whose default is not shown."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+def port(help: str, show_default: bool | str = True) -> Any:
+    """Return an option that is a port."""
+    return typer.Option(metavar="PORT", min=0, max=65535, help=help, show_default=show_default)
+
+
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="MODULE:TOPOLOGY",
-        help="A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
+    argument(
+        "A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
         "is searched first) or the path of a .py file.",
-        show_default=False,
+        "MODULE:TOPOLOGY",
     ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option(
-        "--conf",
-        "-c",
-        metavar="KEY=VALUE",
-        help="A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.",
-        show_default=False,
+    option(
+        "A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.", "KEY=VALUE", "--conf", "-c"
     ),
 ]
 LogDir = Annotated[
@@ -112,14 +122,7 @@ Logs = Annotated[
     ),
 ]
 MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PORT",
-        min=0,
-        max=65535,
-        help="Serve metrics here, in OpenMetrics; 0 takes a free port.",
-        show_default="they are not served",
-    ),
+    int | None, port("Serve metrics here, in OpenMetrics; 0 takes a free port.", show_default="they are not served")
 ]
 MetricsHost = Annotated[
     str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
@@ -137,9 +140,7 @@ Token = Annotated[
     ),
 ]
 Ui = Annotated[bool, typer.Option("--ui", help="Serve a page about the topology while it runs.")]
-UiPort = Annotated[
-    int, typer.Option(metavar="PORT", min=0, max=65535, help="The port of the page; 0 takes a free one.")
-]
+UiPort = Annotated[int, port("The port of the page; 0 takes a free one.")]
 UiHost = Annotated[
     str, typer.Option(metavar="HOST", help="The address to serve the page at; anyone who reaches it may read.")
 ]
@@ -177,30 +178,20 @@ ClusterToken = Annotated[
         show_envvar=True,
     ),
 ]
-Topology = Annotated[str, typer.Argument(metavar="NAME", help="A topology, by its name or its id.", show_default=False)]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", "-n", metavar="N", min=1, help="How many workers run it: processes of Spark.", show_default=False
-    ),
-]
+Topology = Annotated[str, argument("A topology, by its name or its id.", "NAME")]
+Workers = Annotated[int | None, option("How many workers run it: processes of Spark.", "N", "--workers", "-n", min=1)]
 Requirements = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
+    option(
+        "What the topology needs, as pip reads it; supervisors install it, each set once.",
+        "FILE",
         exists=True,
         dir_okay=False,
-        help="What the topology needs, as pip reads it; supervisors install it, each set once.",
-        show_default=False,
     ),
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="PATH",
-        help="A file or folder, beside the module, that is packed although no import names it. Repeatable.",
-        show_default=False,
-    ),
+    option("A file or folder, beside the module, that is packed although no import names it. Repeatable.", "PATH"),
 ]
 
 

@@ -21,6 +21,7 @@ from trident.cli.arguments import (
     Workers,
     conf_of,
     executors_of,
+    option,
 )
 from trident.cli.console import reporting, say
 
@@ -197,12 +198,11 @@ def _rebalance(
     workers: Workers = None,
     executors: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident, which declares parallelism.",
+            "COMPONENT=N",
             "--executors",
             "-e",
-            metavar="COMPONENT=N",
-            help="Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident, which declares parallelism.",
-            show_default=False,
         ),
     ] = None,
     cluster: ClusterAddress = None,

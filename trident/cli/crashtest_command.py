@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import AsJson, Debug, local_folder
+from trident.cli.arguments import AsJson, Debug, argument, local_folder, option
 from trident.cli.console import problems, reporting, results, say, table, unwinding_on_signals
 from trident.crashtest import (
     USUAL,
@@ -38,46 +38,27 @@ _EXAMPLE = (
 )
 _MOST_ROWS = 20  # of a trial, on a screen
 
-Command = Annotated[
-    list[str],
-    typer.Argument(metavar="-- COMMAND", help="The job: `python job.py` and its arguments.", show_default=False),
-]
+Command = Annotated[list[str], argument("The job: `python job.py` and its arguments.", "-- COMMAND")]
 TableName = Annotated[
     str,
-    typer.Option(
-        "--table",
-        metavar="TABLE",
-        help="What the job writes: a path of Parquet, CSV, JSON or Delta, sqlite:///FILE?table=NAME, "
+    option(
+        "What the job writes: a path of Parquet, CSV, JSON or Delta, sqlite:///FILE?table=NAME, "
         "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION that returns rows.",
-        show_default=False,
+        "TABLE",
+        "--table",
     ),
 ]
 Key = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="A column of the key. Repeatable. Default: whole rows are compared.",
-        show_default=False,
-    ),
+    list[str] | None, option("A column of the key. Repeatable. Default: whole rows are compared.", "COLUMN")
 ]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(metavar="COLUMN", help="A column that differs from run to run. Repeatable.", show_default=False),
-]
+Ignore = Annotated[list[str] | None, option("A column that differs from run to run. Repeatable.", "COLUMN")]
 Reset = Annotated[
-    str,
-    typer.Option(
-        metavar="COMMAND",
-        help="A shell command, run in the copy before each run: empties what earlier runs left.",
-        show_default=False,
-    ),
+    str, option("A shell command, run in the copy before each run: empties what earlier runs left.", "COMMAND")
 ]
 Copy = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.",
-        show_default=False,
+    option(
+        "The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.", "NAME"
     ),
 ]
 Folder = Annotated[

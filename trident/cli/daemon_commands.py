@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import ClusterAddress, ClusterToken, Debug, LogFormat, Logs
+from trident.cli.arguments import ClusterAddress, ClusterToken, Debug, LogFormat, Logs, port
 from trident.cli.console import reporting
 from trident.extras import needs_package
 
 Host = Annotated[
     str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
 ]
-Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port of the page; 0 takes a free one.")]
+Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
 Slots = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many topologies may run on this machine.")]
 Timeout = Annotated[
     float,
@@ -159,7 +159,7 @@ def ui_command(
     cluster: ClusterAddress = None,
     token: ClusterToken = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free port.")] = 8080,
+    port: Annotated[int, port("0 takes a free port.")] = 8080,
     log_format: Logs = LogFormat.text,
     debug: Debug = False,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trident.cli.arguments import existing_log, log_named
+from trident.cli.arguments import argument, existing_log, log_named, option
 from trident.cli.console import problems, reporting, results, say, table
 from trident.config import Config
 from trident.coordination.log_address import open_reader
@@ -33,22 +33,15 @@ app = typer.Typer(
 )
 
 Directory = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR|NAME",
-        callback=existing_log,
-        help="Folder of the log, or its address; or the name of a topology.",
-        show_default=False,
-    ),
+    str, argument("Folder of the log, or its address; or the name of a topology.", "DIR|NAME", callback=existing_log)
 ]
 Folder = Annotated[
     Path | None,
-    typer.Option(
-        "--dead-letter-dir",
-        metavar="DIR",
-        help="Where the dead letters are, if the topology has the setting. Default: dead_letters in the folder of the log, "
+    option(
+        "Where the dead letters are, if the topology has the setting. Default: dead_letters in the folder of the log, "
         "or in trident-log/TOPOLOGY if that is on a server.",
-        show_default=False,
+        "DIR",
+        "--dead-letter-dir",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -71,7 +64,7 @@ def list_command(
 @app.command("show", epilog="Example: `trident dead-letters show trident-log/word-count 12-0`")
 def show_command(
     directory: Directory,
-    letter: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it: 12-0.", show_default=False)],
+    letter: Annotated[str, argument("As `list` shows it: 12-0.", "ID")],
     folder: Folder = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -84,10 +77,7 @@ def show_command(
 @app.command("replay", epilog="Example: `trident dead-letters replay trident-log/word-count 12-0 12-3 15`")
 def replay_command(
     directory: Directory,
-    letters: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID]...", help="Dead letters (12-0), or all of a batch (12).", show_default=False),
-    ] = None,
+    letters: Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")] = None,
     every: Annotated[bool, typer.Option("--all", help="All that wait.")] = False,
     folder: Folder = None,
     debug: Debug = False,

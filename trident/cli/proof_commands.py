@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target
+from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target, argument, option
 from trident.cli.console import problems, reporting, results, say, table
 from trident.cli.log import commit_as_json, commit_line
 from trident.http.plain_json import plain
@@ -42,17 +42,14 @@ def add_to(app: typer.Typer) -> None:
 def verify_command(
     target: Target,
     state: Annotated[
-        str | None, typer.Argument(help="The name of the state. Default: all.", show_default=False)
+        str | None, argument("The name of the state. Default: all.")
     ] = None,
     share: Annotated[
         float, typer.Option(metavar="PART", help="Compare this part of the keys, the same ones each time.")
     ] = 1.0,
     keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--key", "-k", metavar="KEY", help="Compare this key; one of several fields is a JSON list. Repeatable.",
-            show_default=False,
-        ),
+        option("Compare this key; one of several fields is a JSON list. Repeatable.", "KEY", "--key", "-k")
     ] = None,
     conf: Conf = None,
     log_dir: LogDir = None,
@@ -85,17 +82,11 @@ def verify_command(
 
 def why_command(
     target: Target,
-    state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],
+    state: Annotated[str, argument("The name of the state.")],
     key: Annotated[
-        str | None,
-        typer.Argument(
-            help="The key; one of several fields is a JSON list. None for a state that is a single value.",
-            show_default=False,
-        ),
+        str | None, argument("The key; one of several fields is a JSON list. None for a state that is a single value.")
     ] = None,
-    last: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The last N batches that wrote it.", show_default=False)
-    ] = None,
+    last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
     rows: Annotated[
         int, typer.Option(metavar="N", min=0, help="Print up to N rows of each batch, as they reached the state.")
     ] = 0,
@@ -124,10 +115,7 @@ def why_command(
 
 def rehearse_command(
     target: Target,
-    to: Annotated[
-        str,
-        typer.Option(metavar="MODULE:TOPOLOGY", help="The topology as its new code declares it.", show_default=False),
-    ],
+    to: Annotated[str, option("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
     last: Annotated[
         int, typer.Option(metavar="N", min=1, help="Run the last N batches, as far as they are kept.")
     ] = 100,

@@ -23,6 +23,7 @@ from trident.cli.arguments import (
     UiHost,
     UiPort,
     UiToken,
+    port,
 )
 from trident.cli.console import reporting
 
@@ -58,13 +59,7 @@ StateRecovery = Annotated[
 ]
 DrpcPort = Annotated[
     int | None,
-    typer.Option(
-        metavar="PORT",
-        min=0,
-        max=65535,
-        help="Answer the DRPC functions here, over HTTP; 0 takes a free port.",
-        show_default="they are not served",
-    ),
+    port("Answer the DRPC functions here, over HTTP; 0 takes a free port.", show_default="they are not served"),
 ]
 DrpcHost = Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target
+from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target, argument, option
 from trident.cli.console import problems, reporting, say
 from trident.naming import counted
 from trident.reading import forget_keys, migrate_state, move_state
@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-State = Annotated[str, typer.Argument(help="The name of the state.", show_default=False)]
+State = Annotated[str, argument("The name of the state.")]
 
 
 @app.command("move", epilog="Example: `trident state move words.py:in_redis count --to words.py:in_postgres`")
@@ -29,10 +29,9 @@ def move_command(
     state: State,
     to: Annotated[
         str,
-        typer.Option(
-            metavar="MODULE:TOPOLOGY",
-            help="The topology as it is declared from now on: with the state in another store, layout or place.",
-            show_default=False,
+        option(
+            "The topology as it is declared from now on: with the state in another store, layout or place.",
+            "MODULE:TOPOLOGY",
         ),
     ],
     conf: Conf = None,
@@ -93,10 +92,7 @@ def migrate_command(
 def forget_command(
     target: Target,
     state: State,
-    keys: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY...", help="Keys; one of several fields is a JSON list.", show_default=False),
-    ],
+    keys: Annotated[list[str], argument("Keys; one of several fields is a JSON list.", "KEY...")],
     conf: Conf = None,
     log_dir: LogDir = None,
     name: SubmittedName = None,
