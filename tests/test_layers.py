@@ -155,7 +155,7 @@ LAYERS = (
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(
         ("trident.http.server_thread",),
-        ("trident.errors", "trident.extras"),
+        ("trident.errors", "trident.extras", "trident.roles"),
         deferred=("uvicorn", "trident.http.connections"),
     ),
     Layer(("trident.http",), ("starlette", "uvicorn", "trident.errors")),

@@ -1,4 +1,4 @@
-"""Roles: base classes of what users write, whose optional methods have defaults.
+"""Roles: base classes of what users write, whose optional methods have defaults; and of what a `with` block closes.
 
 A class of a user need not inherit from the base class: where an object comes in, `adapted` makes it one of the role, once. So
 the rest of the framework calls methods and reads facts, and asks nothing. Where one of several kinds of objects may be given,
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 from inspect import get_annotations
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-__all__ = ["Role", "adapted", "facts_of", "has", "lacking", "missing"]
+__all__ = ["Closes", "Role", "adapted", "facts_of", "has", "lacking", "missing"]
 
 F = TypeVar("F")
 
@@ -28,6 +28,20 @@ class Role:
         """Whether this object has a method of its own in place of the default."""
         member = getattr(type(self), method)
         return not any(vars(base).get(method) is member for base in type(self).__mro__ if Role in base.__bases__)
+
+
+class Closes:
+    """A context manager: leaving it closes it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release what it holds; harmless when it is closed already."""
+        raise NotImplementedError
 
 
 def adapted(role: type, given: Any) -> Any:

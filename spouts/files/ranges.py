@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 from trident.errors import SpoutError
@@ -42,9 +41,7 @@ class opened:  # noqa: N801 - used as a function
     def __enter__(self) -> int:
         return self._file
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         os.close(self._file)
 
 

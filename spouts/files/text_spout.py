@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_listing import Paths
-from spouts.files.file_settings import ChosenFiles
+from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
 from spouts.files.ranges import Piece
 from spouts.files.text_blocks import TextBlock, TextOptions, buffer_of, line_ends, read_texts
@@ -41,18 +41,10 @@ class TextFileSpout:
     ----------
     paths
         A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
-    max_batch_bytes
-        The greatest number of bytes of one batch. A longer line, and a `.gz` file, makes a batch of its own.
-    pattern
-        What the names of files in directories must match. Names with a leading dot are skipped unless it has one.
     encoding
         Any encoding in which ASCII is ASCII. A byte order mark at the beginning of UTF-8 is dropped.
     errors
         What becomes of bytes that are no text: `"replace"` (U+FFFD, one warning a file) or `"strict"` (`SpoutError`).
-    recursive
-        Read directories within directories too. A link to what is read already is not followed.
-    follow
-        When all is read, look for new files and for lines added to old ones. False: only what is there at the start.
     with_source
         Emit `file: string` and `offset: bigint` after the line: its path and the byte at which it begins (of `.gz`
         files, in the unpacked text).
@@ -60,12 +52,10 @@ class TextFileSpout:
         The name of the field that holds the line.
     max_line_bytes
         The greatest length of a line, at most 512 MiB; `SpoutError` beyond.
-    tail_idle_s
-        With `follow`, a last line without a line end is emitted when the file was not changed for this many seconds,
-        for its writer may not have finished it. When nothing else is left the spout waits that long. Also the age from
-        which a `.gz` file is taken to be complete.
-    allow_empty
-        Start although there is no file yet.
+    files
+        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default: all files), `recursive`, `follow`,
+        `tail_idle_s`, `allow_empty`; see `FileSettings`. A longer line than `max_batch_bytes`, and a `.gz` file, makes a batch
+        of its own.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
@@ -74,28 +64,14 @@ class TextFileSpout:
         self,
         paths: Paths,
         *,
-        max_batch_bytes: int = 8 << 20,
-        pattern: str = "*",
         encoding: str = "utf-8",
         errors: str = "replace",
-        recursive: bool = True,
-        follow: bool = True,
         with_source: bool = False,
         output_field: str = "line",
         max_line_bytes: int = 64 << 20,
-        tail_idle_s: float = 1.0,
-        allow_empty: bool = False,
+        **files: Unpack[FileSettings],
     ) -> None:
-        self._files = ChosenFiles.of(
-            "text",
-            paths,
-            pattern,
-            max_batch_bytes=max_batch_bytes,
-            recursive=recursive,
-            follow=follow,
-            tail_idle_s=tail_idle_s,
-            allow_empty=allow_empty,
-        )
+        self._files = ChosenFiles.of("text", paths, "*", **files)
         self._text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes))
         source_fields = ("file: string", "offset: bigint") if with_source else ()
         self._fields = Fields(f"{output_field}: string", *source_fields)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from operator import methodcaller
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from spouts.kafka.batch_ranges import OffsetRange, Spot
@@ -50,9 +49,7 @@ class CollectorPause:
                 gc.disable()
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Turn it on again."""
         with self._lock:
             self._inside -= 1

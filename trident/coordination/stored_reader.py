@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Self
 
 from trident.coordination import holders
 from trident.coordination.framing import decode
@@ -14,11 +13,12 @@ from trident.coordination.log_state import LogState
 from trident.coordination.record_store import Head, RecordStore
 from trident.coordination.records import record_from_data
 from trident.errors import CorruptLogError, LogError
+from trident.roles import Closes
 
 _TRIES = 20
 
 
-class StoredReader:
+class StoredReader(Closes):
     """Follows a log; never writes. For one thread. An append is valid or does not happen, so nothing is ever torn.
 
     `closes`: whether the store is this reader's own.
@@ -88,12 +88,6 @@ class StoredReader:
 
     def close(self) -> None:
         self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def _read(self, head: Head) -> bool:
         """Fold the records up to the position of the head; False if some are gone, as when a newer segment has replaced it."""

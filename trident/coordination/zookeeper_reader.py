@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Self
 
 from trident.coordination.framing import decode
 from trident.coordination.lock import SegmentName
@@ -15,12 +14,13 @@ from trident.coordination.zookeeper_claim import held_by
 from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection, part_of, segment_of
 from trident.coordination.zookeeper_records import AT_ONCE, get_records, read_payloads
 from trident.errors import CorruptLogError, LogError
+from trident.roles import Closes
 from trident.servers.zookeeper_address import ZooKeeperAddress
 
 _TRIES = 20
 
 
-class ZooKeeperReader:
+class ZooKeeperReader(Closes):
     """Follows the log at an address; never writes. For one thread.
 
     An append is valid or does not happen, so every whole record counts, even if the log is claimed meanwhile.
@@ -81,12 +81,6 @@ class ZooKeeperReader:
 
     def close(self) -> None:
         self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def _look(self) -> tuple[SegmentName | None, int | None]:
         """Return the newest segment, None if there is no log; and how many nodes the segment that is being read has."""

@@ -6,18 +6,19 @@ import http.client
 import json
 import threading
 import weakref
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from trident.errors import ConfigError, DRPCExecutionException, describe
 from trident.redaction import redacted
+from trident.roles import Closes
 
 
 class _Own(threading.local):
     connection: http.client.HTTPConnection | None = None
 
 
-class DRPCClient:
+class DRPCClient(Closes):
     """Asks the functions of a DRPC server. May be used from many threads; each keeps a connection of its own.
 
     Parameters
@@ -66,12 +67,6 @@ class DRPCClient:
         """Close all connections."""
         for connection in list(self._connections):
             connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"DRPCClient({self._shown!r})"

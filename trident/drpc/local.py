@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import cloudpickle
 
@@ -14,6 +14,7 @@ from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, Queri
 from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
+from trident.roles import Closes
 
 
 class DeclaredTopology(Protocol):
@@ -23,7 +24,7 @@ class DeclaredTopology(Protocol):
         """Return the declaration as data."""
 
 
-class LocalDRPC:
+class LocalDRPC(Closes):
     """Answers the DRPC functions of a topology in this process.
 
     Parameters
@@ -109,12 +110,6 @@ class LocalDRPC:
             queue.close()
         if isinstance(self._log, LogOfOthers):
             self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LocalDRPC({self.name!r}: {self.functions})"

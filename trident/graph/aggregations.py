@@ -133,15 +133,13 @@ class QueryNode(Node):
     `sees_batch` if it sees what its own batch made of the state, and so runs after the state's update.
     """
 
+    OPERATION = "function"
+
     state: str = ""
     inputs: Fields = Fields()
     function: Any = None
     outputs: Fields = Fields()
     sees_batch: bool = False
-
-    @property
-    def operations(self) -> tuple[Any, ...]:
-        return (self.function,)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trident.fields import Fields
 
@@ -32,6 +32,9 @@ class Node:
         What it gives, with types.
     """
 
+    OPERATION: ClassVar[str] = ""
+    """The name of the field whose object processes the tuples, if there is one."""
+
     id: str
     parents: tuple[str, ...]
     fields: Fields
@@ -39,7 +42,7 @@ class Node:
     @property
     def operations(self) -> tuple[Any, ...]:
         """The objects that process its tuples where it is a step: functions, filters, aggregators."""
-        return ()
+        return (vars(self)[self.OPERATION],) if self.OPERATION else ()
 
 
 @dataclass(frozen=True)
@@ -60,51 +63,43 @@ class DrpcNode(Node):
 class EachNode(Node):
     """`each` with a function: `outputs` are appended."""
 
+    OPERATION = "function"
+
     inputs: Fields = Fields()
     function: Any = None
     outputs: Fields = Fields()
-
-    @property
-    def operations(self) -> tuple[Any, ...]:
-        return (self.function,)
 
 
 @dataclass(frozen=True)
 class FilterNode(Node):
     """`each`/`filter` with a filter over `inputs`, `where` with a condition; `whole`: it is given whole tuples."""
 
+    OPERATION = "filter"
+
     inputs: Fields = Fields()
     filter: Any = None
     whole: bool = False
-
-    @property
-    def operations(self) -> tuple[Any, ...]:
-        return (self.filter,)
 
 
 @dataclass(frozen=True)
 class MapNode(Node):
     """`map` and `flat_map` (`flat`): replaces all fields."""
 
+    OPERATION = "function"
+
     inputs: Fields = Fields()
     function: Any = None
     flat: bool = False
-
-    @property
-    def operations(self) -> tuple[Any, ...]:
-        return (self.function,)
 
 
 @dataclass(frozen=True)
 class PeekNode(Node):
     """`peek`."""
 
+    OPERATION = "consumer"
+
     inputs: Fields = Fields()
     consumer: Any = None
-
-    @property
-    def operations(self) -> tuple[Any, ...]:
-        return (self.consumer,)
 
 
 @dataclass(frozen=True)
@@ -155,14 +150,12 @@ class RepartitionNode(Node):
 class MultiReduceNode(Node):
     """`multi_reduce`: processes several streams together; `groups` are the keys of each, without fields if ungrouped."""
 
+    OPERATION = "reducer"
+
     inputs: tuple[Fields, ...] = ()
     groups: tuple[Fields, ...] = ()
     grouped: bool = False
     reducer: Any = None
-
-    @property
-    def operations(self) -> tuple[Any, ...]:
-        return (self.reducer,)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from trident.errors import ConfigError
 from trident.extras import needs_package
+from trident.roles import Closes
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _KEEP_ALIVE_S = 75
 _BACKLOG = 1024
 
 
-class ServerThread:
+class ServerThread(Closes):
     """A server that listens and answers, from the begin to `close`. A context manager: leaving it closes it.
 
     Parameters
@@ -100,12 +101,6 @@ class ServerThread:
         """Take no more requests, wait a little for those in flight, and end."""
         self.server.should_exit = True
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

@@ -8,7 +8,7 @@ for a whole batch at once where the tuples are. A null operand gives null, but f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -16,6 +16,14 @@ from trident.errors import TopologyError
 from trident.fields import normal_type
 
 _BINARY = re.compile(r"[-+*/%&|<>=!]+")
+
+
+def _operator(kind: str) -> Callable[[Expression, object], Expression]:
+    return lambda self, other: _binary(kind, self, other)
+
+
+def _reflected(kind: str) -> Callable[[Expression, object], Expression]:
+    return lambda self, other: _binary(kind, other, self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,65 +53,19 @@ class Expression:
 
     # ---- operators --------------------------------------------------------------------------------------------------
 
-    def __add__(self, other: object) -> Expression:
-        return _binary("+", self, other)
-
-    def __radd__(self, other: object) -> Expression:
-        return _binary("+", other, self)
-
-    def __sub__(self, other: object) -> Expression:
-        return _binary("-", self, other)
-
-    def __rsub__(self, other: object) -> Expression:
-        return _binary("-", other, self)
-
-    def __mul__(self, other: object) -> Expression:
-        return _binary("*", self, other)
-
-    def __rmul__(self, other: object) -> Expression:
-        return _binary("*", other, self)
-
-    def __truediv__(self, other: object) -> Expression:
-        return _binary("/", self, other)
-
-    def __rtruediv__(self, other: object) -> Expression:
-        return _binary("/", other, self)
-
-    def __mod__(self, other: object) -> Expression:
-        return _binary("%", self, other)
+    __add__, __radd__ = _operator("+"), _reflected("+")
+    __sub__, __rsub__ = _operator("-"), _reflected("-")
+    __mul__, __rmul__ = _operator("*"), _reflected("*")
+    __truediv__, __rtruediv__ = _operator("/"), _reflected("/")
+    __mod__ = _operator("%")
+    __and__, __rand__ = _operator("&"), _reflected("&")
+    __or__, __ror__ = _operator("|"), _reflected("|")
+    __eq__, __ne__ = _operator("=="), _operator("!=")  # type: ignore[assignment]
+    __lt__, __le__ = _operator("<"), _operator("<=")
+    __gt__, __ge__ = _operator(">"), _operator(">=")
 
     def __neg__(self) -> Expression:
         return Expression("negate", (self,))
-
-    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
-        return _binary("==", self, other)
-
-    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
-        return _binary("!=", self, other)
-
-    def __lt__(self, other: object) -> Expression:
-        return _binary("<", self, other)
-
-    def __le__(self, other: object) -> Expression:
-        return _binary("<=", self, other)
-
-    def __gt__(self, other: object) -> Expression:
-        return _binary(">", self, other)
-
-    def __ge__(self, other: object) -> Expression:
-        return _binary(">=", self, other)
-
-    def __and__(self, other: object) -> Expression:
-        return _binary("&", self, other)
-
-    def __rand__(self, other: object) -> Expression:
-        return _binary("&", other, self)
-
-    def __or__(self, other: object) -> Expression:
-        return _binary("|", self, other)
-
-    def __ror__(self, other: object) -> Expression:
-        return _binary("|", other, self)
 
     def __invert__(self) -> Expression:
         return Expression("not", (self,))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from trident.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
 from trident.errors import TridentError, UnsupportedOperation
 from trident.extras import needs_package
+from trident.roles import Closes
 from trident.ui.cluster_pages import Action, LogOf, Page
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _KINDS: dict[str, type[Exception]] = {
 }
 
 
-class HttpTopologyPages:
+class HttpTopologyPages(Closes):
     """`TopologyPages` that asks a server of this package. A context manager: leaving it closes the connections.
 
     `url`: of the server, as `UIServer.url`.
@@ -75,12 +76,6 @@ class HttpTopologyPages:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def _get(self, path: str, parameters: Mapping[str, Any]) -> Page:
         return self._ask("GET", path, params=dict(parameters), timeout=self._timeout_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from types import TracebackType
 from typing import Self
 
 from trident.redaction import RedactingFormatter
@@ -53,9 +52,7 @@ class RecentLog(logging.Handler):
         self._logger.addHandler(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._logger.removeHandler(self)
 
 

@@ -269,9 +269,8 @@ def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submission
     submissions.remove(storm_id)
     submissions.names.complete_all()
     cluster = submissions.cluster
-    assert (cluster.active_storms(), cluster.assignments(), cluster.error_topologies(), cluster.heartbeat_storms()) == (
-        [], [], [], [],
-    )  # fmt: skip
+    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
+    assert cluster.all_errors(storm_id) == {}
     again = submissions.submit(Submission(packed(submissions), submission="s2"))
     assert again.rsplit("-", 2)[1] == "2"
     submissions.remove(storm_id)  # of the earlier one: the name is not its any more

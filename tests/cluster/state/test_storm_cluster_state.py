@@ -244,13 +244,6 @@ def test_get_worker_heartbeat(cluster: StormClusterState) -> None:
     assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6701) is None
 
 
-def test_executor_beats(cluster: StormClusterState) -> None:
-    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
-    slots = {"[1-1]": NodePort("node-a", 6700), "[2-3]": NodePort("node-a", 6700), "[4-4]": NodePort("node-b", 6700)}
-    assert cluster.executor_beats("a", slots) == {"[1-1]": BEAT, "[2-3]": BEAT}
-    assert cluster.executor_beats("b", slots) == {}
-
-
 def test_heartbeat_storms(cluster: StormClusterState) -> None:
     assert cluster.heartbeat_storms() == []
     cluster.setup_heartbeats("b")
@@ -332,19 +325,12 @@ def test_errors(cluster: StormClusterState) -> None:
     assert cluster.all_errors("b") == {}
 
 
-def test_error_topologies(cluster: StormClusterState) -> None:
-    assert cluster.error_topologies() == []
-    cluster.report_error("b", "split", ERROR)
-    cluster.report_error("a", "split", ERROR)
-    assert cluster.error_topologies() == ["a", "b"]
-
-
 def test_teardown_topology_errors(cluster: StormClusterState) -> None:
     for storm in ("a", "b"):
         cluster.report_error(storm, "split", ERROR)
     cluster.teardown_topology_errors("a")
     cluster.teardown_topology_errors("a")
-    assert cluster.error_topologies() == ["b"]
+    assert cluster.all_errors("b") == {"split": [ERROR]}
     assert cluster.errors("a", "split") == []
 
 
@@ -386,7 +372,7 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
         assert cluster.all_errors(name) == {name: [ERROR]}
     odd = sorted(ODD)
     assert sorted(cluster.active_storms()) == sorted(cluster.assignments()) == sorted(cluster.supervisors()) == odd
-    assert sorted(cluster.heartbeat_storms()) == sorted(cluster.error_topologies()) == odd
+    assert sorted(cluster.heartbeat_storms()) == odd
     assert (
         sorted(cluster.all_bases()) == sorted(cluster.all_assignments()) == sorted(cluster.all_supervisor_info()) == odd
     )
@@ -399,7 +385,7 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
         cluster.teardown_heartbeats(name)
         cluster.teardown_topology_errors(name)
     assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
-    assert cluster.error_topologies() == []
+    assert all(cluster.all_errors(name) == {} for name in ODD)
 
 
 # ---- records -------------------------------------------------------------------------------------------------------------

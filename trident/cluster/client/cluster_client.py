@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 from trident.cluster.client.cluster_token import find_token
@@ -19,6 +19,7 @@ from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embe
 from trident.cluster.state.cluster_records import WantedStatus
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoSuchTopology
+from trident.roles import Closes
 
 _CODE = "/api/v1/code"
 _PIECE = 1 << 16
@@ -27,7 +28,7 @@ Progress = Callable[[int], None]
 """Called with the number of bytes that were just sent."""
 
 
-class ClusterClient:
+class ClusterClient(Closes):
     """A client of a cluster. A context manager: leaving it ends its session. For one thread.
 
     Parameters
@@ -155,12 +156,6 @@ class ClusterClient:
         """End the session and close the connections."""
         self._http.close()
         self.cluster.disconnect()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def _act(self, topology: str, action: str, again: bool = True, **request: Any) -> None:
         storm_id, _ = find_topology(self.cluster, topology)

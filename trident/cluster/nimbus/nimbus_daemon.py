@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote
 
 from starlette.concurrency import run_in_threadpool
@@ -35,12 +35,13 @@ from trident.cluster.pages import ClusterOverview
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import ClusterUnreachable, NoLeader
+from trident.roles import Closes
 from trident.ui.answers import PageError, answer, body_of, problem
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ui_server import UIServer
 
 
-class NimbusDaemon:
+class NimbusDaemon(Closes):
     """A Nimbus that runs in this process. A context manager: leaving it stops it; topologies go on.
 
     Parameters
@@ -102,12 +103,6 @@ class NimbusDaemon:
     def close(self) -> None:
         """Stop; harmless if it has been."""
         self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def _check_leads(self) -> None:
         if not self.nimbus.leads:

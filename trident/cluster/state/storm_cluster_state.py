@@ -133,15 +133,6 @@ class StormClusterState:
         """Return the last heartbeat of a topology from a slot, None if there was none."""
         return self._record(WorkerHeartbeat, _beat(storm_id, node, port))
 
-    def executor_beats(self, storm_id: str, executor_node_port: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
-        """Return the last heartbeat of each executor whose slot has sent one."""
-        paths = {slot: _beat(storm_id, *slot) for slot in executor_node_port.values()}
-        found = dict(zip(paths, self.state.get_data_each(list(paths.values())), strict=True))
-        beats = {
-            slot: _read(WorkerHeartbeat.of_bytes, paths[slot], data) for slot, data in found.items() if data is not None
-        }
-        return {name: beats[slot] for name, slot in executor_node_port.items() if slot in beats}
-
     def heartbeats_at(self, slots: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
         """Return, by topology, the last heartbeat from its slot, without statistics: many in one request, cheaply.
 
@@ -204,10 +195,6 @@ class StormClusterState:
         paths = {f"{above}/{name}": text_of(name) for name in self.state.get_children(above)}
         errors = self.state.get_data_below_each(list(paths))
         return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in errors.items()}
-
-    def error_topologies(self) -> list[str]:
-        """Return the ids of the topologies that have errors."""
-        return self._children(_ERRORS)
 
     def teardown_topology_errors(self, storm_id: str) -> None:
         """Remove all errors of a topology."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
 from trident.coordination.log_address import open_reader
@@ -12,6 +12,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLogReader
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import Graph, StateNode
+from trident.roles import Closes
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.state_frames import html_or_why
 from trident.runtime.reading.views import StateView
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class StateReader:
+class StateReader(Closes):
     """Reads a state through the log of its topology; never writes. A context manager, for any thread.
 
     Made by `trident.open_state`. All calls see the last committed batch of their time; each compares the stores with the
@@ -80,12 +81,6 @@ class StateReader:
         """Close the connections to the store and to the log."""
         self._followed.view.close()
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"StateReader({self.topology!r}, {self.name!r})"

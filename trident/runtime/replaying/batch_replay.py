@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from trident.config import Config
 from trident.coordination.history import read_history
@@ -23,6 +23,7 @@ from trident.coordination.records import (
 from trident.errors import HistoryStartError, ReplayFailedError
 from trident.graph import Graph
 from trident.planner import make_plan
+from trident.roles import Closes
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
@@ -47,7 +48,7 @@ _NOT_WHOLE = (
 )
 
 
-class Replay:
+class Replay(Closes):
     """The batches of a topology's history, once more, in this process. A context manager, for one thread.
 
     Spouts are asked for the rows of recorded definitions only: they define nothing, and are not told of any commit.
@@ -121,12 +122,6 @@ class Replay:
     def close(self) -> None:
         """Close sources and states."""
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     # ---- a batch --------------------------------------------------------------------------------------------------------
 

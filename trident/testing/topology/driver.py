@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from trident.config import Config
 from trident.coordination.log_address import open_log
@@ -17,6 +17,7 @@ from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.retention import Retention
+from trident.roles import Closes
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.batch import LOOP
@@ -49,7 +50,7 @@ _DEFAULTS: dict[str, Any] = {
 _BEFORE_ALL = 0  # a txid that every reader takes for committed
 
 
-class TopologyTestDriver:
+class TopologyTestDriver(Closes):
     """Runs a topology step by step: the fed rows are a batch, and a step is one attempt at it.
 
     Coordinator, plan, steps, commits and value rules are the same as in a running topology. The spouts are replaced by fed ones
@@ -258,12 +259,6 @@ class TopologyTestDriver:
         if not self._closed:
             self._closed = True
             self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"TopologyTestDriver({self._name!r}, txid {self.txid}, streams {list(self._fed)})"
