@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from datetime import datetime
 from pathlib import Path
@@ -243,11 +244,19 @@ def explain_command(
 
     Nothing is run and no store is opened.
     """
-    from trident.cli.explain import explain
     from trident.cli.target import load_topology
 
     with reporting(debug):
-        explain(load_topology(target), dot, mermaid, as_json)
+        topology = load_topology(target)
+        if dot + mermaid + as_json > 1:
+            raise typer.BadParameter("--dot, --mermaid and --json exclude each other")
+        if dot:
+            text = topology.to_dot()
+        elif mermaid:
+            text = topology.to_mermaid()
+        else:
+            text = f"{json.dumps(topology.describe(), ensure_ascii=False)}\n" if as_json else topology.explain()
+        typer.echo(text, nl=False)
 
 
 @app.command("demo", epilog="Example: `trident demo --crash`, or `trident demo ~/books --engine in_process`")

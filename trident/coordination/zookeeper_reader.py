@@ -11,8 +11,15 @@ from trident.coordination.log_reader import state_of
 from trident.coordination.log_state import LogState
 from trident.coordination.records import record_from_data
 from trident.coordination.zookeeper_claim import held_by
-from trident.coordination.zookeeper_nodes import LogNodes, ZooKeeperConnection, part_of, segment_of
-from trident.coordination.zookeeper_records import AT_ONCE, get_records, read_payloads
+from trident.coordination.zookeeper_nodes import (
+    AT_ONCE,
+    LogNodes,
+    ZooKeeperConnection,
+    get_records,
+    part_of,
+    read_payloads,
+    segment_of,
+)
 from trident.errors import CorruptLogError, LogError
 from trident.roles import Closes
 from trident.servers.zookeeper_address import ZooKeeperAddress

@@ -17,10 +17,10 @@ from trident.coordination.zookeeper_nodes import (
     LogNodes,
     ZooKeeperConnection,
     parts_of,
+    read_payloads,
     segment_node,
     segment_of,
 )
-from trident.coordination.zookeeper_records import read_payloads
 from trident.errors import LogError
 from trident.retention import Retention
 from trident.state.kinds import LaterWrite

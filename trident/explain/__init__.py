@@ -6,8 +6,7 @@ All read the plan that would run; `labels.py` has the line for each kind of step
 
 from trident.explain.descriptions import describe
 from trident.explain.drawing import to_dot, to_mermaid
-from trident.explain.explanation import Explanation
 from trident.explain.svg_drawing import to_svg
-from trident.explain.text import explain
+from trident.explain.text import Explanation, explain
 
 __all__ = ["Explanation", "describe", "explain", "to_dot", "to_mermaid", "to_svg"]

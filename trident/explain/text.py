@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from trident.explain.descriptions import describe
-from trident.explain.explanation import Explanation
 from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
 from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.naming import counted
@@ -14,6 +14,20 @@ from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.placing import misplaced
+
+
+class Explanation(str):
+    """What a topology does, as text; in a notebook it is shown line by line."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        lines = (f"<b>{escape(line)}</b>" if line[:1].strip() else escape(line) for line in self.splitlines())
+        return f'<pre style="overflow-x:auto">{chr(10).join(lines)}</pre>'
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the lines where a terminal would show a string in quotes."""
+        printer.text(str(self))
 
 
 def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> Explanation:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from trident.cluster.state.cluster_records import Record
+from trident.cluster.state.cluster_records import ClusterRecord
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster_errors import ClusterError
 
@@ -17,7 +17,7 @@ DRIVER = "__driver"
 
 
 @dataclass(frozen=True)
-class SupervisorInfo(Record):
+class SupervisorInfo(ClusterRecord):
     """What a supervisor says about itself: `/supervisors/{id}`, an ephemeral node.
 
     Attributes
@@ -50,7 +50,7 @@ def machine_names(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class WorkerHeartbeat(Record):
+class WorkerHeartbeat(ClusterRecord):
     """What a driver says about itself, about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
 
     `generation`, `start_time_secs`: of the assignment that it runs.
@@ -84,7 +84,7 @@ class WorkerHeartbeat(Record):
 
 
 @dataclass(frozen=True)
-class ErrorInfo(Record):
+class ErrorInfo(ClusterRecord):
     """An error of a component: `/errors/{topology-id}/{component}/e{number}`, the last ten of each."""
 
     WHAT = "error"

@@ -50,7 +50,7 @@ class WantedStatus:
 
 
 @dataclass(frozen=True)
-class Record:
+class ClusterRecord:
     """A dataclass as bytes: JSON with a version and Storm's names of fields; what cannot be read is an error that says so.
 
     `WHAT`: what errors call it.
@@ -104,7 +104,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class StormBase(Record):
+class StormBase(ClusterRecord):
     """A topology that was submitted: `/storms/{topology-id}`.
 
     Attributes
@@ -158,7 +158,7 @@ class StormBase(Record):
 
 
 @dataclass(frozen=True)
-class Assignment(Record):
+class Assignment(ClusterRecord):
     """Where a topology runs: `/assignments/{topology-id}`.
 
     A topology has one driver, which is its executor `[1-1]`; the workers of the driver are Spark's.
