@@ -14,16 +14,24 @@ from trident.errors import SpoutError
 class FileSettings(TypedDict, total=False):
     """Which files are read, and how much of them a batch has.
 
-    `max_batch_bytes`: the greatest number of bytes of one batch, default 8 MiB. What cannot be cut (a longer line, a `.gz`
-    file, a row group) makes a batch of its own.
-    `pattern`: what the names of files in directories must match, or several patterns, of which one must match. Names with a
-    leading dot or underscore are skipped unless it has one (for `TextFileSpout`, with a dot only).
-    `recursive`: read directories within directories too (the default). A link to what is read already is not followed.
-    `follow`: when all is read, look for new files and for what was added to old ones (the default). False: only what is there
-    at the start.
-    `tail_idle_s`: with `follow`, an end that may not be complete (a last line without a line end, a `.gz` file) is read when
-    the file was not changed for this many seconds, default 1. When nothing else is left the spout waits that long.
-    `allow_empty`: start although there is no file yet.
+    Attributes
+    ----------
+    max_batch_bytes
+        The greatest number of bytes of one batch, default 8 MiB. What cannot be cut (a longer line, a `.gz` file, a row
+        group) makes a batch of its own.
+    pattern
+        What the names of files in directories must match, or several patterns, of which one must match. Names with a leading
+        dot or underscore are skipped unless it has one (for `TextFileSpout`, with a dot only).
+    recursive
+        Read directories within directories too (the default). A link to what is read already is not followed.
+    follow
+        When all is read, look for new files and for what was added to old ones (the default). False: only what is there
+        at the start.
+    tail_idle_s
+        With `follow`, an end that may not be complete (a last line without a line end, a `.gz` file) is read when the file
+        was not changed for this many seconds, default 1. When nothing else is left the spout waits that long.
+    allow_empty
+        Start although there is no file yet.
     """
 
     max_batch_bytes: int
