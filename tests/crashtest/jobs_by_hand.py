@@ -93,7 +93,7 @@ _KEPT = """
     from trident.operations import Sum
 
     add = exactly_once("shop", {state}.opaque({where}), group_by="shop", aggregate=Sum(), of="euros", value="total",
-                       schema="id string, shop string, euros long")
+                       schema="id: string, shop: string, euros: bigint")
 
     def rows():
         with open_state(add.topology, "total") as state:
@@ -466,7 +466,7 @@ RIGHT = {
         from trident.operations import Count, Sum
 
         topology = TridentTopology("shop")
-        orders = topology.new_stream("orders", QueryBatches("id string, shop string, euros long"))
+        orders = topology.new_stream("orders", QueryBatches("id: string, shop: string, euros: bigint"))
         totals = orders.group_by("shop").persistent_aggregate(DeltaState.opaque("kept"), "euros", Sum(), "total")
         large = totals.new_values_stream().filter("total", lambda total: total > 9).group_by("shop")
         large.persistent_aggregate(PostgresState.opaque(os.environ["SHOP_POSTGRES"]), Count(), "times")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.crashtest.stub_spark import COMMAND, JOBS, crashed, write_job
 from tests.harness.servers import Server
-from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TrialOutcome, table_named
+from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TimeLimits, TrialOutcome, table_named
+from trident.crashtest.job_run import JobRun
 from trident.errors import ConfigError, TridentError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -90,6 +93,30 @@ def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
 ) -> None:
     write_job(tmp_path, JOBS[job])
     assert outcomes(crashed(tmp_path, moments=[KillMoment.after], kills=1)) == {KillMoment.after: outcome}
+
+
+def test_a_job_that_starts_its_query_again_has_one_query(tmp_path: Path) -> None:
+    write_job(tmp_path, JOBS["restarting"])
+    report = crashed(tmp_path, moments=[KillMoment.after, KillMoment.committed], kills=2)
+    assert {call.query for call in report.calls} == {0}
+    assert outcomes(report) == {KillMoment.after: TrialOutcome.exact, KillMoment.committed: TrialOutcome.exact}
+
+
+def test_a_call_that_runs_fewer_lines_than_before_is_killed_all_the_same(tmp_path: Path) -> None:
+    write_job(tmp_path / "job", JOBS["shorter"].replace("OUTSIDE", str(tmp_path / "seen")))
+    report = crashed(tmp_path / "job", moments=[KillMoment.line], kills=6)
+    assert [trial.outcome for trial in report.trials] == [TrialOutcome.exact] * 6
+    assert len(report.calls[0].lines) > len(report.calls[1].lines)
+
+
+def test_later_runs_may_take_longer_where_the_undisturbed_one_did() -> None:
+    limits, run = (
+        TimeLimits(timeout_s=300, idle_s=30),
+        Mock(spec=JobRun, ended=False, seconds=100.0, longest_wait_s=20.0),
+    )
+    assert limits.after(run) == TimeLimits(400, 80)
+    run.ended, run.seconds = True, 5.0
+    assert limits.after(run) == TimeLimits(300, math.inf)
 
 
 def test_the_folder_of_all_checkpoints_may_be_a_setting_of_the_session(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _LAST_LINES = 15
 _PATIENCE = 4  # times what the undisturbed run took
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
 _LONGEST_CAUSE = 600
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # each run lives for seconds, and would spend most of them on compiling Spark
 _LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
 
 
@@ -56,9 +57,10 @@ class JobCopy:
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
         place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
+        java = [_QUICK_JAVA, os.environ.get("JAVA_TOOL_OPTIONS", "")]
         if len(str(self.scratch)) <= _LONGEST_SOCKET_FOLDER:
-            options = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={self.scratch}"]
-            place["JAVA_TOOL_OPTIONS"] = " ".join(options).strip()
+            java.append(f"-Djava.io.tmpdir={self.scratch}")
+        place["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
         return {**os.environ, **place, "PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
 
 

@@ -111,7 +111,7 @@ class _Watched:
         test.tell("begin", query=self.query, batch=batch_id)
         if moment == "before":
             test.die(f"{self._name}() had been called and had done nothing")
-        counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name)
+        counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name, batch_id)
         begun = time.monotonic()
         try:
             with self._timed(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
@@ -135,9 +135,16 @@ class _Watched:
             return {}
         if asked["copy_batch"] == batch_id:
             shutil.copytree(self.checkpoint, asked["copy_to"])
-        # A call that ends earlier than the undisturbed one did is not killed in time; the next one may be.
-        is_now = batch_id >= asked["batch"] if asked["moment"] == "time" else batch_id == asked["batch"]
-        return {**asked, "batch": batch_id} if is_now else {}
+        if batch_id == asked["batch"]:
+            return asked
+        if asked["moment"] not in ("line", "time") or batch_id < asked["batch"]:
+            return {}
+        # A call that ended earlier than the undisturbed one did, or went another way, was not killed; this one may be.
+        halves = 2 ** (batch_id - asked["batch"])
+        sooner = (
+            {"line": asked["line"] // halves} if asked["moment"] == "line" else {"after_s": asked["after_s"] / halves}
+        )
+        return {**asked, **sooner, "batch": batch_id}
 
     @contextlib.contextmanager
     def _timed(self, kill: dict[str, Any]) -> Iterator[None]:
@@ -166,8 +173,8 @@ class _Watched:
 class _Lines:
     """Counts the lines of the job's own code that a call runs, and dies before one of them."""
 
-    def __init__(self, test: _Test, file: str, dies_at: int | None, name: str) -> None:
-        self._test, self._file, self._dies_at, self._name = test, file, dies_at, name
+    def __init__(self, test: _Test, file: str, dies_at: int | None, name: str, batch: int) -> None:
+        self._test, self._file, self._dies_at, self._name, self._batch = test, file, dies_at, name, batch
         self._own: dict[str, bool] = {}
         self._before: Any = None
         self._count = 0
@@ -188,7 +195,7 @@ class _Lines:
             file, line = frame.f_code.co_filename, frame.f_lineno
             if self._count == self._dies_at:
                 text = linecache.getline(file, line).strip()
-                self._test.die(f"within {self._name}(), before {Path(file).name}:{line}: {text}")
+                self._test.die(f"within {self._name}(), before {Path(file).name}:{line}: {text}", self._batch)
             if self._count < _MOST_LINES:
                 self.seen.append(f"{Path(file).name}:{line}")
             self._count += 1
