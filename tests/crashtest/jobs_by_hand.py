@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TimeLimits, table_named
+from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, table_named
 
 __all__ = ["RIGHT", "SMALL_SPARK", "WRONG", "Job", "crash", "server_of"]
 
@@ -62,6 +62,8 @@ class Job:
         What is compared, as on the command line.
     shown
         The module `shown`, whose function `rows` returns the table; empty: there is none.
+    by_line
+        Whether only a kill before the right line shows what is wrong.
     """
 
     what: str
@@ -70,6 +72,7 @@ class Job:
     key: str = "shop"
     ignored: tuple[str, ...] = ()
     shown: str = ""
+    by_line: bool = False
 
 
 _POSTGRES_SHOWN = """
@@ -542,6 +545,7 @@ WRONG = {
         run(add)
         """,
         "postgresql",
+        by_line=True,
     ),
 }
 """Public patterns of sinks that count twice: what `trident crashtest` does not find wrong in them it has missed."""
@@ -567,10 +571,10 @@ def server_of(job: Job) -> list[str]:
     return [name for name in ("SHOP_REDIS", "SHOP_POSTGRES") if name in job.code + job.shown]
 
 
-def crash(
-    job: Job, folder: Path, python: str, moments: Sequence[KillMoment], kills: int = 0, seed: int = 1
-) -> CrashReport:
-    """Write the job into a folder and test it: each of the moments once, or as many kills as are given."""
+def crash(job: Job, folder: Path, python: str, moments: Sequence[KillMoment]) -> CrashReport:
+    """Write the job into a folder and test it at each of the moments once, or before each line."""
+    kills = 6 if job.by_line else len(moments)
+    moments = [KillMoment.line] if job.by_line else moments
     (folder / "orders").mkdir(parents=True)
     for number, rows in enumerate(_ORDERS):
         lines = [json.dumps(dict(zip(("id", "shop", "euros"), row, strict=True))) for row in rows]
@@ -587,8 +591,7 @@ def crash(
         Comparison([job.key] if job.key else [], job.ignored),
         f"{python} reset.py" if servers else "",
         named.database or "",
-        kills or len(moments),
+        kills,
         moments,
-        seed,
-        TimeLimits(),
+        seed=1,
     ).run()

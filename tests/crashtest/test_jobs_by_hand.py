@@ -53,12 +53,11 @@ def test_a_wrong_job_is_found_with_key_and_kill(
     name: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell_servers(server_of(WRONG[name]), request, monkeypatch)
-    moments = [KillMoment.line] if name == "noted afterwards" else [KillMoment.after, KillMoment.uncommitted]
-    report = crash(WRONG[name], tmp_path / "job", sys.executable, moments, kills=6 if name == "noted afterwards" else 2)
+    moments = [KillMoment.after, KillMoment.uncommitted]
+    report = crash(WRONG[name], tmp_path / "job", sys.executable, moments)
     wrong = [trial for trial in report.trials if trial.outcome is TrialOutcome.wrong]
     assert wrong
     assert all(
         trial.where and all(each.key and each.expected != each.found for each in trial.differences) for trial in wrong
     )
-    if name != "noted afterwards":
-        assert {trial.point.moment for trial in wrong} == {*moments}
+    assert {trial.point.moment for trial in wrong} == ({KillMoment.line} if WRONG[name].by_line else {*moments})

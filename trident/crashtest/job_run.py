@@ -27,7 +27,7 @@ _LAST_LINES = 15
 _PATIENCE = 4  # times what the undisturbed run took
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
 _LONGEST_CAUSE = 600
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # each run lives for seconds, and would spend most of them on compiling Spark
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # a run is short, and would spend most of its time on compiling Spark
 _LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
 
 
