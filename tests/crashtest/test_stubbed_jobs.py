@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
@@ -100,6 +101,23 @@ def test_a_job_that_starts_its_query_again_has_one_query(tmp_path: Path) -> None
     report = crashed(tmp_path, moments=[KillMoment.after, KillMoment.committed], kills=2)
     assert {call.query for call in report.calls} == {0}
     assert outcomes(report) == {KillMoment.after: TrialOutcome.exact, KillMoment.committed: TrialOutcome.exact}
+
+
+def test_no_later_batch_runs_before_a_kill_that_waits_for_a_commit(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    note = (
+        f"os.write(os.open('{calls}', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'%d %d\\n' % (os.getpid(), batch_id))"
+    )
+    slow = "import sitecustomize\nsitecustomize._LOOK_S = 0.2  # as if the machine were slow\n"
+    write_job(
+        tmp_path / "job",
+        f"{slow}def add(batch, batch_id):\n    db.execute(ADD, (str(batch_id),))\n    {note}\n\nrun(add)",
+    )
+    (trial,) = crashed(tmp_path / "job", moments=[KillMoment.committed], kills=1, seed=1).trials
+    batches = itertools.groupby(calls.read_text(encoding="utf-8").splitlines(), key=lambda line: line.split()[0])
+    undisturbed, killed, again = [[int(line.split()[1]) for line in lines] for _, lines in batches]
+    last = trial.point.batch
+    assert (undisturbed, killed, again) == ([0, 1, 2, 3], [*range(last + 1)], [*range(last + 1, 4)])
 
 
 def test_a_call_that_runs_fewer_lines_than_before_is_killed_all_the_same(tmp_path: Path) -> None:
