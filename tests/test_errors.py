@@ -33,7 +33,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.CorruptLogError: {"path": "logs/t", "offset": 4096, "reason": "checksum differs"},
     errors.HistoryGapError: {"place": "logs/t", "missing": "batches 7 to 9", "resume": 10, "cause": "x.log is gone"},
     errors.HistoryStartError: {"place": "logs/t", "first": 7},
-    errors.ReplayFailedError: {"topology": "t", "txid": 7, "step": "lines", "cause": "ReplayMismatchError: x"},
+    errors.ReplayFailedError: {"topology": "t", "txid": 7, "step": "lines", "cause": "ReplayMismatchError: x", "code": ""},
     errors.ChangesGoneError: {"topology": "words", "state": "counts", "since": 3, "first": 8, "last": 9},
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
     errors.PartitionLostError: {"spout": "Ledger", "txid": 7, "lost": "'b'", "there": "'a'"},

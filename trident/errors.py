@@ -324,16 +324,16 @@ class ReplayFailedError(TridentError):
 
     can_heal = False
 
-    def __init__(self, topology: str, txid: int, step: str, cause: str) -> None:
-        super().__init__(topology, txid, step, cause)
+    def __init__(self, topology: str, txid: int, step: str, cause: str, code: str = "") -> None:
+        super().__init__(topology, txid, step, cause, code)
         self.txid, self.step = txid, step
 
     def __str__(self) -> str:
-        topology, txid, step, cause = self.args
-        return (
-            f"batch {txid} of topology {topology!r} cannot be processed again, at step {step!r}: {cause}. Nothing was written. "
-            "A replay needs the sources as they were, and code that does the same"
-        )
+        topology, txid, step, cause, code = self.args
+        needs = "" if code else ". A replay needs the sources as they were, and code that does the same"
+        by = f" by the {code}" if code else ""
+        said = f"batch {txid} of topology {topology!r} cannot be processed again{by}, at step {step!r}: {cause}"
+        return f"{said}. Nothing was written{needs}"
 
 
 class FencedError(TridentError):

@@ -175,6 +175,8 @@ class DeltaBackingMap(BackingMap):
                 self._staging.stage(self._index, self._puts, self._claim)
             elif self._puts or self._claim is not None:
                 self._commit(self._puts, self._claim, CommitNote.of_commit(txid))
+                if self._claim is not None:
+                    self._staging.discard_before(self._claim)
                 if txid.incarnation is None:
                     self._publishing.without_log()
         finally:

@@ -52,6 +52,7 @@ class Staging:
         """Whether the commit that ends is staged."""
         self._staged: Staged | None = None
         self._has_looked = False  # for what earlier drivers and their tasks have staged
+        self._discarded = 0  # the last attempt whose lost files the driver has looked for
 
     # ---- in a task ------------------------------------------------------------------------------------------------
 
@@ -125,6 +126,12 @@ class Staging:
                     self._table.filesystem().delete_file(f"{STAGED}/{name}")
         except (StateError, OSError, VersionMoved) as error:
             _LOGGER.warning("lost files in %s of Delta table %s are deleted later: %s", STAGED, self._table.name, error)
+
+    def discard_before(self, own: Sentinel) -> None:
+        """Delete once for each attempt, in a driver that commits by itself, what tasks of earlier ones have staged."""
+        if self._discarded < own.attempt - 1:
+            self._discarded = own.attempt - 1
+            self.discard(own.incarnation, self._discarded)
 
     def discard_all(self) -> None:
         """Delete all that is staged."""

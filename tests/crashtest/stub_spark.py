@@ -45,7 +45,7 @@ _WRITER = """
                 self.function(self.batches[number], number)
                 (commits / f".{number}.tmp").write_text("")
                 os.rename(commits / f".{number}.tmp", commits / str(number))
-                time.sleep(0.05)  # Spark, too, needs a while until the next batch
+            time.sleep(0.05)  # Spark, too, ends some time after its last batch
             while not self.ends:
                 time.sleep(0.05)
 """
@@ -141,6 +141,39 @@ JOBS = {
             db.executemany(ADD, [(word,) for word in words(batch)])
 
         run(add, ends=False)
+    """,
+    # As `guarded`, but its first call fails, in each process, and it waits for more when it is done.
+    "restarting": """
+        calls = []
+
+        def add(batch, batch_id):
+            calls.append(batch_id)
+            if len(calls) == 1:
+                raise OSError("not yet")
+            db.execute("BEGIN")
+            if not db.execute("SELECT 1 FROM done WHERE batch = ?", (batch_id,)).fetchone():
+                db.executemany(ADD, [(word,) for word in words(batch)])
+                db.execute("INSERT INTO done VALUES (?)", (batch_id,))
+            db.execute("COMMIT")
+
+        try:
+            run(add, ends=False)
+        except OSError:
+            run(add, ends=False)
+    """,
+    # Its first call of all, in whatever process, runs many more lines than any other.
+    "shorter": """
+        def add(batch, batch_id):
+            number = 0
+            if not Path("OUTSIDE").exists():
+                number += 1
+                number += 1
+                number += 1
+                number += 1
+                Path("OUTSIDE").touch()
+            db.execute("INSERT OR REPLACE INTO counts VALUES (?, ?)", (f"batch {batch_id}", 1))
+
+        run(add)
     """,
     # As `strict`, but it waits for more when it is done.
     "endless guarded": """

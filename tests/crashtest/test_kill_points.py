@@ -63,3 +63,12 @@ def test_an_older_checkpoint_needs_a_batch_before() -> None:
 @pytest.mark.parametrize("moment", USUAL)
 def test_only_an_older_checkpoint_needs_a_copy(moment: KillMoment) -> None:
     assert KillPoint(moment, 0, 2).asked("copy")["copy_batch"] is None
+
+
+def test_lines_are_different_ones_as_long_as_there_are_any() -> None:
+    lines = ("job.py:1", *[f"job.py:{number}" for number in (2, 3, 2, 3, 4, 5)])
+    calls = [FunctionCall(0, batch, 1.0, lines) for batch in range(9)]
+    for seed in range(50):
+        points = choose(calls, 6, [KillMoment.line], seed)
+        assert {lines[point.line or 0] for point in points[:4]} == {*lines[1:]}
+        assert len({*points}) == 6

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import shutil
 import sys
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.crashtest.stub_spark import COMMAND, JOBS, crashed, write_job
 from tests.harness.servers import Server
-from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TrialOutcome, table_named
+from trident.crashtest import Comparison, CrashReport, CrashTest, KillMoment, TimeLimits, TrialOutcome, table_named
+from trident.crashtest.job_run import JobRun
 from trident.errors import ConfigError, TridentError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -90,6 +94,47 @@ def test_a_job_that_does_not_end_is_stopped_when_it_has_nothing_more_to_do(
 ) -> None:
     write_job(tmp_path, JOBS[job])
     assert outcomes(crashed(tmp_path, moments=[KillMoment.after], kills=1)) == {KillMoment.after: outcome}
+
+
+def test_a_job_that_starts_its_query_again_has_one_query(tmp_path: Path) -> None:
+    write_job(tmp_path, JOBS["restarting"])
+    report = crashed(tmp_path, moments=[KillMoment.after, KillMoment.committed], kills=2)
+    assert {call.query for call in report.calls} == {0}
+    assert outcomes(report) == {KillMoment.after: TrialOutcome.exact, KillMoment.committed: TrialOutcome.exact}
+
+
+def test_no_later_batch_runs_before_a_kill_that_waits_for_a_commit(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    note = (
+        f"os.write(os.open('{calls}', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'%d %d\\n' % (os.getpid(), batch_id))"
+    )
+    slow = "import sitecustomize\nsitecustomize._LOOK_S = 0.2  # as if the machine were slow\n"
+    write_job(
+        tmp_path / "job",
+        f"{slow}def add(batch, batch_id):\n    db.execute(ADD, (str(batch_id),))\n    {note}\n\nrun(add)",
+    )
+    (trial,) = crashed(tmp_path / "job", moments=[KillMoment.committed], kills=1, seed=1).trials
+    batches = itertools.groupby(calls.read_text(encoding="utf-8").splitlines(), key=lambda line: line.split()[0])
+    undisturbed, killed, again = [[int(line.split()[1]) for line in lines] for _, lines in batches]
+    last = trial.point.batch
+    assert (undisturbed, killed, again) == ([0, 1, 2, 3], [*range(last + 1)], [*range(last + 1, 4)])
+
+
+def test_a_call_that_runs_fewer_lines_than_before_is_killed_all_the_same(tmp_path: Path) -> None:
+    write_job(tmp_path / "job", JOBS["shorter"].replace("OUTSIDE", str(tmp_path / "seen")))
+    report = crashed(tmp_path / "job", moments=[KillMoment.line], kills=6)
+    assert [trial.outcome for trial in report.trials] == [TrialOutcome.exact] * 6
+    assert len(report.calls[0].lines) > len(report.calls[1].lines)
+
+
+def test_later_runs_may_take_longer_where_the_undisturbed_one_did() -> None:
+    limits, run = (
+        TimeLimits(timeout_s=300, idle_s=30),
+        Mock(spec=JobRun, ended=False, seconds=100.0, longest_wait_s=20.0),
+    )
+    assert limits.after(run) == TimeLimits(400, 80)
+    run.ended, run.seconds = True, 5.0
+    assert limits.after(run) == TimeLimits(300, math.inf)
 
 
 def test_the_folder_of_all_checkpoints_may_be_a_setting_of_the_session(tmp_path: Path) -> None:

@@ -46,7 +46,19 @@ def write_delta(folder: Path) -> None:
     write_deltalake(folder, pa.Table.from_pylist(ROWS), mode="overwrite")
 
 
-@pytest.mark.parametrize("write", [write_parquet, write_json_lines, write_json_line, write_delta])
+def write_by_a_sink(folder: Path) -> None:
+    """Write as Spark's file sink does: its log names the files, and that of a killed task is in none of its lines."""
+    (folder / "day one").mkdir()
+    names = ["day one/part-0.json", "part-1.json", "part-of-a-killed-task.json"]
+    for name, row in zip(names, [*ROWS, {"word": "lost", "n": 3}], strict=True):
+        (folder / name).write_text(json.dumps(row))
+    (folder / "_spark_metadata").mkdir()
+    for log, name in {"9.compact": names[0], "10": names[1], ".11.tmp": names[2]}.items():
+        line = json.dumps({"path": (folder / name).as_uri(), "action": "add"})
+        (folder / "_spark_metadata" / log).write_text(f"v1\n{line}")
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_json_lines, write_json_line, write_delta, write_by_a_sink])
 def test_a_folder_has_the_rows_of_its_files(write: Callable[[Path], None], tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     write(tmp_path / "words")

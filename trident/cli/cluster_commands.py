@@ -116,7 +116,8 @@ def _upgrade(
     """Give a topology new code, on the same log: its counts go on.
 
     The new code is compared with the log before anything is changed: a state whose key, value or aggregator is another
-    is refused. With --conf all settings are replaced; without, they stay.
+    is refused. With --conf all settings are replaced; without, they stay. `trident rehearse` tells before which totals
+    the new code would change.
 
     Exit codes: as of `trident submit`.
     """

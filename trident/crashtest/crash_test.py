@@ -188,6 +188,7 @@ class _Runs:
         self._before: list[Row] | None = None
         self._rows: list[Row] = []
         self._last: dict[int, int] = {}  # the last batch of each query
+        self._limits = test.limits
 
     def undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
         """Run the job to its end; return the calls of its function and the rows of the table."""
@@ -202,7 +203,7 @@ class _Runs:
                     f"the job ran {counted(len(run.told.calls), 'batch', 'batches')} and wrote nothing into "
                     f"{self._test.table.name}: name the table that it writes with --table"
                 )
-            self._before, self._rows = before, rows
+            self._before, self._rows, self._limits = before, rows, self._test.limits.after(run)
             self._last = {call.query: call.batch for call in run.told.calls}
             return run.told.calls, rows
 
@@ -213,7 +214,7 @@ class _Runs:
             self._check_before(job.folder)
             copy = job.folder.with_name("older")
             with JobRun(job, point.asked(str(copy))) as run:
-                run.wait(test.limits, lambda: False)
+                run.wait(self._limits, lambda: False)
             where = run.told.killed
             if where is None:
                 return Trial(number, point, TrialOutcome.missed, problem=run.problem or "")
@@ -221,7 +222,7 @@ class _Runs:
                 point = replace(point, batch=run.told.killed_in)
             where += _set_back(point, run.told.checkpoints[point.query], copy)
             with JobRun(job) as again:
-                again.wait(test.limits, lambda: self._is_done(again, job.folder))
+                again.wait(self._limits, lambda: self._is_done(again, job.folder))
             if again.problem is not None:
                 outcome = TrialOutcome.refused if point.moment is KillMoment.older else TrialOutcome.stopped
                 return Trial(number, point, outcome, where, problem=again.problem)

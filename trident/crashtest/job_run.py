@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -23,8 +24,10 @@ __all__ = ["JobCopy", "JobRun", "TimeLimits"]
 
 _LOOK_S = 0.02
 _LAST_LINES = 15
+_PATIENCE = 4  # times what the undisturbed run took
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*", re.MULTILINE)
 _LONGEST_CAUSE = 600
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1"  # a run is short, and would spend most of its time on compiling Spark
 _LONGEST_SOCKET_FOLDER = 60  # the path of a socket, which Spark has there, is of a limited length
 
 
@@ -34,6 +37,11 @@ class TimeLimits:
 
     timeout_s: float = 300.0
     idle_s: float = 30.0
+
+    def after(self, run: JobRun) -> TimeLimits:
+        """Return the limits of later runs: a slow machine is no error, and a job that ended by itself will do so again."""
+        idle_s = math.inf if run.ended else max(self.idle_s, _PATIENCE * run.longest_wait_s)
+        return TimeLimits(max(self.timeout_s, _PATIENCE * run.seconds), idle_s)
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,10 @@ class JobCopy:
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
         place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
+        java = [_QUICK_JAVA, os.environ.get("JAVA_TOOL_OPTIONS", "")]
         if len(str(self.scratch)) <= _LONGEST_SOCKET_FOLDER:
-            options = [os.environ.get("JAVA_TOOL_OPTIONS", ""), f"-Djava.io.tmpdir={self.scratch}"]
-            place["JAVA_TOOL_OPTIONS"] = " ".join(options).strip()
+            java.append(f"-Djava.io.tmpdir={self.scratch}")
+        place["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
         return {**os.environ, **place, "PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
 
 
@@ -80,6 +89,8 @@ class Told:
                 self.running -= 1
                 lines, batch = tuple(event["lines"]), event["batch"]
                 self.calls.append(FunctionCall(event["query"], batch, event["seconds"], lines, event["name"]))
+            case "failed":
+                self.running -= 1
             case "kill":
                 self.killed, self.killed_in = event["where"], event["batch"]
             case "refused":
@@ -106,11 +117,17 @@ class JobRun:
         What it has told.
     problem
         What it said last, if it ended with an error; None while it runs and if it did not.
+    ended
+        Whether it has ended by itself, without an error.
+    seconds, longest_wait_s
+        How long it took, and the longest time in which no batch ran, from the start of its query on.
     """
 
     def __init__(self, job: JobCopy, kill: Mapping[str, Any] | None = None, measure: bool = False) -> None:
         self.told = Told()
         self.problem: str | None = None
+        self.ended = False
+        self.seconds = self.longest_wait_s = 0.0
         job.scratch.mkdir(parents=True, exist_ok=True)
         events = job.scratch / "events"
         events.write_bytes(b"")
@@ -165,23 +182,33 @@ class JobRun:
         begun = heard = time.monotonic()
         while True:
             code = self._process.poll()  # before the events: what it told before it ended must not be missed
+            waited, now = self._waits, time.monotonic()
             if self._listen():
-                heard = time.monotonic()
+                self.longest_wait_s = max(self.longest_wait_s, now - heard if waited else 0.0)
+                heard = now
+            self.seconds = now - begun
             if self.told.refused is not None:
                 raise TridentError(f"the job cannot be tested: {self.told.refused}")
             if self.told.killed is not None:
                 return
             if code is not None:
-                self.problem = None if code == 0 else f"exit code {code}: {self._cause()}"
+                self.ended = code == 0
+                self.problem = None if self.ended else f"exit code {code}: {self._cause()}"
                 return
-            now = time.monotonic()
-            idle = self.told.checkpoints and not self.told.running
-            if idle and (now > heard + limits.idle_s or is_done()):
+            idle_s = (
+                limits.idle_s if self.told.calls else _PATIENCE * limits.idle_s
+            )  # the first batch is planned slowly
+            if self._waits and (now > heard + idle_s or is_done()):
                 return
             if now > begun + limits.timeout_s:
                 self.problem = f"no end within {limits.timeout_s:g} s (--timeout): {self._last_lines()}"
                 return
             time.sleep(_LOOK_S)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a query has been started and no batch runs."""
+        return bool(self.told.checkpoints) and not self.told.running
 
     def _listen(self) -> bool:
         heard = False

@@ -80,7 +80,9 @@ class KillPoint:
 
 
 def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMoment], seed: int) -> list[KillPoint]:
-    """Choose points: the moments in turn, each in a batch, at a line and at a time by chance; none of them twice if it can be.
+    """Choose points: the moments in turn, each in a batch, at a line and at a time by chance.
+
+    No point, and no line, comes twice, as long as there are others.
 
     Parameters
     ----------
@@ -91,11 +93,20 @@ def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMome
     """
     chance = random.Random(seed)
     points: list[KillPoint] = []
+    lines: set[str] = set()
     for moment in _in_turn(moments, kills):
         found = [point for _ in range(20) if (point := _point(moment, calls, chance)) is not None]
         fresh = [point for point in found if point not in points]
-        points += (fresh or found)[:1]
+        other_line = [point for point in fresh if _line(point, calls) not in lines]
+        points += (other_line or fresh or found)[:1]
+        lines.update(filter(None, [_line(point, calls) for point in points[-1:]]))
     return points
+
+
+def _line(point: KillPoint, calls: Sequence[FunctionCall]) -> str | None:
+    """Return the line that a point is before, None if it is at no line."""
+    lines = next(call.lines for call in calls if (call.query, call.batch) == (point.query, point.batch))
+    return None if point.line is None else lines[point.line]
 
 
 def _in_turn(moments: Sequence[KillMoment], count: int) -> Iterator[KillMoment]:

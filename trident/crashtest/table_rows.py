@@ -136,11 +136,20 @@ def _rows_of_path(table: Table, folder: Path) -> Iterable[Row]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the files of a table as Spark sees them: what begins with `_` or `.` is not yet, or no more, in it."""
+    """Return the files of a table as Spark sees them: what begins with `_` or `.` is not yet, or no more, in it.
+
+    Of a folder that a sink of Spark's writes, only what its log names is in the table: a killed task leaves files.
+    """
     if path.is_file():
         return [path]
     found = (each for each in path.rglob("*") if each.is_file())
-    return sorted(each for each in found if not any(part[0] in "_." for part in each.relative_to(path).parts))
+    shown = sorted(each for each in found if not any(part[0] in "_." for part in each.relative_to(path).parts))
+    log = path / "_spark_metadata"
+    if not log.is_dir():
+        return shown
+    lines = [line for each in log.glob("[0-9]*") for line in each.read_text(encoding="utf-8").splitlines()[1:]]
+    named = {unquote(json.loads(line)["path"]).rpartition("/")[2] for line in lines}
+    return [each for each in shown if each.name in named]
 
 
 def _rows_of_file(file: Path, root: Path, table: Table) -> Iterator[Row]:

@@ -79,7 +79,8 @@ def test_new_code_that_fails_names_batch_and_step(tmp_path: Path, log_dir: str) 
         sales.map(lambda row: 1 // (row["euros"] + 4), "x: bigint").persistent_aggregate(dict_state({}), Count(), "n")
 
     with pytest.raises(
-        ReplayFailedError, match="batch 2 of topology 'sales' cannot be processed again, .*ZeroDivisionError"
+        ReplayFailedError,
+        match="batch 2 of topology 'sales' cannot be processed again by the new code, .*ZeroDivisionError",
     ):
         trident.rehearse_upgrade(declared(tmp_path), declared(tmp_path, more), log_dir=log_dir)
 

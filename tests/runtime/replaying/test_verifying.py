@@ -89,6 +89,12 @@ def test_a_value_that_was_changed_by_hand_is_found_with_what_should_be_there(
     assert words.verify("count", keys=["the"])[0].wrong == count.wrong
 
 
+def test_a_key_that_is_nowhere_is_no_equal_key(words: Words) -> None:
+    (count,) = words.verify("count", keys=["cow", "cwo"])
+    assert (count.equal, list(count.wrong)) == (1, [])
+    assert count.notes == ["no batch has made a value of the key 'cwo', and the store has none"]
+
+
 def test_a_value_that_is_gone_and_one_that_no_batch_wrote_are_found(words: Words, url: str, table: str) -> None:
     with psycopg.connect(url) as connection:
         connection.execute(f"DELETE FROM {table} WHERE word = 'moon'")

@@ -214,6 +214,16 @@ def test_what_a_driver_that_ended_left_is_deleted_when_the_next_one_opens(tmp_pa
     assert values(reader_at(tmp_path), "man") == [1]
 
 
+def test_what_a_lost_task_staged_is_deleted_when_the_driver_commits_the_next_attempt_by_itself(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    step(task, driver, log, 1, 1, {"man": 1})
+    stage(task, log.txid(2, 1), {"man": 10})
+    assert len(staged_files(tmp_path)) == 1
+    commit(driver, log, 2, 2, {"man": 10})
+    assert staged_files(tmp_path) == []
+    assert values(reader_at(tmp_path), "man") == [11]
+
+
 def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
     task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
     step(task, driver, log, 1, 1, {"man": 1, "dog": 2})

@@ -19,7 +19,14 @@ from states.memcached.servers import MemcachedConnection
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
 from trident import TridentTopology
-from trident.errors import BackendError, CorruptValueError, StateError, StateLossDetected, StateMismatchError
+from trident.errors import (
+    BackendError,
+    CorruptValueError,
+    RewindError,
+    StateError,
+    StateLossDetected,
+    StateMismatchError,
+)
 from trident.operations import Count
 from trident.state import Sentinel
 from trident.storekit import SentinelRecord
@@ -316,6 +323,34 @@ def test_a_topology_finds_the_loss_at_its_start_and_may_begin_anew(tmp_path: Pat
         assert run("a", "b", "c", "a", "b", state_recovery="restart") == [None, 1, None]
     finally:
         server.kill()
+
+
+def test_servers_that_are_all_empty_are_rewound_and_a_part_of_them_is_refused_unless_the_sentinel_is_gone(
+    servers: list[Server], tmp_path: Path
+) -> None:
+    def run(**settings: Any) -> set[Any]:
+        topology = TridentTopology("rewound")
+        rows = [(word,) for word in [*WORDS, *WORDS]]
+        stream = topology.new_stream("words", FixedBatchSpout("word: string", len(WORDS), *rows))
+        stream.group_by("word").persistent_aggregate(MemcachedState.opaque(addresses(servers)), Count(), "count")
+        with topology.start(engine="in_process", log_dir=tmp_path / "log", history="7d", **settings) as running:
+            running.process_all_available()
+            return set(running.state("count").multi_get(WORDS))
+
+    assert run() == {2}
+    for server in servers:
+        restart(server)
+    assert run(state_recovery="rewind") == {2}
+    restart(servers[0])
+    client = Client(servers[1].address)
+    has_sentinel = client.get("rewound/count!sentinel-0") is not None
+    client.close()
+    if has_sentinel:
+        with pytest.raises(RewindError, match=r"lost data: .* was restarted .* nothing says which values are gone"):
+            run(state_recovery="rewind")
+        restart(servers[1])
+    assert run(state_recovery="rewind") == {2}
+    assert run() == {2}
 
 
 # ---- the comparison --------------------------------------------------------------------------------------------------

@@ -49,7 +49,11 @@ class _Test:
         self.kill: dict[str, Any] | None = given["kill"]
         self._events: str = given["events"]
         self._parent: list[int] = given["parent"]
-        self.queries = 0
+        self._queries: dict[str, int] = {}  # by their checkpoints: a job that starts a failed query again has but one
+
+    def number_of(self, checkpoint: str) -> int:
+        """Return the number of the query that has a checkpoint, in the order of the first starts."""
+        return self._queries.setdefault(checkpoint, len(self._queries))
 
     def tell(self, event: str, **more: Any) -> None:
         """Write a line; it is there also if the process dies at once."""
@@ -91,29 +95,37 @@ def _end_with(descriptor: int) -> None:
 class _Watched:
     """The function of a query, which dies where it shall."""
 
-    def __init__(self, test: _Test, function: Callable[..., Any], query: int) -> None:
-        self._test, self._function, self.query = test, function, query
-        self.checkpoint = ""
+    def __init__(self, test: _Test, function: Callable[..., Any]) -> None:
+        self._test, self._function = test, function
+        self.query, self.checkpoint = 0, ""  # until it is started
+        self._dies_soon: threading.Thread | None = None
         code = getattr(function, "__code__", None)
         self._file = code.co_filename if code is not None else ""
         self._name = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, batch: Any, batch_id: int) -> Any:
+        if self._dies_soon is not None:
+            self._dies_soon.join()  # else a slow machine would run a batch that comes after the kill
         test, kill = self._test, self._kill_in(batch_id)
         moment = kill.get("moment")
         test.tell("begin", query=self.query, batch=batch_id)
         if moment == "before":
             test.die(f"{self._name}() had been called and had done nothing")
-        counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name)
+        counted = _Lines(test, self._file, kill["line"] if moment == "line" else None, self._name, batch_id)
         begun = time.monotonic()
-        with self._timed(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
-            answer = self._function(batch, batch_id)
+        try:
+            with self._timed(kill), counted if test.measures or moment == "line" else contextlib.nullcontext():
+                answer = self._function(batch, batch_id)
+        except BaseException:
+            test.tell("failed")
+            raise
         seconds = time.monotonic() - begun
         if moment == "after":
             test.die(f"{self._name}() had returned, Spark had not written commits/{batch_id}")
         test.tell("end", query=self.query, batch=batch_id, seconds=seconds, lines=counted.seen, name=self._name)
         if moment in ("committed", "uncommitted", "older"):
-            threading.Thread(target=self._die_when_committed, args=(batch_id,), daemon=True).start()
+            self._dies_soon = threading.Thread(target=self._die_when_committed, args=(batch_id,), daemon=True)
+            self._dies_soon.start()
         return answer
 
     def _kill_in(self, batch_id: int) -> dict[str, Any]:
@@ -123,9 +135,16 @@ class _Watched:
             return {}
         if asked["copy_batch"] == batch_id:
             shutil.copytree(self.checkpoint, asked["copy_to"])
-        # A call that ends earlier than the undisturbed one did is not killed in time; the next one may be.
-        is_now = batch_id >= asked["batch"] if asked["moment"] == "time" else batch_id == asked["batch"]
-        return {**asked, "batch": batch_id} if is_now else {}
+        if batch_id == asked["batch"]:
+            return asked
+        if asked["moment"] not in ("line", "time") or batch_id < asked["batch"]:
+            return {}
+        # A call that ended earlier than the undisturbed one did, or went another way, was not killed; this one may be.
+        halves = 2 ** (batch_id - asked["batch"])
+        sooner = (
+            {"line": asked["line"] // halves} if asked["moment"] == "line" else {"after_s": asked["after_s"] / halves}
+        )
+        return {**asked, **sooner, "batch": batch_id}
 
     @contextlib.contextmanager
     def _timed(self, kill: dict[str, Any]) -> Iterator[None]:
@@ -154,8 +173,8 @@ class _Watched:
 class _Lines:
     """Counts the lines of the job's own code that a call runs, and dies before one of them."""
 
-    def __init__(self, test: _Test, file: str, dies_at: int | None, name: str) -> None:
-        self._test, self._file, self._dies_at, self._name = test, file, dies_at, name
+    def __init__(self, test: _Test, file: str, dies_at: int | None, name: str, batch: int) -> None:
+        self._test, self._file, self._dies_at, self._name, self._batch = test, file, dies_at, name, batch
         self._own: dict[str, bool] = {}
         self._before: Any = None
         self._count = 0
@@ -176,7 +195,7 @@ class _Lines:
             file, line = frame.f_code.co_filename, frame.f_lineno
             if self._count == self._dies_at:
                 text = linecache.getline(file, line).strip()
-                self._test.die(f"within {self._name}(), before {Path(file).name}:{line}: {text}")
+                self._test.die(f"within {self._name}(), before {Path(file).name}:{line}: {text}", self._batch)
             if self._count < _MOST_LINES:
                 self.seen.append(f"{Path(file).name}:{line}")
             self._count += 1
@@ -211,8 +230,7 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
 
     def with_function(self: Any, func: Callable[..., Any]) -> Any:
         test.end_with_parent()
-        watched = _Watched(test, func, test.queries)
-        test.queries += 1
+        watched = _Watched(test, func)
         self.__dict__["trident_function"] = watched
         return for_each_batch(self, watched)
 
@@ -221,6 +239,7 @@ def _wrap_writer(test: _Test, writer: Any) -> None:
         watched = self.__dict__.get("trident_function")
         if watched is not None:
             watched.checkpoint = _checkpoint(test, self.__dict__.get("trident_checkpoint"), given.get("queryName"))
+            watched.query = test.number_of(watched.checkpoint)
             test.tell("started", query=watched.query, checkpoint=watched.checkpoint)
         return start(self, *words, **given)
 

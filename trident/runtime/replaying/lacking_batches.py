@@ -35,6 +35,9 @@ def _reached(found: Found, log: LogState, partition: int) -> int:
     if sentinel is None:
         return 0
     what = f"partition {partition} has {sentinel}"
+    if sentinel.incarnation.startswith(f"{log.incarnation} ("):  # a store that knows of a loss writes this
+        why = f"{what}, and nothing says which values are gone. Empty the whole store, and all batches are replayed into it"
+        raise RewindError(found.name, why, 0)
     is_of_log = epoch_of(sentinel.attempt) in log.epochs or not sentinel.attempt
     if sentinel.incarnation != log.incarnation or not is_of_log:
         why = f"{what}, which this log does not know: the store is of another log, or the log has lost its end"

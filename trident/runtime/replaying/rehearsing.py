@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trident.config import Config
 from trident.coordination.history import read_history
-from trident.errors import HistoryStartError, TopologyError, UnsupportedOperation
+from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, UnsupportedOperation
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.runtime.reading.state_reader import ForeignLog, StateReader, log_place
 from trident.runtime.replaying.aside import TOTAL
@@ -64,9 +64,13 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
             opened.enter_context(Replay(graph, config, below=below.values, first=record.txid))
             for graph in (former, new)
         ]
-        for replay in replays:
-            for _ in replay.until(last):
-                pass
+        for code, replay in zip(("former code", "new code"), replays, strict=True):
+            try:
+                for _ in replay.until(last):
+                    pass
+            except ReplayFailedError as error:
+                topology, txid, step, cause, _ = error.args
+                raise ReplayFailedError(topology, txid, step, cause, code) from error.__cause__
         return [
             Rehearsed(name, record.txid, last, refused=refused)
             if (refused := _refusal(former, new, replays, name))

@@ -145,7 +145,7 @@ def _replay(
     except ReplayFailedError as error:
         if isinstance(error.__cause__, (FencedError, SourceAwayError, StoreAwayError)):
             raise error.__cause__ from None  # a start waits for what is away, and goes on
-        _, txid, step, cause = error.args
+        _, txid, step, cause, _ = error.args
         why = f"batch {txid} cannot be processed again as it was, at step {step!r}: {cause}"
         raise RewindError(name, why, replayed) from error
     except (HistoryStartError, HistoryGapError, UnsupportedOperation) as error:

@@ -130,12 +130,18 @@ class _Comparison:
     def run(self, keys: Sequence[Any], share: float) -> Verified:
         name, replay = self._node.name, self._replay
         with closing(StateReader(self._graph, name, self._config)) as reader:
-            chunks = self._read(reader, self._named(keys)) if keys else self._all(reader, share)
+            named = self._named(keys) if keys else []
+            chunks = self._read(reader, named) if keys else self._all(reader, share)
             wrong, count = self._differing(chunks)
             if wrong:  # what is not opaque may have been read in the middle of a commit
                 wrong, _ = self._differing(self._read(reader, list(wrong)))
             last = self._last_writes(list(wrong))
         own = dict(zip(wrong, replay.stored(name, list(wrong)), strict=True))
+        self._notes += [
+            f"no batch has made a value of the key {key[0] if len(key) == 1 else key!r}, and the store has none"
+            for key, stored in zip(named, replay.stored(name, named), strict=True)
+            if key not in wrong and (stored is None or stored.curr is None)
+        ]
         keys_wrong = [WrongKey(key, *both, _since(own[key], last.get(key))) for key, both in wrong.items()]
         return Verified(name, replay.txid, count - len(wrong), keys_wrong, notes=self._notes)
 

@@ -48,7 +48,7 @@ _NO_FAULT = (
 )
 _RANDOM = (
     "Two runs over the same rows differ although nothing went wrong: something depends on a clock, on random numbers, or on "
-    "what the run before has left in a variable. A replay would not repeat it"
+    "what the run before has left in a variable. A replay would not repeat it. The setting verify_replays=1.0 names the step"
 )
 
 
