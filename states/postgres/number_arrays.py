@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from states.postgres.columns import Columns
+from states.postgres.columns import Column, Columns
 from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
 from trident.state.interfaces import Key, StateType
 
@@ -27,16 +26,17 @@ def fits_arrays(columns: Columns) -> bool:
     return is_number and keys <= _KEYS and values <= _VALUES
 
 
-def selected(columns: Columns) -> str:
-    """Return what a read selects: of each key its lengths if it is text, and its content; then the fields of the values."""
-    parts = []
+def selected(columns: Columns, only_current: bool = False) -> str:
+    """Return what a read selects: how many rows are foreign, the keys (of texts the lengths, too), the values."""
+    txid, attempt, prev, curr = (f"own.{column.quoted}" for column in (*columns.own, *columns.values))
+    parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]
     for key in columns.keys:
         name = f"own.{key.quoted}"
         is_text = key.declared == "string"
         parts += [f"array_agg(octet_length({name}))", f"string_agg({name}, '')"] if is_text else [f"array_agg({name})"]
-    txid, attempt, prev, curr = (f"own.{column.quoted}" for column in (*columns.own, *columns.values))
     flags = f"({prev} IS NOT NULL)::int * {HAS_PREV} + ({curr} IS NOT NULL)::int * {HAS_CURR}"
-    fields = (txid, attempt, f"coalesce({prev}, 0)", f"coalesce({curr}, 0)", flags)
+    fields = [flags, f"coalesce({curr}, 0)"]
+    fields += [] if only_current else [f"coalesce({prev}, 0)", txid, attempt]
     return ", ".join([*parts, *(f"array_agg({field})" for field in fields)])
 
 
@@ -47,37 +47,35 @@ class FoundRows:
     ----------
     answers
         What each read selected.
+
+    Attributes
+    ----------
+    is_foreign
+        Whether a row does not say which batch wrote it.
     """
 
-    def __init__(self, columns: Columns, answers: Sequence[Sequence[bytes | None]]) -> None:
+    def __init__(self, columns: Columns, answers: Sequence[Sequence[bytes]]) -> None:
+        self.is_foreign = any(any(foreign) for foreign, *_ in answers)
         self._columns = columns
-        self._parts = [list(part) for part in zip(*(row for row in answers if row[0] is not None), strict=True)]
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether a row does not say which batch wrote it."""
-        return any(struct.unpack_from("!i", cell, 4)[0] for part in self._parts[-5:-3] for cell in part)
+        self._parts = [
+            list(part) for part in zip(*(cells for _, *cells in answers if cells[0] is not None), strict=True)
+        ]
 
     def of(self, keys: list[pa.Array]) -> NumberColumns:
-        """Return a value per key."""
-        dtype = np.float64 if self._columns.values[0].declared == "double" else np.int64
-        if not self._parts:
-            return NumberColumns(np.zeros((len(keys[0]), 4), np.int64), np.zeros(len(keys[0]), np.uint8), dtype)
-        parts, wire = iter(self._parts), ">f8" if dtype is np.float64 else ">i8"
-        found_keys = [
-            _texts(next(parts), next(parts))
-            if key.declared == "string"
-            else pa.array(_numbers(next(parts), key.form.wire or "").astype(f"=i{key.form.wire[-1:]}"))  # type: ignore[index]
-            for key in self._columns.keys
-        ]
-        fields = [_numbers(next(parts), kind) for kind in (">i8", ">i8", wire, wire, ">i4")]
-        numbers = np.zeros((len(fields[0]) + 1, 4), np.int64)  # the last row is that of absent keys
-        numbers[:-1, TXID], numbers[:-1, ATTEMPT] = fields[0], fields[1]
-        for at, field in ((PREV, fields[2]), (CURR, fields[3])):
-            numbers[:-1, at] = field.astype(dtype).view(np.int64)
-        flags = np.append(fields[4], 0).astype(np.uint8)
-        places = _places(keys, found_keys)
-        return NumberColumns(numbers[places], flags[places], dtype)
+        """Return a value per key; where only the current ones were selected, with zeros for the rest."""
+        is_double, rows = self._columns.values[0].declared == "double", len(keys[0])
+        dtype, wire = (np.float64, ">f8") if is_double else (np.int64, ">i8")
+        numbers, flags = np.zeros((rows, 4), np.int64), np.zeros(rows, np.uint8)
+        if self._parts:
+            parts = iter(self._parts)
+            places = _places(keys, [_keys(parts, key) for key in self._columns.keys])
+            there = places >= 0
+            places, kinds = places[there], (wire, wire, ">i8", ">i8")
+            flags[there] = _numbers(next(parts), ">i4")[places]
+            for at, kind, part in zip((CURR, PREV, TXID, ATTEMPT), kinds, parts, strict=False):
+                field = _numbers(part, kind)[places]
+                numbers[there, at] = field.astype(dtype).view(np.int64) if kind is wire else field
+        return NumberColumns(numbers, flags, dtype)
 
 
 class ArrayPuts(Mapping[Key, Any]):
@@ -121,6 +119,12 @@ def _numbers(arrays: Sequence[bytes], wire: str) -> npt.NDArray[Any]:
     """Return the elements of arrays in PostgreSQL's binary format, none of which is null."""
     form = [("length", ">i4"), ("value", wire)]
     return np.concatenate([np.frombuffer(array, form, offset=20)["value"] for array in arrays])
+
+
+def _keys(parts: Iterator[Sequence[bytes]], column: Column) -> pa.Array:
+    if column.form.wire is not None:
+        return pa.array(_numbers(next(parts), column.form.wire).astype(column.form.arrow.to_pandas_dtype()))
+    return _texts(next(parts), next(parts))
 
 
 def _texts(lengths: Sequence[bytes], texts: Sequence[bytes]) -> pa.Array:

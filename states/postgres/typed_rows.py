@@ -124,7 +124,7 @@ class TypedRows(StoredRows):
                 found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
-    def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+    def find(self, parts: Sequence[Sequence[Any]], only_current: bool = False) -> NumberColumns | None:
         """Return what is stored for keys, given field by field; None if rows are faster, or the keys do not fit arrays."""
         columns, rows = self._columns, len(parts[0]) if parts else 0
         if rows < _MANY_KEYS or len(parts) != len(columns.keys) or not self.fits_arrays:
@@ -134,9 +134,10 @@ class TypedRows(StoredRows):
         if longest > self.max_key_bytes or any(array.null_count for array in arrays):
             return None
         nulls, answers, most = (False,) * len(arrays), [], self._options.max_keys_per_call
+        what = selected(columns, only_current)
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
-            answers += self._rows(f"read {rows} keys", *self._found(selected(columns), nulls, asked), fetch=_cells)
+            answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
         found = FoundRows(columns, answers)
         if found.is_foreign:
             return None  # the read of rows names it
@@ -440,11 +441,11 @@ class TypedMap(WholeCommitMap):
 
     def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Read keys as columns; None if rows are faster or fit better."""
-        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)))
+        return self._found(keys)
 
     def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
         """Read the latest values; None if rows are faster or fit better."""
-        found = self.multi_find(keys)
+        found = self._found(keys, only_current=True)
         if found is None:
             return None
         values = found.curr.tolist()
@@ -456,6 +457,9 @@ class TypedMap(WholeCommitMap):
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
         self._puts = self._typed.array_puts(found, new)
+
+    def _found(self, keys: Sequence[Key], only_current: bool = False) -> NumberColumns | None:
+        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)), only_current)
 
     def _put(self, doing: str, puts: Puts) -> None:
         if isinstance(self._puts, ArrayPuts):
