@@ -157,20 +157,28 @@ class NumberTable:
         return np.fromiter(map(self._rows.get, names, repeat(-1)), np.int64, len(names))
 
     def _write(self, names: Sequence[Any], rows: Rows, columns: NumberColumns) -> None:
-        new = np.flatnonzero(rows < 0).tolist()
-        if new:
+        new = np.flatnonzero(rows < 0)
+        if len(new):
             self._texts.forget()
             self._reserve(len(new))
             rows = rows.copy()
-            for at in new:
-                row = self._rows.get(names[at])  # it exists by now, if the key occurs twice
-                if row is None:
-                    row = self._rows[names[at]] = self._free.pop() if self._free else len(self._rows)
-                rows[at] = row
+            rows[new] = self._added(names if len(new) == len(names) else [names[at] for at in new.tolist()])
         else:
             self._texts.settled()
         self._numbers[rows], self._flags[rows] = columns.numbers, columns.flags
         self._note(columns.span)
+
+    def _added(self, names: Sequence[Any]) -> Sequence[int] | Rows:
+        """Give names that are not there their rows."""
+        before, reused = len(self._rows), [self._free.pop() for _ in range(min(len(self._free), len(names)))]
+        first = before + len(reused)  # where it matters, no row before it is free
+        rows = [*reused, *range(first, before + len(names))]
+        self._rows.update(zip(names, rows, strict=True))
+        if len(self._rows) == before + len(names):
+            return rows
+        found = self._rows_of(names)  # a name occurs twice
+        self._free += set(rows).difference(found.tolist())
+        return found
 
     def _reserve(self, more: int) -> None:
         """Make room for so many more keys."""
