@@ -197,6 +197,8 @@ def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
 
 _MANY_KEYS = 1000
 """From this many keys on, if they are at least half of all, Arrow finds texts faster than a dict does."""
+_MISSES = 100_000
+"""From this many keys on a dict is so slow, as its memory is in no cache, that an index pays that one batch uses."""
 
 
 class TextIndex:
@@ -224,7 +226,7 @@ class TextIndex:
     def rows_of(self, texts: Sequence[Any] | pa.Array) -> npt.NDArray[np.int64] | None:
         """Return the row of each text, -1 for an absent one: int64, shape (n,).
 
-        None if that does not pay: few of all keys, or new ones in every batch.
+        None if that does not pay: few of all keys, or not many, and new ones in every batch.
         """
         if not isinstance(texts, pa.StringArray) or len(texts) < max(_MANY_KEYS, len(self._rows) // 2):
             return None
@@ -237,7 +239,7 @@ class TextIndex:
         return np.where(places < 0, -1, rows.take(places, mode="wrap"))
 
     def _made(self) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
-        if not self._has_settled:
+        if not self._has_settled and len(self._rows) < _MISSES:
             return None
         self._has_settled = False  # not again before the next commit
         if not self._rows or not set(map(type, self._rows)) <= {str, type(None)}:  # Arrow would accept bytes as text
