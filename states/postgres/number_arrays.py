@@ -40,7 +40,7 @@ def selected(columns: Columns, only_current: bool = False) -> str:
     return ", ".join([*parts, *(f"array_agg({field})" for field in fields)])
 
 
-class FoundRows:
+class FoundArrays:
     """The rows that reads have found, as arrays.
 
     Parameters

@@ -20,7 +20,7 @@ from states.postgres.change_table import ChangeTable, changes_iterated
 from states.postgres.columns import AT, Columns, Packed, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import ArrayPuts, FoundRows, fits_arrays, selected
+from states.postgres.number_arrays import ArrayPuts, FoundArrays, fits_arrays, selected
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import CommitOrderError, StateError, UnsupportedOperation
@@ -138,7 +138,7 @@ class TypedRows(StoredRows):
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
             answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
-        found = FoundRows(columns, answers)
+        found = FoundArrays(columns, answers)
         if found.is_foreign:
             return None  # the read of rows names it
         values = found.of(arrays)
