@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,12 +143,12 @@ def test_other_values_are_committed_by_rows(home: Home, value_type: str) -> None
     assert state.multi_combine([["a"]], np.array([1]), "sum") is None
 
 
-def test_a_topology_commits_by_columns(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topology_commits_by_columns(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("states.postgres.columns.Columns.given")  # what rows are written with
     topology = TridentTopology(f"columns{next(numbers)}")
     rows = FixedBatchSpout("word: string", 40, *[[f"word {number % 30}"] for number in range(120)])
     words = topology.new_stream("rows", rows).group_by("word")
     counts = words.persistent_aggregate(PostgresState.opaque(home.url), Count(), "count")
-    with topology.start(engine="in_process") as running:
+    with topology.start(engine="in_process", log_dir=str(tmp_path)) as running:
         running.process_all_available()
         assert running.state(counts).multi_get(["word 3", "none"]) == [4, None]
