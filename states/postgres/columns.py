@@ -136,16 +136,20 @@ class Columns(PlainColumns[Column]):
 
     def asked(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
         """Return keys, all with the same nulls, as a table `asked`, the test whether a row `own` has one, and the arguments."""
+        parts = zip(self.keys, zip(*keys, strict=True), nulls, strict=True)
+        return self.asked_arrays(nulls, [column.array(part) for column, part, is_null in parts if not is_null], name)
+
+    def asked_arrays(self, nulls: Sequence[bool], arrays: list[Any], name: str) -> tuple[str, str, dict[str, Packed]]:
+        """Return the same of keys as arrays, one for each field that is not null."""
         columns = [column for column, is_null in zip(self.keys, nulls, strict=True) if not is_null]
-        parts = [part for part, is_null in zip(zip(*keys, strict=True), nulls, strict=True) if not is_null]
         given = {
-            f"{name}{at}": packed(c.form, c.array(part))
-            for at, (c, part) in enumerate(zip(columns, parts, strict=True))
+            f"{name}{at}": packed(column.form, array)
+            for at, (column, array) in enumerate(zip(columns, arrays, strict=True))
         }
         tests = [f"own.{column.quoted} IS NULL" for column, is_null in zip(self.keys, nulls, strict=True) if is_null]
         tests += [f"own.{column.quoted} = asked.{place}" for column, place in zip(columns, given, strict=True)]
-        arrays = ", ".join(column.parameter(place) for column, place in zip(columns, given, strict=True))
-        table = f"unnest({arrays}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
+        sent = ", ".join(column.parameter(place) for column, place in zip(columns, given, strict=True))
+        table = f"unnest({sent}) AS asked ({', '.join(given)})" if given else "(SELECT) AS asked"
         return table, " AND ".join(tests), given
 
     def given(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:

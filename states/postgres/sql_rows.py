@@ -19,12 +19,14 @@ _READ = "SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])"
 _LIST = "SELECT key FROM {table} WHERE key > %b AND key < ' '::bytea ORDER BY key LIMIT %b"
 # With room in its page for the next version of each row, the index need not change.
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} (key bytea PRIMARY KEY, value bytea NOT NULL) WITH (fillfactor = 70)"
-# Rows are joined with the fence, so nothing is written if the fence found nothing to replace.
+# Rows are joined with the fence, so nothing is written if the fence found nothing to replace. In the order of the index,
+# because neighbours share its pages.
 _CLAUSE = """
     fence AS ({fence}),
     deleted AS (DELETE FROM {table} USING fence WHERE key = ANY(%(deleted)b::bytea[])),
     put AS (
         INSERT INTO {table} SELECT k, v FROM fence, unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS rows (k, v)
+        ORDER BY k
         ON CONFLICT (key) DO UPDATE SET value = excluded.value
     )
 """

@@ -7,30 +7,34 @@ table that was emptied, dropped or brought back from a backup is found although 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
-from psycopg import errors
+from psycopg import Cursor, errors
 
 from states.postgres.change_table import ChangeTable, changes_iterated
-from states.postgres.columns import AT, Column, Columns, by_nulls, listed, packed
+from states.postgres.columns import AT, Columns, Packed, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
+from states.postgres.number_arrays import ArrayPuts, FoundArrays, fits_arrays, selected
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
-from trident.errors import StateError, UnsupportedOperation
+from trident.errors import CommitOrderError, StateError, UnsupportedOperation
 from trident.retention import Sweeps
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.backing_map import MapFacts
+from trident.state.columns.number_columns import HAS_CURR, NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
 from trident.storekit.plain_columns import TXID
+from trident.storekit.record_fence import refuse_read_only
 
 LAYOUT = 1
 """The version of the layout, in each row of `trident_sentinels`."""
@@ -47,15 +51,19 @@ _NEXT = """
     UPDATE {sentinels} SET sentinel = %(new)b, witness = %(witness)b
     WHERE state = %(state)s AND partition = %(partition)s AND sentinel = %(found)b AND {is_there} RETURNING 1
 """
-# Rows are joined with the fence, so nothing is written if the fence found nothing to replace.
+# Rows are joined with the fence, so nothing is written if the fence found nothing to replace. In the order of the index,
+# because neighbours share its pages.
 _CLAUSE = "fence AS ({fence}){rows}"
 _DELETE = ", deleted_{at} AS (DELETE FROM {table} AS own USING fence, {asked} WHERE {tests})"
 _PUT = """,
     put AS (
-        INSERT INTO {table} AS own ({names}) SELECT given.* FROM fence, unnest({arrays}) AS given
+        INSERT INTO {table} AS own ({names}) SELECT given.* FROM fence, unnest({arrays}) AS given ({names})
+        ORDER BY {order}
         ON CONFLICT ({keys}) DO UPDATE SET {changes}{returning}
     ){changed}
 """
+_MANY_KEYS = 64
+"""From this many keys on arrays are faster than rows."""
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -84,6 +92,11 @@ class TypedRows(StoredRows):
         self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
         self._dead: bytes | None = None  # the sentinel that was found without its witness
 
+    @cached_property
+    def fits_arrays(self) -> bool:
+        """Whether `find` may find anything."""
+        return fits_arrays(self._columns)
+
     def names(self, keys: Sequence[Key]) -> list[Any]:
         return self._columns.names(keys)
 
@@ -105,9 +118,36 @@ class TypedRows(StoredRows):
         found: dict[Key, Any] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
             for nulls, alike in by_nulls(some):
-                rows = self._found(f"read {len(keys)} keys", self._columns.read, nulls, alike)
-                found.update(self._columns.stored(rows))
+                query = self._found(
+                    listed(self._columns.read, "own."), nulls, self._columns.asked(nulls, alike, "asked")
+                )
+                found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
         return found
+
+    def find(self, parts: Sequence[Sequence[Any]], only_current: bool = False) -> NumberColumns | None:
+        """Return what is stored for keys, given field by field; None if rows are faster, or the keys do not fit arrays."""
+        columns, rows = self._columns, len(parts[0]) if parts else 0
+        if rows < _MANY_KEYS or len(parts) != len(columns.keys) or not self.fits_arrays:
+            return None
+        arrays = [column.array(part) for column, part in zip(columns.keys, parts, strict=True)]
+        longest = sum(int(np.max(_sizes(array))) for array in arrays)
+        if longest > self.max_key_bytes or any(array.null_count for array in arrays):
+            return None
+        nulls, answers, most = (False,) * len(arrays), [], self._options.max_keys_per_call
+        what = selected(columns, only_current)
+        for start in range(0, rows, most):
+            asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
+            answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
+        found = FoundArrays(columns, answers)
+        if found.is_foreign:
+            return None  # the read of rows names it
+        values = found.of(arrays)
+        values.place = arrays
+        return values
+
+    def array_puts(self, found: NumberColumns, new: NumberColumns) -> ArrayPuts:
+        """Return what `write` writes for the keys of `found`."""
+        return ArrayPuts(self._columns, found.place, new)
 
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
@@ -252,7 +292,7 @@ class TypedRows(StoredRows):
 
     def _statements(self, puts: Any) -> list[Statement]:
         """Return the statements of a commit, without their fence."""
-        deleted = [key for key, value in puts.items() if value is None]
+        deleted = [] if isinstance(puts, ArrayPuts) else [key for key, value in puts.items() if value is None]
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
         for at, (nulls, alike) in enumerate(by_nulls(deleted)):
@@ -263,7 +303,10 @@ class TypedRows(StoredRows):
 
     def _puts(self, rows: Mapping[Key, Any]) -> Iterator[Statement]:
         columns, most = self._columns.read, self._options
-        arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
+        if isinstance(rows, ArrayPuts):
+            arrays = rows.arrays
+        else:
+            arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
         sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
         for places in by_size(range(len(rows)), sizes, most.max_keys_per_call, most.max_bytes_per_call) if rows else ():
             some = (array.slice(places[0], len(places)) for array in arrays)
@@ -277,7 +320,10 @@ class TypedRows(StoredRows):
         arrays = ", ".join(column.parameter(place) for column, place in zip(columns, places, strict=True))
         changes = ", ".join(f"{column.quoted} = excluded.{column.quoted}" for column in columns if not column.is_key)
         changes += f', "{AT}" = now()' if self._options.ttl_s is not None else ""
-        texts = {"names": listed(columns), "arrays": arrays, "keys": listed(self._columns.keys), "changes": changes}
+        keys = self._columns.keys
+        texts = {"names": listed(columns), "arrays": arrays, "keys": listed(keys), "changes": changes}
+        order = (f"given.{key.quoted}" + (' COLLATE "C"' if key.form.sql == "text" else "") for key in keys)
+        texts["order"] = ", ".join(order)
         kept = self._changes
         texts["returning"] = "" if kept is None else f" RETURNING {listed(self._columns.all, 'own.')}"
         texts["changed"] = "" if kept is None else kept.clause
@@ -286,10 +332,14 @@ class TypedRows(StoredRows):
     # ---- the witness ----------------------------------------------------------------------------------------------
 
     def _next_witness(self, puts: Any) -> bytes | None:
-        key: Any = next((key for key in reversed(puts) if puts[key] is not None), None)
-        if key is not None:
+        if isinstance(puts, ArrayPuts):
+            last: Any = puts.last
+        else:
+            last = next(((key, puts[key]) for key in reversed(puts) if puts[key] is not None), None)
+        if last is not None:
+            key, value = last
             has_txid = self._columns.kind is not StateType.NON_TRANSACTIONAL
-            return encode([puts[key][0] if has_txid else None, *key])
+            return encode([value[0] if has_txid else None, *key])
         if self._witness is None or not self._keeps_witness or tuple(decode(self._witness)[1:]) in puts:
             return None
         return self._witness
@@ -315,14 +365,13 @@ class TypedRows(StoredRows):
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
-    def _found(self, doing: str, columns: Sequence[Column], nulls: Sequence[bool], keys: Sequence[Key]) -> list[Any]:
-        asked, tests, given = self._columns.asked(nulls, keys, "asked")
-        query = f"SELECT {listed(columns, 'own.')} FROM {asked}, {{table}} AS own WHERE {tests}"
+    def _found(self, what: str, nulls: Sequence[bool], asked: tuple[str, str, dict[str, Packed]]) -> Statement:
+        """Return the query of `what` of the rows that are asked for, as `Columns.asked` says."""
+        table, tests, given = asked
         if nulls == (False,):  # faster than a join
             (key,) = self._columns.keys
-            tests = f"{key.quoted} = ANY({key.parameter('asked0')})"
-            query = f"SELECT {listed(columns, 'own.')} FROM {{table}} AS own WHERE {tests}"
-        return self._rows(doing, query, given)
+            return f"SELECT {what} FROM {{table}} AS own WHERE {key.quoted} = ANY({key.parameter('asked0')})", given
+        return f"SELECT {what} FROM {table}, {{table}} AS own WHERE {tests}", given
 
     def _page(self, nulls: Sequence[bool], last: Key | None) -> list[Key]:
         keys = self._columns.keys
@@ -339,11 +388,18 @@ class TypedRows(StoredRows):
         parts = [key.loaded(part) for key, part in zip(keys, zip(*rows, strict=True), strict=bool(rows))]
         return list(zip(*parts, strict=True))
 
-    def _rows(self, doing: str, query: str, given: Mapping[str, Any], over_table: bool = True) -> list[Any]:
+    def _rows(
+        self,
+        doing: str,
+        query: str,
+        given: Mapping[str, Any],
+        over_table: bool = True,
+        fetch: Callable[[Any], list[Any]] = Cursor.fetchall,
+    ) -> list[Any]:
         def read(connection: PostgresConnection) -> list[Any]:
             with nullcontext() if over_table else suppress(errors.UndefinedTable):
                 self._table.prepare(connection)
-            return list(self._execute(query, given, connection).fetchall())
+            return fetch(self._execute(query, given, connection))
 
         try:
             return self._session.run(doing, read)
@@ -365,6 +421,7 @@ class TypedMap(WholeCommitMap):
     def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
         super().__init__(rows, conf, partition, what)
         self._typed, self._sweeps = rows, Sweeps()
+        self.facts = replace(self.facts, keeps_columns=rows.fits_arrays)
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -377,6 +434,37 @@ class TypedMap(WholeCommitMap):
         self._typed.batch = -1
         if self._sweeps.due(txid):
             self._typed.sweep(int(txid))
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read keys as columns; None if rows are faster or fit better, or another put of the commit came first."""
+        return None if self._puts else self._typed.find(parts)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys as columns; None if rows are faster or fit better."""
+        return self._found(keys)
+
+    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
+        """Read the latest values; None if rows are faster or fit better."""
+        found = self._found(keys, only_current=True)
+        if found is None:
+            return None
+        values = found.curr.tolist()
+        return [value if has else None for value, has in zip(values, (found.flags >= HAS_CURR).tolist(), strict=True)]
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write what was combined at the `end` of the commit."""
+        refuse_read_only(self._read_only, f"write {len(found)} keys", self._what)
+        if self._puts is None:
+            raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
+        self._puts = self._typed.array_puts(found, new)
+
+    def _found(self, keys: Sequence[Key], only_current: bool = False) -> NumberColumns | None:
+        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)), only_current)
+
+    def _put(self, doing: str, puts: Puts) -> None:
+        if isinstance(self._puts, ArrayPuts):
+            self._puts = dict(self._puts)
+        super()._put(doing, puts)
 
     def forget_changes(self, keys: Sequence[Key]) -> None:
         """Delete the rows of keys."""
@@ -392,6 +480,12 @@ class TypedMap(WholeCommitMap):
         if force:
             self._typed.forget_witness()
         super().move_sentinel(sentinel, force)
+
+
+def _cells(cursor: Any) -> list[Any]:
+    """Return the only row of an answer as the bytes that came."""
+    result = cursor.pgresult
+    return [[result.get_value(0, at) for at in range(result.nfields)]]
 
 
 def _sizes(array: Any) -> Any:

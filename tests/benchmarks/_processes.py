@@ -1,4 +1,4 @@
-"""The memory of a driver and of what it started, by role: watched from outside, so that it costs the driver nothing."""
+"""What a driver and the processes that it started use, by role: memory, watched from outside; processor time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 import psutil
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "processor_seconds"]
 
 _LOOK_S = 0.1
 
@@ -43,7 +43,7 @@ class Memory:
     def begin(self) -> dict[str, float]:
         """Forget the peaks so far; return what the processes use now."""
         now: dict[str, float] = {}
-        for role, process in self._roles():
+        for role, process in _roles(self._driver):
             with contextlib.suppress(psutil.Error, OSError):
                 now[role] = max(now.get(role, 0.0), process.memory_info().rss / (1 << 20))
                 Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the peak is the present size
@@ -52,23 +52,35 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_S):
-            for role, process in self._roles():
+            for role, process in _roles(self._driver):
                 with contextlib.suppress(psutil.Error, OSError):
                     self.peaks[role] = max(self.peaks.get(role, 0.0), _peak_mb(process.pid))
 
-    def _roles(self) -> list[tuple[str, psutil.Process]]:
-        found = [("driver_python", self._driver)]
-        with contextlib.suppress(psutil.Error):
-            for process in self._driver.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    found.append((self._role(process), process))
-        return found
 
-    def _role(self, process: psutil.Process) -> str:
-        name = process.name()
-        if name == "java":
-            return "driver_jvm" if process.ppid() == self._driver.pid else "executor_jvm"
-        return "executor_python" if name.startswith("python") else name
+def processor_seconds(pid: int) -> dict[str, float]:
+    """Return the seconds of processor time of a driver and of what runs below it by role, see `Memory.peaks`."""
+    seconds: dict[str, float] = {}
+    for role, process in _roles(psutil.Process(pid)):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            seconds[role] = seconds.get(role, 0.0) + times.user + times.system
+    return seconds
+
+
+def _roles(driver: psutil.Process) -> list[tuple[str, psutil.Process]]:
+    found = [("driver_python", driver)]
+    with contextlib.suppress(psutil.Error):
+        for process in driver.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                found.append((_role(driver, process), process))
+    return found
+
+
+def _role(driver: psutil.Process, process: psutil.Process) -> str:
+    name = process.name()
+    if name == "java":
+        return "driver_jvm" if process.ppid() == driver.pid else "executor_jvm"
+    return "executor_python" if name.startswith("python") else name
 
 
 def _peak_mb(pid: int) -> float:

@@ -39,6 +39,7 @@ class Sizes:
     size: float
     rounds: int
     base: Path | None
+    state: str = "redis"
 
     def __call__(self, number: int) -> int:
         """Scale a number."""
@@ -78,12 +79,26 @@ def _keys(sizes: Sizes, distinct: int) -> Figures:
 
 
 def distinct(sizes: Sizes) -> Figures:
-    """The word count of 1 M distinct words in batches of 100,000 sentences, in both placements."""
-    options = {
-        "state": "redis-opaque", "master": LOCAL_CLUSTER, "batch": sizes(100_000), "sentences": 6 * sizes(100_000),
-        "vocab": sizes(1_000_000), "partitions": 2,
+    """100,000 sentences a batch of 1 M distinct words: committed by the driver, by the tasks of jobs, by resident ones."""
+    options: dict[str, Any] = {
+        "state": f"{sizes.state}-opaque", "master": LOCAL_CLUSTER, "batch": sizes(100_000), "sentences": 6 * sizes(100_000),
+        "vocab": sizes(1_000_000),
     }  # fmt: skip
-    return _compared(sizes, 1.5, *(_placed(place, options) for place in ("executors", "driver")))
+    ways: dict[str, dict[str, Any]] = {
+        "driver": {"placement": "driver", "partitions": 1}, "executors": {"placement": "executors", "partitions": 2},
+        "resident": {"placement": "executors", "partitions": 2, "workers": "resident"},
+    }  # fmt: skip
+    runs: dict[str, list[Figures]] = {way: [] for way in ways}
+    for number in range(sizes.rounds):
+        for way in sorted(ways, reverse=bool(number % 2)):
+            runs[way].append(wordcount(**options, **ways[way]))
+    speeds = {way: round(statistics.median(run["warm_words_per_s"] for run in some)) for way, some in runs.items()}
+    exact = all(run["exact"] for some in runs.values() for run in some)
+    return {
+        "state": sizes.state, "ratio": round(speeds["executors"] / speeds["driver"], 2), "words_per_s": speeds,
+        "cpu_s": {way: some[-1]["cpu_s"] for way, some in runs.items()},
+        "exact": exact, "ok": exact and speeds["executors"] >= 1.5 * speeds["driver"],
+    }  # fmt: skip
 
 
 def persist(sizes: Sizes) -> Figures:

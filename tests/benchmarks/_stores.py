@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_postgres, raw_redis
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
+from tests.states.redis.redis_cluster import cluster_in
 from trident.state import StateSpec
 
 __all__ = ["MEASURED", "MeasuredStore"]
+
+
+class RedisCluster:
+    """Three primaries.
+
+    Attributes
+    ----------
+    port
+        Of one of them.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self._ends = ExitStack()
+        folders = (work / f"node{number}" for number in count())
+        cluster = self._ends.enter_context(cluster_in(lambda: _made(next(folders)), 3))
+        self.port = cluster.nodes[0].port
+
+    def stop(self) -> None:
+        """Stop all."""
+        self._ends.close()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 @dataclass(frozen=True)
@@ -23,14 +50,14 @@ class MeasuredStore:
     spec
         `spec(port, work, cache)` makes an opaque state with so many cached entries.
     server
-        Starts the server; None for one inside the process.
+        Starts the server, or several: then the first one's port is told; None for a store inside the process.
     raw
         `raw(port, keys, value)`: the store's own client for those keys and that value; None where it is another kind of
         store (Delta: see `_raw_delta`).
     """
 
     spec: Callable[[int, Path, int], StateSpec]
-    server: Callable[[Path], Server] | None = None
+    server: Callable[[Path], Server | RedisCluster] | None = None
     raw: Callable[[int, Sequence[str], bytes], AbstractContextManager[RawClient]] | None = None
 
 
@@ -44,6 +71,12 @@ def _redis_fields(port: int, work: Path, cache: int) -> StateSpec:
     from states.redis import RedisState
 
     return RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache, layout="fields")
+
+
+def _redis_cluster(port: int, work: Path, cache: int) -> StateSpec:
+    from states.redis import RedisState
+
+    return RedisState.opaque(f"redis+cluster://127.0.0.1:{port}", cache=cache)
 
 
 def _memcached(port: int, work: Path, cache: int) -> StateSpec:
@@ -91,6 +124,7 @@ def _memcached_of_2_gb(work: Path) -> Server:
 MEASURED = {
     "redis-fields": MeasuredStore(_redis_fields, start_redis, raw_redis),
     "redis": MeasuredStore(_redis, start_redis, raw_redis),
+    "redis-cluster": MeasuredStore(_redis_cluster, RedisCluster),
     "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
     "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),
     "cassandra-columns": MeasuredStore(_cassandra_columns, start_cassandra, raw_cassandra),

@@ -19,6 +19,7 @@ from typing import Any
 from tests.benchmarks import _scale_rows as rows
 from tests.benchmarks._drivers import DriverFailed
 from tests.benchmarks._flatness import flat
+from tests.benchmarks._stores import MEASURED
 
 __all__ = ["ROWS", "Row", "main"]
 
@@ -58,7 +59,7 @@ ROWS = {
 def main(argv: list[str] | None = None) -> int:
     """Measure rows and print a line for each; exit code 1 if one is not as wanted or cannot be measured."""
     options = _options(argv)
-    sizes = rows.Sizes(options.size, options.rounds, options.base)
+    sizes = rows.Sizes(options.size, options.rounds, options.base, options.state)
     ok = True
     for name in options.row or ROWS:
         started = time.monotonic()
@@ -83,6 +84,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", type=float, default=1.0, help="of everything, 1 is that of the table")
     parser.add_argument("--rounds", type=int, default=3, help="how often each pair is run")
     parser.add_argument("--base", type=Path, help="a tree of the commit to compare with (rows base and backlog)")
+    parser.add_argument("--state", choices=sorted(MEASURED), default="redis", help="the store of the row distinct")
     options = parser.parse_args(argv)
     unknown = [name for name in options.row if name not in ROWS]
     if unknown:

@@ -2,7 +2,8 @@
 
 Prints one JSON line: the options, `seconds_steady` (first emit to last commit), `words_per_s`, `warm_words_per_s` (second
 half of the run), `batches_per_s`, `batch_ms_p50`, `batch_ms_p99` (define to committed), `phase_ms` (where the time of a
-median batch goes), `commit_ms_per_1k_keys`, `driver_rss_mb`, `exact`. A state on Redis, Memcached or Cassandra gets a
+median batch goes), `commit_ms_per_1k_keys`, `driver_rss_mb`, `cpu_s` (processor seconds of the run by role of the process:
+driver, executors, server), `exact`. A state on Redis, Memcached or Cassandra gets a
 server of its own, which is stopped at the end. With `--side-by-side` the same batches also run as a bare Spark job without
 state and through `foreachBatch`, in the same process, and the ratios are printed.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import sys
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from spouts import TextFileSpout
+from tests.benchmarks._processes import processor_seconds
 from tests.benchmarks._stores import MEASURED
 from tests.benchmarks.corpus import Corpus
 from tests.benchmarks.vectorised import words
@@ -83,12 +86,15 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
         )  # Spark starts within the run, when the first large batch comes, if any does
     if options.durable_log or not options.state.startswith("memory"):
         settings["log_dir"] = str(folder / "log")
+    before = processor_seconds(os.getpid())
     with topology.start(settings) as running:
         running.process_all_available()
+        used = processor_seconds(os.getpid())
         steady, batches = running.seconds, running.recent_progress
         words = list(corpus.counts)
         exact = running.state(counts).multi_get(words) == [corpus.counts[word] for word in words]
-    return {**_figures(corpus, steady, batches), "exact": exact}
+    cpu_s = {role: round(seconds - before.get(role, 0.0), 1) for role, seconds in used.items()}
+    return {**_figures(corpus, steady, batches), "cpu_s": cpu_s, "exact": exact}
 
 
 def _figures(corpus: Corpus, steady: float, batches: list[dict[str, Any]]) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def _ratios(ours: dict[str, Any], bare: dict[str, float], foreach: dict[str, flo
 @contextmanager
 def _state(options: argparse.Namespace, folder: Path) -> Iterator[StateSpec]:
     """Make the state; its server, if it has one, is started for this and stopped afterwards."""
-    store, _, kind = options.state.partition("-")
+    store, _, kind = options.state.rpartition("-")
     if store == "memory":
         from states.memory import MemoryMapState
 

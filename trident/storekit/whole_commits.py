@@ -164,7 +164,7 @@ class WholeCommitMap(BackingMap):
         # The token distinguishes a write whose answer was lost from another run of the same attempt.
         self._fence = RecordFence(self._row, FieldsCodec((*Sentinel._fields, "token")), what)
         self._claim: Sentinel | None = None  # what each write lays; None: a write compares nothing
-        self._puts: Puts | None = None  # of the commit that has begun
+        self._puts: Any = None  # of the commit that has begun: `Puts`, or what the rows take besides
         self._later: Callable[[LaterWrite], None] | None = None
         self.is_written: Sentinel | None = None  # with a record, by this writer, and not looked at since
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
@@ -11,6 +12,12 @@ from states.memory import MemoryData, MemoryMapState
 from states.memory.state import kept_data
 from trident import TridentTopology
 from trident.operations import Count, Max, Min, Sum
+from trident.planner import make_plan
+from trident.runtime.commit.committing import CommittingProgram, committing_program
+from trident.runtime.engine.routing import RowFrame
+from trident.runtime.engine.worker import Order, Program, run_entry
+from trident.spout.interfaces import TransactionAttempt
+from trident.state import Txid, Winners
 
 ROWS = [("a", 1, 0.5), ("b", 2, -0.0), ("a", 3, float("inf")), ("a", 5, 0.25), (None, 7, 1.0), ("b", 9, 2.0)]
 MOST = (1 << 63) - 1
@@ -93,3 +100,20 @@ def test_a_sum_beyond_64_bits_is_kept_whole() -> None:
         running.process_all_available()
         assert running.state(state).multi_get(["a", "b"]) == [2 * MOST, 1]
     assert data_of(factory).columns is None
+
+
+def test_a_task_commits_by_columns_too() -> None:
+    topology, factory = TridentTopology("tasks"), MemoryMapState()
+    words = topology.new_stream("rows", FixedBatchSpout("word: string", 1, ["a"])).group_by("word")
+    words.persistent_aggregate(factory, Count(), "n", state_name="counts")
+    plan = make_plan(topology.graph())
+    program = Program("tasks", plan.fragments, {}, {}, {}, plan.exchanges, plan.levels)
+    made = committing_program(program, plan, ["counts"])
+    assert made is not None
+    (entry,) = made.commits
+    table = pa.table({"word": ["a", "b"], "n": pa.array([2, 1], pa.int64())})
+    frames = [RowFrame(entry, 0, 0, ("rows", 0, 0), table)]
+    order = Order(TransactionAttempt(1, 1), txids={"counts": [Txid(1, 1, Winners(), "log", None)]})
+    output = run_entry(CommittingProgram(made.program), order, entry, 0, frames)
+    assert (output.failure, output.keys) == (None, {"counts": 2})
+    assert data_of(factory).columns is not None

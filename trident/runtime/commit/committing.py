@@ -27,7 +27,7 @@ from trident.planner import Plan
 from trident.planner.placing import place
 from trident.runtime.commit.committed import marks_of
 from trident.runtime.commit.committer import operations_of_commits, update_partition, update_time_partition
-from trident.runtime.commit.entries import inputs_of
+from trident.runtime.commit.entries import inputs_of, merging_columns
 from trident.runtime.commit.flow import paused_garbage_collection, snapshot_of
 from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
@@ -123,10 +123,10 @@ class CommittingProgram(WorkerProgram):
             and partition != partition_of_total(partitions)
         ):
             return None  # the one value is elsewhere
-        entries = inputs_of(node, tables, 1, columns=None).get(0)
         fragment = self.program.fragments[node.id]
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)
+        entries = inputs_of(node, tables, 1, merging_columns(node.aggregation, [state])).get(0)
         if entries is None:
             self._without_rows(node, partition, state, txid, output)
             return None

@@ -157,20 +157,28 @@ class NumberTable:
         return np.fromiter(map(self._rows.get, names, repeat(-1)), np.int64, len(names))
 
     def _write(self, names: Sequence[Any], rows: Rows, columns: NumberColumns) -> None:
-        new = np.flatnonzero(rows < 0).tolist()
-        if new:
+        new = np.flatnonzero(rows < 0)
+        if len(new):
             self._texts.forget()
             self._reserve(len(new))
             rows = rows.copy()
-            for at in new:
-                row = self._rows.get(names[at])  # it exists by now, if the key occurs twice
-                if row is None:
-                    row = self._rows[names[at]] = self._free.pop() if self._free else len(self._rows)
-                rows[at] = row
+            rows[new] = self._added(names if len(new) == len(names) else [names[at] for at in new.tolist()])
         else:
             self._texts.settled()
         self._numbers[rows], self._flags[rows] = columns.numbers, columns.flags
         self._note(columns.span)
+
+    def _added(self, names: Sequence[Any]) -> Sequence[int] | Rows:
+        """Give names that are not there their rows."""
+        before, reused = len(self._rows), [self._free.pop() for _ in range(min(len(self._free), len(names)))]
+        first = before + len(reused)  # where it matters, no row before it is free
+        rows = [*reused, *range(first, before + len(names))]
+        self._rows.update(zip(names, rows, strict=True))
+        if len(self._rows) == before + len(names):
+            return rows
+        found = self._rows_of(names)  # a name occurs twice
+        self._free += set(rows).difference(found.tolist())
+        return found
 
     def _reserve(self, more: int) -> None:
         """Make room for so many more keys."""
@@ -189,6 +197,8 @@ def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
 
 _MANY_KEYS = 1000
 """From this many keys on, if they are at least half of all, Arrow finds texts faster than a dict does."""
+_MISSES = 100_000
+"""From this many keys on a dict is so slow, as its memory is in no cache, that an index pays that one batch uses."""
 
 
 class TextIndex:
@@ -213,7 +223,7 @@ class TextIndex:
     def rows_of(self, texts: Sequence[Any] | pa.Array) -> npt.NDArray[np.int64] | None:
         """Return the row of each text, -1 for an absent one: int64, shape (n,).
 
-        None if that does not pay: few of all keys, or new ones in every batch.
+        None if that does not pay: few of all keys, or not many, and new ones in every batch.
         """
         if not isinstance(texts, pa.StringArray) or len(texts) < max(_MANY_KEYS, len(self._rows) // 2):
             return None
@@ -226,7 +236,7 @@ class TextIndex:
         return np.where(places < 0, -1, rows.take(places, mode="wrap"))
 
     def _made(self) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
-        if not self._has_settled:
+        if not self._has_settled and len(self._rows) < _MISSES:
             return None
         self._has_settled = False  # not again before the next commit
         if not self._rows or not set(map(type, self._rows)) <= {str, type(None)}:  # Arrow would accept bytes as text

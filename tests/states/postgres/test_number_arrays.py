@@ -1,0 +1,154 @@
+"""Commits by columns to PostgreSQL: whatever is committed, fails, is removed or opened again, rows give the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryBackingMap, MemoryData
+from states.postgres import PostgresState
+from tests.states.postgres.postgres_states import Home, numbers
+from trident import TridentTopology
+from trident.errors import CorruptValueError, StaleTransactionError
+from trident.operations import Count, Max, Min, Sum
+from trident.state import CombinerUpdates, OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, Txid, Winners
+
+COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
+NUMBERS: dict[str, list[Any]] = {"bigint": [0, 1, -7, 1 << 40], "double": [0.0, -0.0, 1.5, math.inf, math.nan]}
+WORDS = ["a", "b", "", "ä\0\ue000", "d" * 300, None]
+
+
+@pytest.fixture(autouse=True)
+def soon_deleted_and_always_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
+    monkeypatch.setattr("states.postgres.typed_rows._MANY_KEYS", 1)
+
+
+def conf_of(home: Home, value_type: str = "bigint", width: int = 1) -> StateConf:
+    return home.conf(key_fields=(("word", "string"), ("n", "int"))[:width], value_type=value_type, value_field="count")
+
+
+def update(state: Any, what: str, batch: dict[Any, Any], width: int) -> Any:
+    """Do one update of a commit; return its answer, and whether it went by columns."""
+    keys = [(word, 7)[:width] for word in batch]
+    if what == "remove":
+        return state.multi_remove(keys), False
+    if what == "put":
+        return state.multi_put(keys, list(batch.values())), False
+    parts = [pa.array(list(batch), pa.string()), [7] * len(batch)][:width]
+    dtype = np.float64 if isinstance(next(iter(batch.values())), float) else np.int64
+    new = state.multi_combine(parts, np.array(list(batch.values()), dtype), what)
+    if new is not None:
+        return new.tolist(), True
+    return state.multi_update(keys, CombinerUpdates(COMBINE[what], list(batch.values()))), False
+
+
+def readable(state: Any, snapshot: Snapshot, width: int) -> str:
+    keys = [(word, 7)[:width] for word in WORDS]
+    rows = sorted(state.get_tuples_at(snapshot), key=str)
+    return repr([state.multi_get_at(keys, snapshot), rows, state.read_sentinel()])
+
+
+@pytest.mark.parametrize(("value_type", "width", "options"), [
+    ("bigint", 1, {}), ("double", 2, {"max_keys_per_call": 2}), ("bigint", 2, {"changes": 10}),
+])  # fmt: skip
+def test_columns_and_rows_tell_the_same_of_any_schedule(
+    home: Home, value_type: str, width: int, options: dict[str, Any]
+) -> None:
+    dice, conf = random.Random(width), conf_of(home, value_type, width)
+    columnar, by_rows = home.state(conf, **options), OpaqueMap(MemoryBackingMap(MemoryData()), conf.prefix)
+    winners, committed, number, expected, columns = Winners(), 0, 1 << 20, None, 0
+    for _ in range(25):
+        txid, wins = Txid(committed + 1, number, winners, "log", expected), dice.random() < 0.7
+        by_rows.begin_commit(txid)
+        columnar.begin_commit(txid)
+        for _ in range(dice.choice([1, 1, 1, 2])):
+            what = dice.choice(["sum", "sum", "sum", "min", "max", "put", "remove"])
+            batch = {word: dice.choice(NUMBERS[value_type]) for word in dice.sample(WORDS, dice.randrange(1, 5))}
+            (answer, by_columns), (other, _) = (update(state, what, batch, width) for state in (columnar, by_rows))
+            assert repr(answer) == repr(other)
+            columns += by_columns
+        for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
+            state.commit(txid)
+        if wins:
+            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
+            expected = Sentinel("log", committed, number, conf.prefix)
+        else:
+            number += 1
+        if not wins or dice.random() < 0.3:
+            columnar.close()
+            columnar = home.state(conf, **options)
+        if wins:
+            snapshot = Snapshot(committed, winners)
+            assert readable(columnar, snapshot, width) == readable(by_rows, snapshot, width)
+            keys = [(word, 7)[:width] for word in WORDS[:-1]]  # a null is read by rows
+            stored = columnar.map_state.backing.multi_get(keys)
+            assert repr(columnar.multi_get(keys)) == repr([None if one is None else one.curr for one in stored])
+    assert columns > 3
+
+
+def commit(state: Any, txid: int, **counts: int) -> list[int] | None:
+    state.begin_commit(txid)
+    new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
+    state.commit(txid)
+    return None if new is None else [int(each) for each in new]
+
+
+def test_rows_after_columns_in_one_commit_count(home: Home) -> None:
+    conf = conf_of(home)
+    state = home.state(conf)
+    state.begin_commit(1)
+    assert state.multi_combine([["a", "b"]], np.array([1, 2]), "sum") is not None
+    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
+    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [5])) == [6]
+    state.commit(1)
+    stored = home.state(conf).map_state.backing.multi_get([("a",), ("b",)])
+    assert stored == [OpaqueValue(1, 0, None, 6), OpaqueValue(1, 0, None, 2)]
+
+
+def test_a_later_batch_is_named_and_nothing_is_written(home: Home) -> None:
+    conf = conf_of(home)
+    state = home.state(conf)
+    commit(state, 5, a=1)
+    state.begin_commit(3)
+    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('a',\)"):
+        state.multi_combine([["b", "a"]], np.array([1, 1]), "sum")
+    state.close()
+    assert home.state(conf).multi_get([("a",), ("b",)]) == [1, None]
+
+
+def test_a_row_of_another_program_is_named(home: Home) -> None:
+    conf = conf_of(home)
+    commit(home.state(conf), 1, a=1)
+    home.sql(f"INSERT INTO \"{conf.prefix}\" (word, count) VALUES ('b', 3)")
+    state = home.state(conf)
+    with pytest.raises(CorruptValueError, match=r"read key \('b',\): its row has no trident_txid"):
+        state.multi_get([("a",), ("b",)])
+    state.begin_commit(2)
+    assert state.multi_combine([["a", "b"]], np.array([1, 1]), "sum") is None
+
+
+@pytest.mark.parametrize("value_type", ["int", "decimal(9,2)", "string"])
+def test_other_values_are_committed_by_rows(home: Home, value_type: str) -> None:
+    state = home.state(conf_of(home, value_type))
+    assert not state.facts.keeps_columns
+    state.begin_commit(1)
+    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
+
+
+def test_a_topology_commits_by_columns(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("states.postgres.columns.Columns.given")  # what rows are written with
+    topology = TridentTopology(f"columns{next(numbers)}")
+    rows = FixedBatchSpout("word: string", 40, *[[f"word {number % 30}"] for number in range(120)])
+    words = topology.new_stream("rows", rows).group_by("word")
+    counts = words.persistent_aggregate(PostgresState.opaque(home.url), Count(), "count")
+    with topology.start(engine="in_process", log_dir=str(tmp_path)) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get(["word 3", "none"]) == [4, None]
