@@ -22,10 +22,12 @@ SIZES = {
     "smallest batch, in process": (1, 100),
     "100 rows, in process": (100, 50),
     "1,000 rows, in process": (1000, 20),
+    "10,000 rows, in process": (10_000, 2),
 }
 _PROCESS = """
-import sys, time
+import random, sys, threading, time
 from pathlib import Path
+import pyarrow as pa
 import trident
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
@@ -37,14 +39,22 @@ clock = time.process_time if engine == "in_process" else time.monotonic
 feeder, topology = FeederBatchSpout("sentence: string"), TridentTopology("cost")
 words = topology.new_stream("lines", feeder).each("sentence", Split(), "word: string")
 words.group_by("word").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
-data = [["the cow jumped over the moon"]] * rows
+drawn, calls = random.Random(7), 0
+lines = [[" ".join(f"w{drawn.randrange(10_000):06d}" for _ in range(10)) for _ in range(rows)] for _ in range(10)]
+tables = [pa.table([each], names=["sentence"]) for each in lines]
+def count(frame, event, argument):
+    global calls
+    calls += event == "call"
+if engine == "in_process":  # the threads that begin now count what they call, in the turn that asks for it
+    threading.setprofile(lambda *what: count(*what) if counts else None)
+counts = False
 with topology.start(engine=engine) as running:
-    for _ in sys.stdin:
-        began = clock()
-        for _ in range(batches):
-            feeder.feed_nowait(data)
+    for line in sys.stdin:
+        counts, calls, began = line == "count\\n", 0, clock()
+        for number in range(batches):
+            feeder.feed_nowait(tables[number % len(tables)])
         running.process_all_available()
-        print(clock() - began, flush=True)
+        print(calls if counts else clock() - began, flush=True)
 """
 SPARK = {"20,000 rows, Spark": (20_000, 4)}
 
