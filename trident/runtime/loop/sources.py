@@ -80,7 +80,8 @@ class Sources:
         }
         next_letters = self._replays.next
         asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
-        undecided = tuple(name for name in self._completing if self._is_open(name, asked[name]))
+        completing = self._completing
+        undecided = tuple(name for name in completing if self._is_open(name, asked[name])) if completing else ()
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
