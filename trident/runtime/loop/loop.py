@@ -281,7 +281,8 @@ class BatchLoop:
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
         self._cold = self._cold and (batch.runner.here or batch.empty)
-        self._capturing.check(batch, output.captured)
+        if output.captured:
+            self._capturing.check(batch, output.captured)
         if batch.checked is not None:
             self._progress.checked(batch.attempt, batch.checked, self._clock.wall_ms())
         if batch.undecided:
@@ -325,7 +326,8 @@ class BatchLoop:
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
-        self._capturing.check(batch, captured)
+        if captured:
+            self._capturing.check(batch, captured)
         self._sources.commit(batch)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.

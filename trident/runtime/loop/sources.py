@@ -162,7 +162,8 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        chosen = {name for name in self._choosing if self._is_choice(name, asked.get(name))}
+        choosing = self._choosing
+        chosen = {name for name in choosing if self._is_choice(name, asked.get(name))} if choosing else set()
         repeated = {
             name: definition
             for name, definition in asked.items()
