@@ -3,7 +3,8 @@
 Two processes, one of each checkout, run the same batches in turn, some hundred at a time, so that both meet the same machine.
 Prints a line of JSON for each size of batch: the processor time of this one divided by that of the other, of the tenth of turns
 that went fastest, and as the median of all turns; the processor time of a batch; and how many Python functions it calls, here
-and there. The rows are sentences of ten of 10,000 words. `--spark` adds batches of 20,000 rows on Spark, by the clock on the wall.
+and there. The rows are sentences of ten of 10,000 words. `--spark` adds batches of 20,000 rows on Spark, by the clock on the
+wall.
 """
 
 from __future__ import annotations
