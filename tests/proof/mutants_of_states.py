@@ -266,7 +266,7 @@ OF_STATES = (
     Mutant(
         "sentinel: the place of another state is written",
         _SENTINEL,
-        'return bool(place) and found.place not in ("", place)',
+        'return found is not None and bool(place) and found.place not in ("", place)',
         "return False",
         ("tests/state/test_sentinel.py::test_another_state_in_the_same_place_is_named",),
     ),
