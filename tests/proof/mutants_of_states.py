@@ -273,7 +273,7 @@ OF_STATES = (
     Mutant(
         "sentinel: what another writer laid meanwhile is overwritten",
         _SENTINEL,
-        "    if found != seen or (found is not None and seen is not None and found[4:] != seen[4:]):\n",
+        "    if found is not seen and (found != seen or (found is not None and seen is not None and found[4:] != seen[4:])):\n",
         "    if False:\n",
         ("tests/storekit/test_sentinel_order.py::test_the_rule_answers_each_case",),
     ),
