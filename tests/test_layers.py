@@ -116,7 +116,7 @@ LAYERS = (
     Layer(
         tuple(
             f"trident.state.columns.{each}"
-            for each in ("kept_values", "number_columns", "number_table", "struct_columns")
+            for each in ("kept_values", "number_columns", "number_table", "struct_columns", "text_index")
         ),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),

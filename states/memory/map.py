@@ -80,7 +80,7 @@ class MemoryBackingMap(BackingMap, Generic[V]):
             self._own, self._has_seen = None, False
 
     def _check_fence(self, doing: str, keys: int) -> None:
-        if self.data.sentinel != self._own:
+        if self.data.sentinel is not self._own and self.data.sentinel != self._own:
             doing = doing.format(keys)
             if self._own is None:
                 raise FencedError(doing, str(self._own), str(self.data.sentinel))

@@ -55,8 +55,8 @@ OF_RUNS = (
     Mutant(
         "coordinator: one batch more than allowed is in flight",
         _COORDINATOR,
-        "return len(self._active) < self._max_pending",
-        "return len(self._active) <= self._max_pending",
+        "if len(self._active) >= self._max_pending",
+        "if len(self._active) > self._max_pending",
         _COORDINATOR_TESTS,
     ),
     Mutant(

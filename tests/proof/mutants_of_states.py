@@ -266,14 +266,14 @@ OF_STATES = (
     Mutant(
         "sentinel: the place of another state is written",
         _SENTINEL,
-        'return bool(place) and found.place not in ("", place)',
+        'return found is not None and bool(place) and found.place not in ("", place)',
         "return False",
         ("tests/state/test_sentinel.py::test_another_state_in_the_same_place_is_named",),
     ),
     Mutant(
         "sentinel: what another writer laid meanwhile is overwritten",
         _SENTINEL,
-        "    if found != seen or (found is not None and seen is not None and found[4:] != seen[4:]):\n",
+        "    if found is not seen and (found != seen or (found is not None and seen is not None and found[4:] != seen[4:])):\n",
         "    if False:\n",
         ("tests/storekit/test_sentinel_order.py::test_the_rule_answers_each_case",),
     ),

@@ -22,6 +22,8 @@ from trident.errors import CommitOrderError
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 
+_MOST_RETRIES = (1 << RETRY_BITS) - 1
+
 
 class AttemptStatus(Enum):
     """Where an attempt is on its way."""
@@ -80,7 +82,9 @@ class MasterBatchCoordinator:
 
     def may_start(self, now: float) -> bool:
         """Whether `start` may be called at time `now`. Never again after a failure that left no retry."""
-        return len(self._active) < self._max_pending and now >= self.start_time() and self.retries_left >= 0
+        if len(self._active) >= self._max_pending or now < self._not_before or self._retry > _MOST_RETRIES:
+            return False
+        return not self._interval or now >= self.start_time()
 
     def start_time(self) -> float:
         """The time before which nothing may be started (throttle, backoff)."""
@@ -173,7 +177,7 @@ class MasterBatchCoordinator:
     @property
     def retries_left(self) -> int:
         """How many more failures an attempt can follow. After the last the topology ends, and a restart begins an epoch."""
-        return (1 << RETRY_BITS) - 1 - self._retry
+        return _MOST_RETRIES - self._retry
 
     def active(self) -> dict[TransactionAttempt, AttemptStatus]:
         """Return the live attempts and where they are, in txid order."""

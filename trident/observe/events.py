@@ -250,7 +250,7 @@ event_logger = logging.getLogger("trident.events")
 def log_event(event: TopologyEvent) -> None:
     """Log an event, if its level is enabled."""
     level = logging.INFO
-    if isinstance(event, AttemptFailed | ReplayDiffered):
+    if isinstance(event, (AttemptFailed, ReplayDiffered)):
         level = logging.WARNING
     elif isinstance(event, TopologyTerminated) and event.error_class is not None:
         level = logging.ERROR

@@ -8,13 +8,11 @@ import time
 class Clock:
     """The time of this machine."""
 
-    def monotonic(self) -> float:
-        """Seconds from an arbitrary start, never going back."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
 
-    def cpu(self) -> float:
-        """Seconds that the calling thread has computed."""
-        return time.thread_time()
+    cpu = staticmethod(time.thread_time)
+    """Seconds that the calling thread has computed."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""

@@ -8,7 +8,7 @@ Before a commit writes anything, it compares the last commit by the store with t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from trident.errors import (
     BackendError,
@@ -52,7 +52,9 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     StateMismatchError
         Anything else. Nothing was written.
     """
-    if found is not None and is_foreign(found, place):
+    if _is_last_commit(found, txid, place):
+        return
+    if is_foreign(found, place):
         raise StatePlaceError(f"state {state!r} partition {partition}", place, found.place)
     if found is not None and _is_second_run(found, txid):
         # Asked first: a start may have claimed the place at this very attempt, then the record is also the expected one.
@@ -73,9 +75,16 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     raise StateMismatchError(state, partition, wanted(txid), described(found) + unknown)
 
 
-def is_foreign(found: Sentinel, place: str) -> bool:
+def _is_last_commit(found: Sentinel | None, txid: Txid, place: str) -> bool:
+    """Whether the store has the last commit of this log, as before nearly every commit: then nothing else need be asked."""
+    if found is None or found.txid >= txid or not found.sealed:
+        return False
+    return found.place == place and found == txid.expected
+
+
+def is_foreign(found: Sentinel | None, place: str) -> TypeGuard[Sentinel]:
     """Whether another state than that named `place` keeps its values there; "" is any state."""
-    return bool(place) and found.place not in ("", place)
+    return found is not None and bool(place) and found.place not in ("", place)
 
 
 def noted(incarnation: str, note: str) -> str:
@@ -153,7 +162,7 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
     force
         The sentinel may also go back, to another incarnation, or to the place of another state.
     """
-    if found != seen or (found is not None and seen is not None and found[4:] != seen[4:]):
+    if found is not seen and (found != seen or (found is not None and seen is not None and found[4:] != seen[4:])):
         raise displaced(what, own, found, seen)
     if found is None or force:
         return

@@ -39,7 +39,7 @@ LETTERS = [*"abcde", None]
 def soon_deleted_and_always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
     monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
-    monkeypatch.setattr("trident.state.columns.number_table._MANY_KEYS", 1)
+    monkeypatch.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
 
 
 def opened(path: Path, value_type: str = "bigint", width: int = 1, **options: Any) -> Any:

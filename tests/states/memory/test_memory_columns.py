@@ -30,7 +30,7 @@ def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
         patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
-        patched.setattr("trident.state.columns.number_table._MANY_KEYS", 1)
+        patched.setattr("trident.state.columns.text_index._FEW_TEXTS", 0)
         yield
 
 
@@ -329,41 +329,18 @@ def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
     return [int(each) for each in new.curr]
 
 
-def searches(columns: NumberTable) -> bool:
-    """Whether Arrow finds the rows of texts."""
-    return columns._texts._keys is not None
-
-
-def test_arrow_searches_for_texts_once_no_new_ones_come() -> None:
+def test_keys_that_come_go_and_come_back_are_found_in_either_way() -> None:
     columns = NumberTable(1)
     assert combined(columns, 1, "a", None, "b", "ü") == [1, 2, 3, 4]
-    assert (combined(columns, 2, "b", "a"), searches(columns)) == ([4, 3], False)
-    assert (combined(columns, 3, "a", "b"), searches(columns)) == ([4, 6], True)
-    assert (combined(columns, 4, None, "b", "a"), searches(columns)) == ([3, 8, 7], True)
-    assert (combined(columns, 5, "ü", "new", "b", "a"), searches(columns)) == ([5, 2, 11, 11], False)
-    assert combined(columns, 6, "new", "ü", "b") == [3, 7, 14]
-    assert (combined(columns, 7, "new", "ü", "b"), searches(columns)) == ([4, 9, 17], True)
+    assert combined(columns, 2, "b", "a") == [4, 3]
+    assert combined(columns, 3, None, "b", "a") == [3, 6, 6]
+    assert combined(columns, 4, "ü", "new", "b", "a") == [5, 2, 9, 10]
     columns.delete([("a",)])
-    assert not searches(columns)
-    assert combined(columns, 8, "b", "a", "z") == [18, 2, 3]  # in the row that "a" left, and a new one
-    assert [value and value.curr for value in columns.get([("a",), ("b",), ("z",), (None,)])] == [2, 18, 3, 3]
+    assert combined(columns, 5, "b", "a", "z") == [10, 2, 3]  # in the row that "a" left, and a new one
+    assert [value and value.curr for value in columns.get([("a",), ("b",), ("z",), (None,)])] == [2, 10, 3, 3]
 
 
-def test_arrow_does_not_search_a_state_that_is_much_larger_or_has_keys_that_are_no_texts() -> None:
-    columns = NumberTable(1)
-    for txid in (1, 2):
-        combined(columns, txid, *map(str, range(100)))
-    combined(columns, 3, *map(str, range(49)))
-    assert not searches(columns)
-    combined(columns, 4, *map(str, range(50)))
-    assert searches(columns)
-    assert put(columns, ["\udcff"], 5)
-    for txid in (5, 6, 7):
-        assert combined(columns, txid, *map(str, range(60)))[0] == txid
-    assert not searches(columns)
-
-
-def test_arrow_does_not_take_bytes_for_a_text() -> None:
+def test_bytes_are_not_taken_for_a_text() -> None:
     columns = NumberTable(1)
     assert put(columns, [b"a"], 1)
     assert put(columns, ["a"], 2)

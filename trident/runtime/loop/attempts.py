@@ -98,7 +98,7 @@ class Attempts:
         try:
             if order is not None:
                 order = replace(order, txids=self._fenced(batch, order.txids))
-            check = self._check_of(batch, parts)
+            check = None if self._replays is None else self._check_of(self._replays, batch, parts)
             if check is not None and batch.runner.here:
                 parts = check.read(parts)  # once for all that processes it
             output = batch.runner.process(attempt, parts, order)
@@ -110,10 +110,10 @@ class Attempts:
             batch.checked = check.check(attempt, parts, output if batch.runner.here else None)
         return LoopMessage(attempt, output=output)
 
-    def _check_of(self, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
+    def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
         """Return what processes the batch twice; None for most batches."""
-        check, here = self._replays, batch.runner.here
-        if check is None or batch.retried:  # one that failed must not fail again because this takes longer
+        here = batch.runner.here
+        if batch.retried:  # one that failed must not fail again because this takes longer
             return None
         if batch.size is None and not here:  # Spark may have more rows than fit into this process
             return None

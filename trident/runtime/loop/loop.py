@@ -156,6 +156,10 @@ class BatchLoop:
             self._begin()
             wait_s = 0.0 if self._inbox.has_messages else self._starting.wait_s(self._clock.monotonic())
             self._handle(self._inbox.take(wait_s))
+            while (
+                self._inbox.has_messages or self._start_commit()
+            ):  # what this thread itself has processed goes on at once
+                self._handle(self._inbox.take())
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle(self._inbox.take(1.0))
             self._fail_overdue(self._clock.monotonic())
@@ -277,7 +281,8 @@ class BatchLoop:
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
         self._cold = self._cold and (batch.runner.here or batch.empty)
-        self._capturing.check(batch, output.captured)
+        if output.captured:
+            self._capturing.check(batch, output.captured)
         if batch.checked is not None:
             self._progress.checked(batch.attempt, batch.checked, self._clock.wall_ms())
         if batch.undecided:
@@ -299,10 +304,11 @@ class BatchLoop:
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
-    def _start_commit(self) -> None:
+    def _start_commit(self) -> bool:
+        """Commit the batch that is to be committed next; False if none is now."""
         attempt = self._coordinator.commit_next()
         if attempt is None:
-            return
+            return False
         self._opened.gate.pass_through()
         if self._opened.carrier is None:
             self._log.check_owner()  # a fenced driver must not begin to write
@@ -311,6 +317,7 @@ class BatchLoop:
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
         batch.lane.commit(partial(self._attempts.commit, batch, self._txids(attempt)))
+        return True
 
     def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
         """Return the txid of a batch that follows the last record, as each partition must see it."""
@@ -319,7 +326,8 @@ class BatchLoop:
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
-        self._capturing.check(batch, captured)
+        if captured:
+            self._capturing.check(batch, captured)
         self._sources.commit(batch)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.

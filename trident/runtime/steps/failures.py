@@ -13,6 +13,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -99,8 +100,14 @@ class StepFailed(Exception):
         self.failure = failure
 
 
-class failing_at:  # noqa: N801 - used as a function; a generator would cost small batches more than their steps do
+@lru_cache(maxsize=1024)
+def failing_at(step: str) -> _FailingAt:
     """Turn an exception inside into a failure of `step`; a `StepFailed` passes unchanged."""
+    return _FailingAt(step)
+
+
+class _FailingAt:
+    """Made once for each step: a generator would cost small batches more than their steps do."""
 
     __slots__ = ("_step",)
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trident.state.columns.number_columns import NumberColumns, Span
 from trident.state.columns.struct_columns import StructColumns, StructForm
+from trident.state.columns.text_index import Rows, TextIndex
 from trident.state.interfaces import Key
 from trident.state.values import OpaqueValue
 
 _SPACE = 1024
 _NO_KEY = object()
-
-Rows = npt.NDArray[np.int64]
-"""int64, shape (n,): the row of each key, -1 for a key that is not there."""
 
 
 class NumberTable:
@@ -90,7 +86,7 @@ class NumberTable:
             row = self._rows.pop(name, None)
             if row is not None:
                 self._free.append(row)
-                self._texts.forget()
+                self._texts.remove(row)
 
     def find(self, parts: Sequence[Sequence[Any] | pa.Array]) -> NumberColumns | None:
         """Return the values of distinct keys, given field by field; None if keys have another number of fields."""
@@ -116,7 +112,6 @@ class NumberTable:
             self._write(_listed(names), rows, new)
             return
         self._numbers[rows], self._flags[rows] = new.numbers, new.flags
-        self._texts.settled()
         self._note(new.span)
 
     def _found(self, names: Sequence[Any] | pa.Array, rows: Rows) -> NumberColumns:
@@ -159,25 +154,24 @@ class NumberTable:
     def _write(self, names: Sequence[Any], rows: Rows, columns: NumberColumns) -> None:
         new = np.flatnonzero(rows < 0)
         if len(new):
-            self._texts.forget()
             self._reserve(len(new))
-            rows = rows.copy()
-            rows[new] = self._added(names if len(new) == len(names) else [names[at] for at in new.tolist()])
-        else:
-            self._texts.settled()
+            added = names if len(new) == len(names) else [names[at] for at in new.tolist()]
+            rows, their = rows.copy(), self._added(added)
+            rows[new] = their
+            self._texts.add(added, their)
         self._numbers[rows], self._flags[rows] = columns.numbers, columns.flags
         self._note(columns.span)
 
-    def _added(self, names: Sequence[Any]) -> Sequence[int] | Rows:
-        """Give names that are not there their rows."""
+    def _added(self, names: Sequence[Any]) -> Rows:
+        """Give names that are not there their rows; return the row of each."""
         before, reused = len(self._rows), [self._free.pop() for _ in range(min(len(self._free), len(names)))]
         first = before + len(reused)  # where it matters, no row before it is free
         rows = [*reused, *range(first, before + len(names))]
         self._rows.update(zip(names, rows, strict=True))
-        if len(self._rows) == before + len(names):
-            return rows
-        found = self._rows_of(names)  # a name occurs twice
-        self._free += set(rows).difference(found.tolist())
+        found = np.array(rows, np.int64)
+        if len(self._rows) < before + len(names):  # a name occurs twice
+            found = self._rows_of(names)
+            self._free += set(rows).difference(found.tolist())
         return found
 
     def _reserve(self, more: int) -> None:
@@ -191,58 +185,3 @@ class NumberTable:
 
 def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
     return values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else values
-
-
-# Finds the rows of many texts at once with Arrow, which is faster than a dict if a batch asks for most of the keys.
-
-_MANY_KEYS = 1000
-"""From this many keys on, if they are at least half of all, Arrow finds texts faster than a dict does."""
-_MISSES = 100_000
-"""From this many keys on a dict is so slow, as its memory is in no cache, that an index pays that one batch uses."""
-
-
-class TextIndex:
-    """A second index beside a dict of rows by key; made when it pays, and dropped when a key is added or removed.
-
-    `rows`: the row of each key.
-    """
-
-    def __init__(self, rows: Mapping[Any, int]) -> None:
-        self._rows = rows
-        self._keys: tuple[pa.Array, npt.NDArray[np.int64]] | None = None  # all keys, and their rows
-        self._has_settled = False  # did the last commit bring no new key?
-
-    def forget(self) -> None:
-        """Drop the index, because a key was added or removed."""
-        self._keys, self._has_settled = None, False
-
-    def settled(self) -> None:
-        """Note that a commit brought no new key."""
-        self._has_settled = True
-
-    def rows_of(self, texts: Sequence[Any] | pa.Array) -> npt.NDArray[np.int64] | None:
-        """Return the row of each text, -1 for an absent one: int64, shape (n,).
-
-        None if that does not pay: few of all keys, or not many, and new ones in every batch.
-        """
-        if not isinstance(texts, pa.StringArray) or len(texts) < max(_MANY_KEYS, len(self._rows) // 2):
-            return None
-        if self._keys is None:
-            self._keys = self._made()
-        if self._keys is None:
-            return None
-        keys, rows = self._keys
-        places = pc.fill_null(pc.index_in(texts, value_set=keys), -1).to_numpy()
-        return np.where(places < 0, -1, rows.take(places, mode="wrap"))
-
-    def _made(self) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
-        if not self._has_settled and len(self._rows) < _MISSES:
-            return None
-        self._has_settled = False  # not again before the next commit
-        if not self._rows or not set(map(type, self._rows)) <= {str, type(None)}:  # Arrow would accept bytes as text
-            return None
-        try:
-            keys = pa.array(list(self._rows), pa.string())
-        except ValueError:  # half of a surrogate pair
-            return None
-        return keys, np.fromiter(self._rows.values(), np.int64, len(keys))
