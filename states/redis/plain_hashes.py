@@ -89,6 +89,11 @@ class PlainHashes:
         names = tuple(name for name, _ in self.shape.values)
         return (*names, *((NULL,) if self.shape.is_struct else ()), *_OWN[self.kind])
 
+    @cached_property
+    def stored_fields(self) -> list[bytes]:
+        """The fields, encoded."""
+        return [name.encode() for name in self.fields]
+
     # ---- names of keys ----------------------------------------------------------------------------------------------
 
     def names(self, keys: Sequence[Key], start: bytes = b"") -> list[bytes]:
@@ -159,6 +164,7 @@ class PlainHashes:
         return True
 
     decode_current = None
+    decode_opaque = None
 
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:
