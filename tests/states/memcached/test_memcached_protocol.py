@@ -14,7 +14,7 @@ from pymemcache.client.base import Client
 
 from states.memcached.key_names import MAX_NAME_BYTES, Names, prefix_of, unwrap, wrap
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
+from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from states.memcached.servers import Servers
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
@@ -93,15 +93,15 @@ def test_what_the_server_stores_is_what_comes_back(memcached_server: Server, sto
     assert client.version()
     stored = {b"%d%b" % (next(_numbers), name): value for name, value in stored.items()}
     replies = Replies(client.sock.recv)
-    client.sock.sendall(b"".join(part for n, v in stored.items() for part in store_command(n, b"65536", b"0", v, None)))
+    client.sock.sendall(store_commands(list(stored), b"65536", b"0", list(stored.values()), [None] * len(stored)))
     assert replies.lines(len(stored)) == [b"STORED"] * len(stored)
     client.sock.sendall(gets_command(stored))
     found = replies.items()
     assert {name: (item.flags, item.data) for name, item in found.items()} == {
         name: (b"65536", value) for name, value in stored.items()
     }
-    again = [(n, b"0", b"0", b"new", found[n].token if at % 2 else b"%d" % (2**64 - 1)) for at, n in enumerate(stored)]
-    client.sock.sendall(b"".join(part for write in again for part in store_command(*write)))
+    tokens = [found[name].token if at % 2 else b"%d" % (2**64 - 1) for at, name in enumerate(stored)]
+    client.sock.sendall(store_commands(list(stored), b"0", b"0", [b"new"] * len(stored), tokens))
     assert replies.lines(len(stored)) == [b"STORED" if at % 2 else b"EXISTS" for at in range(len(stored))]
     client.close()
 
