@@ -55,33 +55,39 @@ _HASH_DELETE = fenced("redis.call('HDEL', KEYS[2], unpack(ARGV, 3))")
 
 
 # KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
-# as many values: '' of a null, else a text behind a '+'.
+# as many values, of which a null is a byte that no text has.
 _PLAIN_PUT = fenced(
     """\
-local count = tonumber(ARGV[4])
-local at = 4 + count
-for i = 2, #KEYS do
-  local pairs, gone = {}, {}
+local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
+local row, at = {}, 4 + count
+for field = 1, count do row[2 * field - 1] = given[4 + field] end
+for i = 2, #names do
+  local gone, pairs = {}, row
   for field = 1, count do
-    local value = ARGV[at + field]
-    if value == '' then
-      gone[#gone + 1] = ARGV[4 + field]
-    else
-      pairs[#pairs + 1] = ARGV[4 + field]
-      pairs[#pairs + 1] = string.sub(value, 2)
-    end
+    local value = given[at + field]
+    if value == '\\255' then gone[#gone + 1] = given[4 + field] end
+    row[2 * field] = value
   end
   at = at + count
-  if #gone > 0 then redis.call('HDEL', KEYS[i], unpack(gone)) end
-  if #pairs > 0 then redis.call('HSET', KEYS[i], unpack(pairs)) end
-  if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[i], ARGV[3]) end
+  if #gone > 0 then
+    redis.call('HDEL', names[i], unpack(gone))
+    pairs = {}
+    for field = 2, 2 * count, 2 do
+      if row[field] ~= '\\255' then
+        pairs[#pairs + 1] = row[field - 1]
+        pairs[#pairs + 1] = row[field]
+      end
+    end
+  end
+  if #pairs > 0 then redis.call('HSET', names[i], unpack(pairs)) end
+  if given[3] ~= '' then redis.call('EXPIRE', names[i], given[3]) end
 end"""
 )
 # KEYS: the hashes. ARGV: the fields.
 _PLAIN_GET = script(
     """\
-local rows = {}
-for i = 1, #KEYS do rows[i] = redis.call('HMGET', KEYS[i], unpack(ARGV)) end
+local rows, names, fields = {}, KEYS, ARGV
+for i = 1, #names do rows[i] = redis.call('HMGET', names[i], unpack(fields)) end
 return rows"""
 )
 
@@ -340,7 +346,7 @@ class RedisBackingMap(BackingMap):
 
 
 def _size_of_hash(texts: Sequence[bytes]) -> int:
-    return sum(map(len, texts))
+    return len(b"".join(texts))
 
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
