@@ -85,8 +85,7 @@ class OpaqueMap(CommittedMap):
             return None
         self.backing.multi_put_columns(found, new)
         count_keys(asked=len(new), written=len(new))
-        # After the put, because a failed one must not look written (R10).
-        self._unmerged = lambda: zip(zip(*map(_listed, parts), strict=True), new.values(), strict=True)
+        self._unmerged = partial(_by_key, parts, new)  # after the put, because a failed one must not look written (R10)
         return new.curr
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -223,6 +222,10 @@ def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[An
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
     return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
+
+
+def _by_key(parts: Sequence[Sequence[Any]], new: NumberColumns) -> Iterable[tuple[Key, OpaqueValue]]:
+    return zip(zip(*map(_listed, parts), strict=True), new.values(), strict=True)
 
 
 def _listed(values: Any) -> Sequence[Any]:
