@@ -172,7 +172,7 @@ class _RecordRegister(Register):
             now = self.read()
             if now not in (found, new):
                 return now
-        (reply,) = self._home.write([(name, b"0", _NEVER, new, tokens.pop(name))])
+        (reply,) = self._home.write([name], b"0", _NEVER, [new], [tokens.pop(name)])
         if reply == b"STORED":
             return new
         if reply not in CHANGED:

@@ -22,11 +22,13 @@ from urllib.parse import quote
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
+from trident.storekit import by_count
 
 MAX_NAME_BYTES = 250
 """The longest name that a server takes."""
 
 _LONGEST_PREFIX = 120
+_TOGETHER = 1000
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
@@ -74,7 +76,8 @@ class Names:
         self._state = prefix.encode("ascii")
         self._head = self._state + (b"!" + space.encode("ascii") if space else b"") + b":"
         longest = MAX_NAME_BYTES - len(self._head)
-        self._plain = re.compile(rf"[!-\"$-<>-~][!-~]{{0,{longest - 1}}}").fullmatch
+        plain = rf"[!-\"$-<>-~][!-~]{{0,{longest - 1}}}"
+        self._plain, self._all_plain = re.compile(plain).fullmatch, re.compile(rf"{plain}(?:\n{plain})*").fullmatch
         self._longest_base64 = longest - 1
 
     @property
@@ -88,21 +91,25 @@ class Names:
 
     def of(self, keys: Sequence[Key]) -> Named:
         """Return the names of keys."""
-        head, plain = self._head, self._plain
-        names = [
-            head + key[0].encode("ascii") if len(key) == 1 and type(key[0]) is str and plain(key[0]) else b""
-            for key in keys
-        ]
+        names = [name for some in by_count(keys, _TOGETHER) for name in self._plain_of(some)]
         others = [at for at, name in enumerate(names) if not name]
         hashed: dict[int, bytes] = {}
         for at, data in zip(others, encode_keys([keys[at] for at in others]), strict=True):
             text = b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")
             if len(text) <= self._longest_base64:
-                names[at] = head + b"=" + text
+                names[at] = self._head + b"=" + text
             else:
-                names[at] = head + b"#" + blake2b(data, digest_size=32).hexdigest().encode("ascii")
+                names[at] = self._head + b"#" + blake2b(data, digest_size=32).hexdigest().encode("ascii")
                 hashed[at] = data
         return Named(names, hashed)
+
+    def _plain_of(self, keys: Sequence[Key]) -> list[bytes]:
+        """Return the names of keys that are plain text, b"" in place of the others."""
+        texts = [key[0] if len(key) == 1 and type(key[0]) is str else "" for key in keys]
+        head, lines = self._head, "\n".join(texts)
+        if self._all_plain(lines) and lines.count("\n") == len(texts) - 1:
+            return (head + lines.encode("ascii").replace(b"\n", b"\n" + head)).split(b"\n")
+        return [head + text.encode("ascii") if self._plain(text) else b"" for text in texts]
 
 
 def wrap(encoded_key: bytes, data: bytes) -> bytes:

@@ -15,9 +15,10 @@ Why a writer that was replaced does no harm
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 
 from states.memcached.fence import CommitGuard
-from states.memcached.key_names import Names, prefix_of, unwrap, wrap
+from states.memcached.key_names import Named, Names, prefix_of, unwrap, wrap
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import CHANGED, refused
 from states.memcached.servers import MemcachedConnection, Servers
@@ -51,11 +52,12 @@ class MemcachedMap(BackingMap):
         self._guard = CommitGuard(self._servers, self._names, options, conf, partition)
         self._expiration = b"%d" % (options.ttl_s or 0)
         self._committing = False
+        self._named: tuple[list[Key], Named] = ([], Named([], {}))
 
     # ---- reading and writing ---------------------------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
-        names, hashed = self._names.of(keys)
+        names, hashed = self._names_of(keys)
         values: dict[bytes, bytes] = {}
         for connection, places in self._servers.placed(names):
             for chunk in by_count(places, self._options.max_keys_per_call):
@@ -79,7 +81,7 @@ class MemcachedMap(BackingMap):
             A server did not answer, has no room, or another client wrote one of the keys; any part may be written.
         """
         self._refuse_read_only(f"write {len(keys)} keys")
-        names, hashed = self._names.of(keys)
+        names, hashed = self._names_of(keys)
         stored = list(values)
         for at, encoded in hashed.items():
             stored[at] = wrap(encoded, stored[at])
@@ -101,6 +103,15 @@ class MemcachedMap(BackingMap):
                     self._write(connection, [keys[at] for at in there], [names[at] for at in there],
                                 [b""] * len(there), _AT_ONCE)  # fmt: skip
 
+    def _names_of(self, keys: Sequence[Key]) -> Named:
+        """Return the names of keys. A commit writes the keys that it has read, so they are made only once."""
+        known, names = self._named
+        # The same objects: equal ones, such as 1 and True, have other names.
+        if len(known) != len(keys) or not all(map(is_, known, keys)):
+            names = self._names.of(keys)
+            self._named = (list(keys), names) if self._committing else ([], Named([], {}))
+        return names
+
     def _read(self, connection: MemcachedConnection, names: list[bytes], values: dict[bytes, bytes]) -> None:
         found = connection.gets([self._names.epoch, *names])
         record = found.pop(self._names.epoch, None)
@@ -109,7 +120,7 @@ class MemcachedMap(BackingMap):
             self._guard.check_epoch(connection, epoch)
             connection.remember(names, found)
         if record is not None:
-            values.update({name: item.data for name, item in found.items() if item.flags == epoch})
+            values.update({name: data for name, (flags, data, _) in found.items() if flags == epoch})
 
     def _write(
         self,
@@ -122,13 +133,12 @@ class MemcachedMap(BackingMap):
         flags, tokens = self._guard.flags_on(connection), connection.tokens
         self._learn_tokens(connection, names)
         self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module
-        if not all(name in tokens for name in names):
+        if not all(map(tokens.__contains__, names)):
             raise BackendError(
                 f"write to state {self._state!r}: the connection to memcached server {connection.name} ended before the "
                 "chunk was sent; the batch may be replayed"
             )
-        writes = [(n, flags, expiration, v, tokens.pop(n)) for n, v in zip(names, values, strict=True)]
-        replies = connection.write(writes)
+        replies = connection.write(names, flags, expiration, values, list(map(tokens.pop, names)))
         if replies.count(b"STORED") != len(replies):
             failed = [(key, reply) for key, reply in zip(keys, replies, strict=True) if reply != b"STORED"]
             if any(reply in CHANGED for _, reply in failed):
@@ -187,5 +197,6 @@ class MemcachedMap(BackingMap):
         refuse_read_only(self._read_only, doing, self._guard.place)
 
     def _forget_tokens(self) -> None:
+        self._named = ([], Named([], {}))
         for connection in self._servers.connections:
             connection.tokens.clear()

@@ -7,6 +7,7 @@ what is in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,10 @@ from trident.errors import BackendError
 from trident.state.interfaces import Key
 
 _CRLF = b"\r\n"
+_VALUE = b"VALUE "
 _RECEIVE_BYTES = 1 << 18
+_LONGEST_LINE = 1 << 11
+_ENDED = re.compile(rb"(?:\A|\n)(?:END|\w*ERROR[^\n]*)\r\n\Z").search
 
 
 class Refusal(Exception):
@@ -34,11 +38,15 @@ def gets_command(names: Iterable[bytes]) -> bytes:
     return b"gets " + b" ".join(names) + _CRLF
 
 
-def store_command(name: bytes, flags: bytes, expiration: bytes, data: bytes, token: bytes | None) -> tuple[bytes, ...]:
-    """Store an item if its token still stands; without a token if there is no such item."""
-    if token is None:
-        return b"add %b %b %b %d\r\n" % (name, flags, expiration, len(data)), data, _CRLF
-    return b"cas %b %b %b %d %b\r\n" % (name, flags, expiration, len(data), token), data, _CRLF
+def store_commands(
+    names: Sequence[bytes], flags: bytes, expiration: bytes, values: Sequence[bytes], tokens: Sequence[bytes | None]
+) -> bytes:
+    """Store each item if its token still stands; one without a token if there is no such item."""
+    settings, sizes = b" %b %b %%d" % (flags, expiration), map(len, values)
+    cas, add = b"cas %b" + settings + b" %b\r\n%b\r\n", b"add %b" + settings + b"%b\r\n%b\r\n"
+    ends = [b"" if token is None else token for token in tokens] if None in tokens else tokens
+    rows = zip(names, sizes, ends, values, strict=True)
+    return b"".join(map(cas.__mod__, rows) if ends is tokens else ((cas if row[2] else add) % row for row in rows))
 
 
 class Replies:
@@ -56,6 +64,25 @@ class Replies:
 
     def items(self) -> dict[bytes, Item]:
         """Read the reply to one `gets`: the items that are there, by name."""
+        self._buffer = self._until_end()
+        items = _items_by_lines(self._buffer)
+        if items is None:
+            return self._items_by_length()
+        self._buffer = b""
+        return items
+
+    def _until_end(self) -> bytes:
+        """Return what comes in until it ends as a reply does (a value may end so too) or cannot be a reply to `gets`."""
+        pieces, start, end = [self._buffer], self._buffer[: len(_VALUE)], self._buffer
+        while _VALUE.startswith(start) and not _ENDED(end):
+            received = self._receive(_RECEIVE_BYTES)
+            if not received:
+                break
+            pieces.append(received)
+            start, end = (start + received)[: len(_VALUE)], (end + received)[-_LONGEST_LINE:]
+        return b"".join(pieces)
+
+    def _items_by_length(self) -> dict[bytes, Item]:
         items: dict[bytes, Item] = {}
         buffer, at = self._buffer, 0
         while True:
@@ -104,6 +131,28 @@ class Replies:
             pieces.append(received)
             wanted -= len(received)
         return b"".join(pieces)
+
+
+def _items_by_lines(reply: bytes) -> dict[bytes, Item] | None:
+    """Return the items of a whole reply, all at once; None if it is anything else, or a value has a line break.
+
+    The first line is a head. If the line behind a head is as long as the head says, it is the value, and the next line is a
+    head again. So if all lines are as long as the lines before them say, each item is what `_items_by_length` would find.
+    """
+    if not reply.endswith(b"END\r\n"):
+        return None
+    *lines, end, _ = reply.split(_CRLF)
+    heads, values = lines[::2], lines[1::2]
+    fields = b" ".join(heads).split(b" ") if heads else []
+    names, sizes = fields[1::5], list(map(b"%d".__mod__, map(len, values)))
+    if (
+        end != b"END"
+        or fields[::5] != [b"VALUE"] * len(heads)
+        or fields[3::5] != sizes
+        or len(fields) != 5 * len(heads)
+    ):
+        return None
+    return dict(zip(names, map(_item, zip(fields[2::5], values, fields[4::5], strict=True)), strict=True))
 
 
 def _item(fields: tuple[bytes, bytes, bytes]) -> Item:

@@ -92,7 +92,7 @@ class ServerWatch:
         name = self._epoch_name
         found = connection.gets([name])
         if lay and name not in found:
-            connection.write([(name, b"0", _NEVER, _new_epoch(), None)])  # or another partition did
+            connection.write([name], b"0", _NEVER, [_new_epoch()], [None])  # or another partition did
             found = connection.gets([name])
         epoch = int(found[name].data) if name in found else 0
         return Health.of(epoch, self._counted(connection))

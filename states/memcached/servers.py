@@ -6,21 +6,20 @@ again over a new connection; a write is not, because it is unknown whether it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from operator import itemgetter
 from typing import Any, TypeVar
 from zlib import crc32
 
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
+from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from trident.errors import BackendError, StoreAwayError
 from trident.storekit import Retries, driver_package
 
 T = TypeVar("T")
-Write = tuple[bytes, bytes, bytes, bytes, bytes | None]
-"""Name, client flags, expiration, value, and the token that must still stand; None: there must be no such item."""
-
+_TOKEN: Callable[[Item], bytes] = itemgetter(2)
 _SLOTS = 4096
 _FATAL = (b"ERROR", b"CLIENT_ERROR")
 
@@ -57,9 +56,11 @@ class MemcachedConnection:
 
         return self._read(f"read {len(names)} names", ask)
 
-    def remember(self, names: Iterable[bytes], found: dict[bytes, Item]) -> None:
+    def remember(self, names: Sequence[bytes], found: dict[bytes, Item]) -> None:
         """Keep the tokens of items just read."""
-        self.tokens.update((name, found[name].token if name in found else None) for name in names)
+        if len(found) < len(names):
+            self.tokens.update(dict.fromkeys(names))
+        self.tokens.update(zip(found, map(_TOKEN, found.values()), strict=True))
 
     def statistics(self, *of: str) -> dict[bytes, Any]:
         """Return what `stats` says."""
@@ -70,14 +71,21 @@ class MemcachedConnection:
 
         return self._read("read the statistics", ask)
 
-    def write(self, writes: Sequence[Write]) -> list[bytes]:
-        """Store items and return one reply for each: `STORED`, or why not.
+    def write(
+        self,
+        names: Sequence[bytes],
+        flags: bytes,
+        expiration: bytes,
+        values: Sequence[bytes],
+        tokens: Sequence[bytes | None],
+    ) -> list[bytes]:
+        """Store items and return one reply for each: `STORED`, or why not; the token None: there must be no such item.
 
         All are sent before the replies are read, so the caller bounds how many there are: what the server answers
         must find room in the buffers on the way.
         """
-        parts = [part for write in writes for part in store_command(*write)]
-        return self._command(f"write {len(writes)} names", b"".join(parts), len(writes))
+        data = store_commands(names, flags, expiration, values, tokens)
+        return self._command(f"write {len(names)} names", data, len(names))
 
     def put(self, name: bytes, flags: bytes, data: bytes) -> None:
         """Store an item, whatever is there."""

@@ -16,7 +16,8 @@ from typing import Any
 
 from states.redis.fence import RedisFence, fenced
 from states.redis.layout import RedisLayout
-from states.redis.wire import Call, Command, Wire, script
+from states.redis.packing import Command, Words
+from states.redis.wire import Call, Wire, script
 from trident.errors import CorruptValueError
 from trident.retention import Retention, Sweeps
 from trident.state.encoding.codec import decode, encode
@@ -96,7 +97,7 @@ class ChangeStreams:
                 [value.curr for _, value in own],
             ]
             given = [b"%d" % batch, b"%d" % batch.attempt, b"%d" % (time.time() * 1000), encode(columns)]
-            yield partial(self._fence.command, _ADD, bucket, [self._layout.change_keys[bucket]], given)
+            yield partial(self._fence.command, _ADD, bucket, Words([self._layout.change_keys[bucket]]), Words(given))
 
     def end(self, txid: Txid) -> None:
         """The commit has ended; now and then delete what need not be kept."""

@@ -12,12 +12,13 @@ them, with everything else in place, has counted fewer than it had acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from states.redis.layout import SENTINEL, RedisLayout
-from states.redis.wire import Call, Command, Wire, script
+from states.redis.packing import Command, Words
+from states.redis.wire import Call, Wire, script
 from trident.errors import BackendError, StateLossDetected
 from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
@@ -27,6 +28,8 @@ from trident.storekit import SentinelRecord
 # record as ARGV[2]. It answers 1, or the record that it found instead, or nil where there was none. Redis runs it as a whole.
 # KEYS[2 …] are all other keys that it touches. From them a node of a cluster knows, while their slot is being moved, whether it
 # still has all of them: it runs the script with all of them or not at all.
+
+_NO_WORDS = Words([])
 
 _FENCE = """\
 if ARGV[2] ~= '' then
@@ -111,10 +114,10 @@ class RedisFence:
         self._acknowledged = [0] * self._layout.buckets  # the writes of the commit
         self._seen: list[bytes | None] | None = None  # the records that were read or written last
 
-    def command(self, script: bytes, bucket: int, names: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Command:
+    def command(self, script: bytes, bucket: int, names: Words = _NO_WORDS, arguments: Words = _NO_WORDS) -> Command:
         """Return the call of a `fenced` script that writes under these names."""
-        keys = [self._layout.sentinel_keys[bucket], *names]
-        return (b"EVALSHA", script, len(keys), *keys, self._field, self._record, *arguments)
+        sentinels = self._layout.sentinel_keys[bucket]
+        return (b"EVALSHA", script, 1 + names.count, sentinels, names, self._field, self._record, arguments)
 
     def written(self, doing: str, bucket: int, answer: Any) -> None:
         """Check the answer of a `fenced` script, and count the call; if this raises, the call wrote nothing."""
@@ -186,7 +189,7 @@ class RedisFence:
         self._record = record = SENTINEL.encode(SentinelRecord(self._own, (self._renewal,)))
 
         def command(bucket: int) -> Command:
-            return self.command(_RENEW, bucket, (), [b"%d" % self._acknowledged[bucket]])
+            return self.command(_RENEW, bucket, arguments=Words([b"%d" % self._acknowledged[bucket]]))
 
         def take(bucket: int, answer: Any) -> None:
             self._check("write again", self._own, answer)
@@ -200,7 +203,7 @@ class RedisFence:
         """Remove this writer's sentinel, so that no commit can continue as if nothing had been lost."""
         if self._own is not None:
             buckets = range(self._layout.buckets)
-            calls = [Call(b, partial(self.command, _DROP, b, ()), lambda _answer: None) for b in buckets]
+            calls = [Call(b, partial(self.command, _DROP, b), lambda _answer: None) for b in buckets]
             self._run("remove the sentinel", calls)
         self.forget()
 

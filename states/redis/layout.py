@@ -36,13 +36,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from zlib import crc32
 
+from states.redis.packing import Words
 from states.redis.plain_hashes import PlainHashes
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key
+from trident.state.opaque_columns import OpaqueColumns
 from trident.storekit import FieldsCodec
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
@@ -69,13 +72,22 @@ class KeyGroup:
     where: slice | list[int]
     names: list[bytes]
 
+    @cached_property
+    def words(self) -> Words:
+        """The names, packed: a commit reads and writes them."""
+        return Words(self.names)
+
     def of(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values of these keys, from a list of the values of all keys."""
-        return values[self.where] if isinstance(self.where, slice) else [values[place] for place in self.where]
-
-    def put(self, values: Sequence[Any], out: list[Any]) -> None:
-        """Put the values of these keys at their positions of `out`."""
         if isinstance(self.where, slice):
+            return values[self.where]
+        return values.at(self.where) if type(values) is OpaqueColumns else [values[place] for place in self.where]
+
+    def put(self, values: Sequence[Any], out: list[Any] | OpaqueColumns) -> None:
+        """Put the values of these keys at their positions of `out`."""
+        if isinstance(out, OpaqueColumns):
+            out.put(self.where, values.columns)  # type: ignore[attr-defined]
+        elif isinstance(self.where, slice):
             out[self.where] = values
         else:
             for place, value in zip(self.where, values, strict=True):

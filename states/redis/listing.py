@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from states.redis.layout import RedisLayout
-from states.redis.wire import Call, Command, Wire
+from states.redis.packing import Command
+from states.redis.wire import Call, Wire
 from trident.errors import BackendError
 from trident.state.interfaces import Key
 

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import is_
-from typing import Any
+from typing import Any, TypeVar
 
 from states.redis.change_stream import ChangeStreams
 from states.redis.cluster import Cluster
@@ -23,25 +23,26 @@ from states.redis.fence import RedisFence, fenced
 from states.redis.layout import ClusterLayout, KeyGroup, RedisLayout, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
+from states.redis.packing import Command, Words
 from states.redis.plain_hashes import PlainHashes
-from states.redis.wire import Call, Command, Link, Server, Wire, script
+from states.redis.wire import Call, Link, Server, Wire, script
 from trident.errors import ConfigError, StateLossDetected, UnsupportedOperation
 from trident.state.backing_map import BackingMap, MapFacts
-from trident.state.encoding.serializers import Decode, Serializer, StoredValues
+from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
+from trident.state.opaque_columns import OpaqueColumns
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_size, refuse_read_only
+
+Found = TypeVar("Found", list[Any], OpaqueColumns)
 
 _REMEMBERED = 50_000  # keys of one read whose names are cached for the write that follows
 
 # KEYS[2 …]: the names. ARGV[3 …]: the value of each; in the scripts with TTL, ARGV[3] is the seconds, and the values follow.
 PUT = fenced(
     """\
-local pairs = {}
-for i = 2, #KEYS do
-  pairs[2 * i - 3] = KEYS[i]
-  pairs[2 * i - 2] = ARGV[i + 1]
-end
+local pairs, names, values = {}, KEYS, ARGV
+for i = 2, #names do pairs[2 * i - 3], pairs[2 * i - 2] = names[i], values[i + 1] end
 redis.call('MSET', unpack(pairs))"""
 )
 _PUT_TTL = fenced("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
@@ -54,33 +55,39 @@ _HASH_DELETE = fenced("redis.call('HDEL', KEYS[2], unpack(ARGV, 3))")
 
 
 # KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
-# as many values: '' of a null, else a text behind a '+'.
+# as many values, of which a null is a byte that no text has.
 _PLAIN_PUT = fenced(
     """\
-local count = tonumber(ARGV[4])
-local at = 4 + count
-for i = 2, #KEYS do
-  local pairs, gone = {}, {}
+local names, given, count = KEYS, ARGV, tonumber(ARGV[4])
+local row, at = {}, 4 + count
+for field = 1, count do row[2 * field - 1] = given[4 + field] end
+for i = 2, #names do
+  local gone, pairs = {}, row
   for field = 1, count do
-    local value = ARGV[at + field]
-    if value == '' then
-      gone[#gone + 1] = ARGV[4 + field]
-    else
-      pairs[#pairs + 1] = ARGV[4 + field]
-      pairs[#pairs + 1] = string.sub(value, 2)
-    end
+    local value = given[at + field]
+    if value == '\\255' then gone[#gone + 1] = given[4 + field] end
+    row[2 * field] = value
   end
   at = at + count
-  if #gone > 0 then redis.call('HDEL', KEYS[i], unpack(gone)) end
-  if #pairs > 0 then redis.call('HSET', KEYS[i], unpack(pairs)) end
-  if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[i], ARGV[3]) end
+  if #gone > 0 then
+    redis.call('HDEL', names[i], unpack(gone))
+    pairs = {}
+    for field = 2, 2 * count, 2 do
+      if row[field] ~= '\\255' then
+        pairs[#pairs + 1] = row[field - 1]
+        pairs[#pairs + 1] = row[field]
+      end
+    end
+  end
+  if #pairs > 0 then redis.call('HSET', names[i], unpack(pairs)) end
+  if given[3] ~= '' then redis.call('EXPIRE', names[i], given[3]) end
 end"""
 )
 # KEYS: the hashes. ARGV: the fields.
 _PLAIN_GET = script(
     """\
-local rows = {}
-for i = 1, #KEYS do rows[i] = redis.call('HMGET', KEYS[i], unpack(ARGV)) end
+local rows, names, fields = {}, KEYS, ARGV
+for i = 1, #names do rows[i] = redis.call('HMGET', names[i], unpack(fields)) end
 return rows"""
 )
 
@@ -132,12 +139,17 @@ class RedisBackingMap(BackingMap):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
-        return self._read(keys, _as_stored if self._values is None else self._values.decode)
+        return self._read(keys, _as_stored if self._values is None else self._values.decode, [None] * len(keys))
+
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+        """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
+        decode = None if self._values is None else self._values.decode_opaque
+        return None if decode is None else self._read(keys, decode, OpaqueColumns.absent(len(keys)))
 
     def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
         """Read only the latest value of each key, if the serializer can do that."""
         decode = None if self._values is None else self._values.decode_current
-        return None if decode is None else self._read(keys, decode)
+        return None if decode is None else self._read(keys, decode, [None] * len(keys))
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
@@ -259,9 +271,9 @@ class RedisBackingMap(BackingMap):
             yield group
         self._named = (list(keys), made) if remember else ([], [])
 
-    def _read(self, keys: Sequence[Key], decode: Decode) -> list[Any]:
+    def _read(self, keys: Sequence[Key], decode: Decode | DecodeOpaque, values: Found) -> Found:
+        """Read into `values`, which has nothing but absent keys."""
         self._fence.check_layout()
-        values: list[Any] = [None] * len(keys)
 
         def take(group: KeyGroup, answer: list[bytes | None]) -> None:
             group.put(decode(group.of(keys), answer), values)
@@ -286,47 +298,55 @@ class RedisBackingMap(BackingMap):
         encode = _as_stored if self._values is None else self._values.encode
         for group in self._groups(keys):
             mine = group.of(values)
-            for names, some in self._sized(group.names, encode(group.of(keys), mine)):
-                yield group.bucket, partial(self._put, group.bucket, names, some)
+            for part, some in self._sized(group, encode(group.of(keys), mine)):
+                yield group.bucket, partial(self._put, part, some)
             if self._changes is not None:
                 yield from ((group.bucket, put) for put in self._changes.puts(group.bucket, group.of(keys), mine))
 
-    def _sized(self, names: list[bytes], values: list[Any]) -> Iterator[tuple[list[bytes], list[Any]]]:
+    def _sized(self, group: KeyGroup, values: list[Any]) -> Iterator[tuple[KeyGroup, list[Any]]]:
         """Split a group with too many bytes for one call."""
-        most = self._options.max_keys_per_call
         size: Callable[[Any], int] = len if self._layout.plain is None else _size_of_hash
-        for some in by_size(range(len(names)), map(size, values), most, self._options.max_bytes_per_call):
-            yield names[some[0] : some[-1] + 1], values[some[0] : some[-1] + 1]
+        sizes, count = map(size, values), len(values)
+        for some in by_size(range(count), sizes, count, self._options.max_bytes_per_call):
+            if len(some) == count:
+                yield group, values
+            else:
+                part = slice(some[0], some[-1] + 1)
+                yield KeyGroup(group.bucket, part, group.names[part]), values[part]
 
     def _get(self, group: KeyGroup) -> Command:
         if self._layout.hashed:
-            return (b"HMGET", self._layout.stems[group.bucket], *group.names)
+            return (b"HMGET", self._layout.stems[group.bucket], group.words)
         if self._layout.plain is not None:
-            return (b"EVALSHA", _PLAIN_GET, len(group.names), *group.names, *self._layout.plain.fields)
-        return (b"MGET", *group.names)
+            return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
+        return (b"MGET", group.words)
 
-    def _put(self, bucket: int, names: list[bytes], values: Sequence[Any]) -> Command:
+    def _put(self, group: KeyGroup, values: Sequence[Any]) -> Command:
         ttl = self._options.ttl_s
         seconds = [] if ttl is None else [b"%d" % ttl]
         if self._layout.plain is not None:
-            fields = [name.encode() for name in self._layout.plain.fields]
+            fields = self._layout.plain.stored_fields
             given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
-            return self._fence.command(_PLAIN_PUT, bucket, names, given)
+            return self._fence.command(_PLAIN_PUT, group.bucket, group.words, Words(given))
         if not self._layout.hashed:
-            return self._fence.command(PUT if ttl is None else _PUT_TTL, bucket, names, [*seconds, *values])
-        pairs = [b""] * (2 * len(names))
-        pairs[::2], pairs[1::2] = names, values
+            script = PUT if ttl is None else _PUT_TTL
+            return self._fence.command(script, group.bucket, group.words, Words([*seconds, *values]))
+        pairs = [b""] * (2 * len(values))
+        pairs[::2], pairs[1::2] = group.names, values
         script = _HASH_PUT if ttl is None else _HASH_PUT_TTL
-        return self._fence.command(script, bucket, [self._layout.stems[bucket]], seconds + pairs)
+        return self._fence.command(script, group.bucket, self._hash_of(group), Words(seconds + pairs))
 
     def _delete(self, group: KeyGroup) -> Command:
         if self._layout.hashed:
-            return self._fence.command(_HASH_DELETE, group.bucket, [self._layout.stems[group.bucket]], group.names)
-        return self._fence.command(_DELETE, group.bucket, group.names)
+            return self._fence.command(_HASH_DELETE, group.bucket, self._hash_of(group), group.words)
+        return self._fence.command(_DELETE, group.bucket, group.words)
+
+    def _hash_of(self, group: KeyGroup) -> Words:
+        return Words([self._layout.stems[group.bucket]])
 
 
 def _size_of_hash(texts: Sequence[bytes]) -> int:
-    return sum(map(len, texts))
+    return len(b"".join(texts))
 
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:

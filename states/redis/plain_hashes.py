@@ -20,9 +20,11 @@ from states.redis.options import RedisOptions
 from trident.errors import CorruptValueError
 from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
+from trident.state.encoding.json_serializers import STORED_FORMS
+from trident.state.encoding.serializers import DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.values import OpaqueValue, TransactionalValue
+from trident.state.opaque_columns import OpaqueColumns
 from trident.storekit.plain_shapes import PlainShape, fits_json, shape_of
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
@@ -31,6 +33,9 @@ _OWN = {
     StateType.TRANSACTIONAL: (TXID,),
     StateType.NON_TRANSACTIONAL: (),
 }
+NO_TEXT = b"\xff"
+"""In place of the text of a null; no text in UTF-8 has this byte, and no encoded value begins with it."""
+
 _NO_VALUE = "\\N"
 _ESCAPED, _BACKSLASH, _QUOTED = re.compile(r"[\\:]"), re.compile(r"\\"), re.compile(r"\\(.)", re.DOTALL)
 _UNREADABLE = (ValueError, KeyError, ArithmeticError)
@@ -89,17 +94,26 @@ class PlainHashes:
         names = tuple(name for name, _ in self.shape.values)
         return (*names, *((NULL,) if self.shape.is_struct else ()), *_OWN[self.kind])
 
+    @cached_property
+    def stored_fields(self) -> list[bytes]:
+        """The fields, encoded."""
+        return [name.encode() for name in self.fields]
+
     # ---- names of keys ----------------------------------------------------------------------------------------------
 
     def names(self, keys: Sequence[Key], start: bytes = b"") -> list[bytes]:
         """Return what keys are called, behind `start`."""
-        forms, escaped = self._key_forms, _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
-        columns = [
-            [_NO_VALUE if part is None else escaped.sub(r"\\\g<0>", to_text(canonical(part))) for part in parts]
-            for (to_text, _), parts in zip(forms, zip(*keys, strict=True), strict=bool(keys))
-        ]
-        texts = columns[0] if len(columns) == 1 else map(":".join, zip(*columns, strict=True))
-        return [start + text.encode("utf-8", "surrogatepass") for text in texts] if keys else []
+        escaped = _ESCAPED if len(self._key_forms) > 1 else _BACKSLASH
+        columns = []
+        for (to_text, _), parts in zip(self._key_forms, zip(*keys, strict=True), strict=bool(keys)):
+            texts = ["" if part is None else to_text(canonical(part)) for part in parts]
+            if escaped.search("".join(texts)) is not None:
+                texts = [escaped.sub(r"\\\g<0>", text) for text in texts]
+            columns.append([_NO_VALUE if part is None else text for part, text in zip(parts, texts, strict=True)])
+        if not keys:
+            return []
+        texts = columns[0] if len(columns) == 1 else list(map(":".join, zip(*columns, strict=True)))
+        return [start + text for text in _encoded(texts)]
 
     def keys(self, names: Iterable[bytes]) -> list[Key]:
         """Return the keys of names; `CorruptValueError` for a name that none has."""
@@ -126,16 +140,21 @@ class PlainHashes:
 
     # ---- hashes -----------------------------------------------------------------------------------------------------
 
-    def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[list[bytes]]:
-        """Return the fields of each value: "+" and a text, or nothing for a null."""
+    def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[Sequence[bytes]]:
+        """Return the fields of each value: texts, and `NO_TEXT` for a null."""
         own = len(_OWN[self.kind])
-        parts = list(zip(*values, strict=True)) if own else [values]
-        columns = self._value_texts(parts[-1])
-        columns += [[b"+%d" % number for number in numbers] for numbers in parts[: min(own, 2)]]
+        by_field = (
+            values.columns if type(values) is OpaqueColumns else list(zip(*values, strict=True)) if own else [values]
+        )
+        columns = self._value_texts(by_field[-1])
+        columns += [list(map(b"%d".__mod__, numbers)) for numbers in by_field[: min(own, 2)]]
         if own == len(_OWN[StateType.OPAQUE]):
-            coded = [None if one is None else encode(one) for one in parts[2]] if self.shape.is_struct else parts[2]
-            columns.append(_texts(bytes if self.shape.is_struct else self._value_forms[0][0], coded))
-        return list(map(list, zip(*columns, strict=True)))
+            befores = by_field[2]
+            if self.shape.is_struct:
+                columns.append([NO_TEXT if one is None else encode(one) for one in befores])
+            else:
+                columns.append(_texts(self._value_forms[0][0], befores))
+        return list(zip(*columns, strict=True))
 
     def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
         """Return what is stored; None for a key without a hash.
@@ -145,14 +164,26 @@ class PlainHashes:
         CorruptValueError
             Another program wrote a hash: it does not say which batch did, or has a text that is no value of the type.
         """
-        there = [at for at, row in enumerate(stored) if any(one is not None for one in row)]
+        there, columns = self._found(keys, stored)
         made: list[Any] = [None] * len(stored)
-        if there:
-            for at, one in zip(
-                there, self._stored([keys[at] for at in there], [stored[at] for at in there]), strict=True
-            ):
-                made[at] = one
+        stored_form = STORED_FORMS.get(self.kind)
+        rows = columns[0] if stored_form is None else map(stored_form.stored, *columns)
+        for at, one in zip(there, rows, strict=True):
+            made[at] = one
         return made
+
+    @property
+    def decode_opaque(self) -> DecodeOpaque | None:
+        """Like `decode`, for opaque values as columns; None for values of another kind."""
+        return self._decode_opaque if self.kind is StateType.OPAQUE else None
+
+    def _decode_opaque(self, keys: Sequence[Key], stored: Sequence[Any]) -> OpaqueColumns:
+        there, columns = self._found(keys, stored)
+        if len(there) == len(stored):
+            return OpaqueColumns(*columns)
+        found = OpaqueColumns.absent(len(stored))
+        found.put(there, columns)
+        return found
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
@@ -170,13 +201,25 @@ class PlainHashes:
         parts = zip(self._value_forms, self.shape.columns(values), strict=True)
         columns = [_texts(to_text, column) for (to_text, _), column in parts]
         # A hash has no field for a struct of nulls, nor for a null.
-        has_any = map(any, zip(*columns, strict=True))
-        nulls = (
-            b"" if some else b"+true" if one is None else b"+false" for one, some in zip(values, has_any, strict=True)
-        )
-        return [*columns, list(nulls)]
+        nothing = (NO_TEXT,) * len(columns)
+        nulls = [
+            NO_TEXT if row != nothing else b"true" if one is None else b"false"
+            for one, row in zip(values, zip(*columns, strict=True), strict=True)
+        ]
+        return [*columns, nulls]
 
-    def _stored(self, keys: Sequence[Key], rows: Sequence[Sequence[bytes | None]]) -> list[Any]:
+    def _found(
+        self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]
+    ) -> tuple[list[int], Sequence[list[Any]]]:
+        """Return the places of the hashes that are there, and the fields of what they hold, column by column."""
+        width = len(self.fields)
+        there = [at for at, row in enumerate(stored) if row.count(None) < width]
+        whole = len(there) == len(stored)
+        rows = stored if whole else [stored[at] for at in there]
+        width = 1 if self.kind not in STORED_FORMS else STORED_FORMS[self.kind].width
+        return there, self._columns(keys if whole else [keys[at] for at in there], rows) if there else [[]] * width
+
+    def _columns(self, keys: Sequence[Key], rows: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
         columns, own = list(zip(*rows, strict=True)), _OWN[self.kind]
         for name, column in zip(own[:2], columns[-len(own) :] if own else (), strict=False):
             if None in column:
@@ -185,27 +228,25 @@ class PlainHashes:
             return self._loaded(columns)
         except _UNREADABLE as error:
             if len(keys) > 1:  # one after the other, to name the key
-                return [self._stored([key], [row])[0] for key, row in zip(keys, rows, strict=True)]
+                for key, row in zip(keys, rows, strict=True):
+                    self._columns([key], [row])
             raise CorruptValueError(f"read key {keys[0]!r}: another program wrote its hash: {error}") from error
 
-    def _loaded(self, columns: Sequence[Sequence[bytes | None]]) -> list[Any]:
+    def _loaded(self, columns: Sequence[Sequence[bytes | None]]) -> Sequence[list[Any]]:
         own, width = len(_OWN[self.kind]), len(self.shape.values)
         parts = zip(self._value_forms, columns[:width], strict=True)
-        values: Sequence[Any] = [_values(of_text, column) for (_, of_text), column in parts]
+        values: list[Any] = [_values(of_text, column) for (_, of_text), column in parts]
         if self.shape.is_struct:
             values = self.shape.structs(values, [one == b"true" for one in columns[width]])
         else:
             (values,) = values
         if not own:
-            return list(values)
-        numbers = [list(map(int, filter(None, column))) for column in columns[-own:][:2]]
+            return [values]
+        numbers = [_values(int, column) for column in columns[-own:][:2]]
         if own == 1:
-            return list(map(TransactionalValue, numbers[0], values))
-        befores = columns[-1]
-        is_coded, of_text = self.shape.is_struct, self._value_forms[0][1]
-        return list(
-            map(OpaqueValue, *numbers, decode_found(befores, None) if is_coded else _values(of_text, befores), values)
-        )
+            return [*numbers, values]
+        befores, is_coded, of_text = columns[-1], self.shape.is_struct, self._value_forms[0][1]
+        return [*numbers, decode_found(befores, None) if is_coded else _values(of_text, befores), values]
 
     def _foreign(self, key: Key, field: str) -> CorruptValueError:
         known = " and ".join(f"{name} to {number}" for name, number in zip(_OWN[self.kind], (0, -1), strict=False))
@@ -216,6 +257,8 @@ class PlainHashes:
 
 
 def _values(of_text: OfText, texts: Sequence[bytes | None]) -> list[Any]:
+    if of_text is int and None not in texts:
+        return list(map(int, texts))  # type: ignore[arg-type]
     return [None if text is None else of_text(text.decode("utf-8", "surrogatepass")) for text in texts]
 
 
@@ -225,10 +268,20 @@ def _known(type_: str, is_key: bool) -> tuple[ToText, OfText]:
     return form
 
 
-def _texts(to_text: Callable[[Any], str | bytes], values: Sequence[Any]) -> list[bytes]:
-    texts = ("" if one is None else to_text(one) for one in values)
-    coded = (one if isinstance(one, bytes) else one.encode("utf-8", "surrogatepass") for one in texts)
-    return [b"" if value is None else b"+" + one for value, one in zip(values, coded, strict=True)]
+def _texts(to_text: ToText, values: Sequence[Any]) -> list[bytes]:
+    texts = [to_text(value) for value in values if value is not None]
+    coded = _encoded(texts)
+    if len(texts) == len(values):
+        return coded
+    some = iter(coded)
+    return [NO_TEXT if value is None else next(some) for value in values]
+
+
+def _encoded(texts: list[str]) -> list[bytes]:
+    together = "\n".join(texts).encode("utf-8", "surrogatepass").split(b"\n") if texts else []
+    if len(together) == len(texts):
+        return together
+    return [text.encode("utf-8", "surrogatepass") for text in texts]  # one of them has line breaks
 
 
 def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainHashes | str:

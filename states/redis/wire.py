@@ -1,4 +1,4 @@
-"""Calls to Redis: packed by hiredis, several in flight on each connection, sent again when a connection breaks.
+"""Calls to Redis: several in flight on each connection, sent again when a connection breaks.
 
 A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that.
 
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from states.redis.faults import is_moving, is_transient, refused
 from states.redis.options import RedisOptions
+from states.redis.packing import Command, pack
 from trident.errors import ConfigError
 from trident.servers.redis_server import driver, name_of
 from trident.storekit import Retries
@@ -64,11 +65,9 @@ class Link:
     """
 
     def __init__(self, connection: Any, name: str, greet: Callable[[Link], None]) -> None:
-        import hiredis
-
         self.name = name
         self.waiting: deque[Call] = deque()
-        self._connection, self._greet, self._pack = connection, greet, hiredis.pack_command
+        self._connection, self._greet = connection, greet
         self._connected = False
 
     @classmethod
@@ -94,7 +93,7 @@ class Link:
     def send(self, *calls: Call) -> None:
         """Send calls over the open link; their answers are outstanding before the first byte is sent."""
         self.waiting.extend(calls)
-        self._connection.send_packed_command([b"".join(self._pack(call.command()) for call in calls)], False)
+        self._connection.send_packed_command([b"".join(pack(call.command()) for call in calls)], False)
 
     def read(self) -> Any:
         """Return the next answer, which may be an error of the server."""
@@ -107,7 +106,7 @@ class Link:
         """Send commands and return their answers; an error of the server is an answer. Nothing else is outstanding."""
         self.open()
         try:
-            self._connection.send_packed_command([b"".join(map(self._pack, commands))], False)
+            self._connection.send_packed_command([b"".join(map(pack, commands))], False)
             return [self.read() for _ in commands]
         except BaseException:
             self.drop()  # outstanding answers would be taken for answers to later calls
@@ -263,9 +262,6 @@ def _all(lost: deque[Call], source: Iterator[Call]) -> Iterator[Call]:
     for call in source:  # noqa: UP028
         yield call
 
-
-Command = tuple[Any, ...]
-"""The words of a command."""
 
 _LUA: dict[bytes, bytes] = {}
 

@@ -76,8 +76,8 @@ OF_STATES = (
         "opaque, in columns: what a commit wrote counts before the put",
         _OPAQUE,
         "        self.backing.multi_put_columns(found, new)\n        count_keys(asked=len(new), written=len(new))\n"
-        "        self._combined = parts, new  #",
-        "        self._combined = parts, new\n        self.backing.multi_put_columns(found, new)\n"
+        "        self._unmerged = partial(_by_key, parts, new)  #",
+        "        self._unmerged = partial(_by_key, parts, new)\n        self.backing.multi_put_columns(found, new)\n"
         "        count_keys(asked=len(new), written=len(new))  #",
         (
             "tests/states/memory/test_memory_columns.py::test_within_a_commit_a_failed_put_of_columns_does_not_look_written",

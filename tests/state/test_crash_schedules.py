@@ -12,11 +12,13 @@ from states.memory import MemoryBackingMap, MemoryData
 from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap
 from trident.state import (
     CachedMap,
+    CodecSerializer,
     IBackingMap,
     Key,
     MicroBatchIBackingMap,
     OpaqueMap,
     Sentinel,
+    SerializedMap,
     Snapshot,
     StateType,
     TransactionalMap,
@@ -182,6 +184,17 @@ def test_every_exact_pairing_ends_as_if_each_batch_came_once(
             raise AssertionError(f"schedule with seed {seed!r} went wrong: {error}") from error
         crashes += schedule.crashes
     assert crashes > 2 * len(numbers)  # the schedules do crash
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_opaque_values_in_columns_end_as_if_each_batch_came_once(changing: bool) -> None:
+    def store(data: MemoryData, faults: Faults) -> IBackingMap[Any]:
+        return SerializedMap(CrashingMap(DictMap(data.entries), faults), CodecSerializer())
+
+    for number in range(SCHEDULES):
+        schedule = Schedule(random.Random(f"columns {changing} {number}"), store, opaque_map, changing)
+        schedule.run(8)
+        assert schedule.crashes
 
 
 class StormOpaqueMap(OpaqueMap):

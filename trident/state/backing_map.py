@@ -13,6 +13,7 @@ from trident.roles import Role, adapted
 if TYPE_CHECKING:
     from trident.state.columns.number_columns import NumberColumns
     from trident.state.kinds import Key, LaterWrite
+    from trident.state.opaque_columns import OpaqueColumns
     from trident.state.txid import Sentinel, Txid
 
 
@@ -142,6 +143,13 @@ class BackingMap(Role, ABC):
 
     def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
         """Read the bare values of the latest writes, which the reader may change; None: that is no cheaper than `multi_get`."""
+        return None
+
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+        """Read opaque values as `multi_get` does, as columns; None: this map has rows.
+
+        A map that returned columns may be given columns by the next `multi_put`.
+        """
         return None
 
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:

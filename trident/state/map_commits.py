@@ -92,10 +92,10 @@ class CommittedMap(State, ABC):
 
     def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Update keys that no other call of this commit updates, so that they need not be remembered until its end."""
-        remembers = bool(self._written) or self._puts_at_commit
+        remembers = self._has_written() or self._puts_at_commit
         values = self.multi_update(keys, updaters)
         if not remembers:
-            self._written.clear()
+            self._forget_written()
         return values
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -186,7 +186,15 @@ class CommittedMap(State, ABC):
 
     def _forget(self) -> None:
         """Forget the commit."""
-        self._txid, self._written, self._removed_absent = None, {}, []
+        self._txid, self._removed_absent = None, []
+        self._forget_written()
+
+    def _has_written(self) -> bool:
+        """Whether the commit is known to have written any key."""
+        return bool(self._written)
+
+    def _forget_written(self) -> None:
+        self._written = {}
 
     def put_stored(self, commit: Txid, keys: Sequence[Key], stored: Sequence[Any]) -> None:
         """Write what another place stores for keys, as it is, in a commit of its own."""
@@ -229,7 +237,7 @@ class CommittedMap(State, ABC):
             return stored
         return [written.get(key, found) for key, found in zip(keys, stored, strict=True)]
 
-    def _put(self, keys: Sequence[Key], stored: list[Any]) -> None:
+    def _put(self, keys: Sequence[Key], stored: Sequence[Any]) -> None:
         if keys:
             # Store first, memory second, because a failed put must not look written (R10).
             if not self._puts_at_commit:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import IBackingMap, Key, MigrateAll, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
+from trident.state.opaque_columns import OpaqueColumns
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, values_to_store
 from trident.state.winners import Winners
@@ -45,8 +45,9 @@ class OpaqueMap(CommittedMap):
         self._migrate = migrate
         if migrate is not None:
             self.facts = replace(self.facts, keeps_columns=False, migrates=True)
-        # What this commit wrote as columns, by the fields of its keys; not yet in `_written`.
-        self._combined: tuple[Sequence[Sequence[Any]], NumberColumns] | None = None
+        # The keys and values that this commit wrote as columns, to be made when they are asked for; not yet in `_written`.
+        self._unmerged: Callable[[], Iterable[tuple[Key, OpaqueValue]]] | None = None
+        self._by_columns = False  # the store gave columns, so it takes them
 
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
@@ -73,7 +74,7 @@ class OpaqueMap(CommittedMap):
             nothing was written, use `multi_update`.
         """
         commit = self._current()
-        if self._written or self._combined is not None or self._migrate is not None:
+        if self._has_written() or self._migrate is not None:
             return None
         found = self.backing.multi_get_columns(parts)
         if found is None:
@@ -84,7 +85,7 @@ class OpaqueMap(CommittedMap):
             return None
         self.backing.multi_put_columns(found, new)
         count_keys(asked=len(new), written=len(new))
-        self._combined = parts, new  # after the put, because a failed one must not look written (R10)
+        self._unmerged = partial(_by_key, parts, new)  # after the put, because a failed one must not look written (R10)
         return new.curr
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -94,8 +95,9 @@ class OpaqueMap(CommittedMap):
         values = _updated(bases, updaters)
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
-        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values_to_store(values, updaters), strict=False)
-        self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
+        txids, attempts = [int(txid)] * len(keys), [txid.attempt] * len(keys)
+        new = OpaqueColumns(txids, attempts, prevs, list(values_to_store(values, updaters)))
+        self._put(keys, new if self._by_columns else list(new))
         return values
 
     def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
@@ -133,18 +135,38 @@ class OpaqueMap(CommittedMap):
         """
         return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
+    def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
+        found = None if self._written or self._migrate is not None else self.backing.multi_get_opaque(keys)
+        self._by_columns = found is not None
+        if found is None:
+            return super()._read(keys)
+        count_keys(asked=len(keys))
+        return found
+
+    def _put(self, keys: Sequence[Key], stored: Sequence[OpaqueValue | None]) -> None:
+        if type(stored) is OpaqueColumns and not self._puts_at_commit:
+            self.backing.multi_put(keys, stored)
+            count_keys(written=len(keys))
+            self._unmerged = partial(zip, list(keys), stored, strict=True)  # after the put, as above
+        else:
+            super()._put(keys, stored)
+
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
+        if type(found) is OpaqueColumns:
+            return found.currs
         return [None if stored is None else stored[3] for stored in found]
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._combined = None
+    def _has_written(self) -> bool:
+        return super()._has_written() or self._unmerged is not None
+
+    def _forget_written(self) -> None:
+        super()._forget_written()
+        self._unmerged = None
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
-        if self._combined is not None:
-            parts, new = self._combined
-            self._written.update(zip(zip(*map(_listed, parts), strict=True), new.values(), strict=True))
-            self._combined = None
+        if self._unmerged is not None:
+            self._written.update(self._unmerged())
+            self._unmerged = None
         bases = self._before(int(txid), txid.winners, keys, self._read(keys), behind=int(txid))
         written = self._written
         return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
@@ -161,7 +183,7 @@ class OpaqueMap(CommittedMap):
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
         found = migrated(found, winners, self._migrate)
         # One batch wrote many keys, so each (txid, attempt) is judged once.
-        heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
+        heads = found.heads() if type(found) is OpaqueColumns else _heads_of(found)
         if heads and max(heads)[0] > txid:
             later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
             key, stored_txid = next(later)
@@ -192,10 +214,18 @@ def migrated(
     return now
 
 
+def _heads_of(found: Sequence[OpaqueValue | None]) -> set[tuple[int, int]]:
+    return set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
+
+
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
     return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
+
+
+def _by_key(parts: Sequence[Sequence[Any]], new: NumberColumns) -> Iterable[tuple[Key, OpaqueValue]]:
+    return zip(zip(*map(_listed, parts), strict=True), new.values(), strict=True)
 
 
 def _listed(values: Any) -> Sequence[Any]:

@@ -6,7 +6,7 @@ import logging
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -344,9 +344,9 @@ def test_a_lost_reply_fails_the_batch_and_the_replay_is_exact(memcached_server: 
     state.begin_commit(log.next())
     write = MemcachedConnection.write
 
-    def write_and_lose(self: MemcachedConnection, writes: Sequence[Any]) -> list[bytes]:
+    def write_and_lose(self: MemcachedConnection, *given: Any) -> list[bytes]:
         proxy.arm("reply", lambda: None)
-        return write(self, writes)
+        return write(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemcachedConnection, "write", write_and_lose)

@@ -14,7 +14,7 @@ from pymemcache.client.base import Client
 
 from states.memcached.key_names import MAX_NAME_BYTES, Names, prefix_of, unwrap, wrap
 from states.memcached.options import MemcachedOptions
-from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
+from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_commands
 from states.memcached.servers import Servers
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
@@ -58,6 +58,38 @@ def test_items_are_cut_by_their_length_however_the_bytes_arrive(
     assert reader.lines(1) == [b"OK"]
 
 
+@given(items, st.lists(st.integers(1, 5000), min_size=1, max_size=4))
+@example({b"a": (0, b"", 1)}, [1])
+@example({b"a": (0, b"END", 1), b"b": (0, b"\r\nVALUE b 0 1 1\r\nx", 1)}, [5000])
+@example({b"a": (0, b"VALUE", 1), b"b": (0, b"\r\nEND\r\n", 2)}, [31, 4])
+def test_a_reply_is_the_same_cut_at_once_or_item_by_item(
+    reply: dict[bytes, tuple[int, bytes, int]], sizes: list[int]
+) -> None:
+    reader = Replies(receiver(wire(reply), sizes))
+    assert reader.items() == {n: Item(b"%d" % f, v, b"%d" % c) for n, (f, v, c) in reply.items()}
+    with pytest.raises(ConnectionError):
+        reader.items()
+
+
+@pytest.mark.parametrize("values", [[b"x"], [b"x", b"\r\n", b"END"]])
+def test_an_error_behind_some_items_is_refused_and_not_waited_for(values: list[bytes]) -> None:
+    reply = wire({b"%d" % at: (0, value, 1) for at, value in enumerate(values)})[: -len(b"END\r\n")]
+    rest = [reply, b"SERVER_ERROR out of memory writing get response\r\n"]
+    with pytest.raises(Refusal, match="out of memory"):
+        Replies(lambda _most: rest.pop(0)).items()  # which fails if it is asked for more
+
+
+@given(st.lists(st.tuples(names, values, st.none() | st.integers(1, 2**64 - 1)), max_size=5))
+def test_each_item_has_its_own_command(items: list[tuple[bytes, bytes, int | None]]) -> None:
+    tokens = [None if token is None else b"%d" % token for *_, token in items]
+    commands = store_commands([name for name, *_ in items], b"5", b"0", [value for _, value, _ in items], tokens)
+    assert commands == b"".join(
+        b"%b %b 5 0 %d%b\r\n%b\r\n" % (b"add" if token is None else b"cas", name, len(value),
+                                      b"" if token is None else b" " + token, value)
+        for (name, value, _), token in zip(items, tokens, strict=True)
+    )  # fmt: skip
+
+
 @given(st.lists(st.sampled_from([b"STORED", b"EXISTS", b"SERVER_ERROR object too large for cache"]), min_size=1),
        st.lists(st.integers(1, 50), min_size=1, max_size=4))  # fmt: skip
 def test_lines_are_read_one_for_each_command(lines: list[bytes], sizes: list[int]) -> None:
@@ -93,15 +125,15 @@ def test_what_the_server_stores_is_what_comes_back(memcached_server: Server, sto
     assert client.version()
     stored = {b"%d%b" % (next(_numbers), name): value for name, value in stored.items()}
     replies = Replies(client.sock.recv)
-    client.sock.sendall(b"".join(part for n, v in stored.items() for part in store_command(n, b"65536", b"0", v, None)))
+    client.sock.sendall(store_commands(list(stored), b"65536", b"0", list(stored.values()), [None] * len(stored)))
     assert replies.lines(len(stored)) == [b"STORED"] * len(stored)
     client.sock.sendall(gets_command(stored))
     found = replies.items()
     assert {name: (item.flags, item.data) for name, item in found.items()} == {
         name: (b"65536", value) for name, value in stored.items()
     }
-    again = [(n, b"0", b"0", b"new", found[n].token if at % 2 else b"%d" % (2**64 - 1)) for at, n in enumerate(stored)]
-    client.sock.sendall(b"".join(part for write in again for part in store_command(*write)))
+    tokens = [found[name].token if at % 2 else b"%d" % (2**64 - 1) for at, name in enumerate(stored)]
+    client.sock.sendall(store_commands(list(stored), b"0", b"0", [b"new"] * len(stored), tokens))
     assert replies.lines(len(stored)) == [b"STORED" if at % 2 else b"EXISTS" for at in range(len(stored))]
     client.close()
 
@@ -124,6 +156,12 @@ def test_every_key_has_a_legal_name_of_its_own() -> None:
     assert {KEYS[at][0][:1] for at in found.hashed} == {"x", "é", b"\xff"}
     assert found.names[0] == b"words/counts:the"
     assert not {b"words/counts:=the", b"words/counts:#the"} & set(found.names)  # no text looks like base64 or a hash
+
+
+@given(st.lists(st.tuples(st.text("ab!~=# \n\xe9", max_size=3) | st.integers()), max_size=6))
+def test_many_keys_have_the_names_that_they_have_one_by_one(keys: list[tuple[Any, ...]]) -> None:
+    made = Names("p")
+    assert made.of(keys).names == [made.of([key]).names[0] for key in keys]
 
 
 @given(st.lists(st.tuples(st.one_of(st.text(), st.binary(), st.integers(), st.floats(allow_nan=False))), unique=True))

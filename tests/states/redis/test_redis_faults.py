@@ -15,6 +15,7 @@ import redis
 from states.redis import RedisBackingMap, RedisOptions
 from states.redis.evictions import persistence_risk
 from states.redis.map import PUT
+from states.redis.packing import Words, pack
 from states.redis.wire import eval_of
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
@@ -214,10 +215,14 @@ def test_connections_may_break_at_any_call(redis_server: Server, client: Any, ha
 def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server, client: Any) -> None:
     backing = map_at(redis_server)
     backing.move_sentinel(ATTEMPT)
-    late = backing._fence.command(PUT, 0, [b"words/counts:\x01\x91\xa3the"], [b"late"])
+    late = backing._fence.command(PUT, 0, Words([b"words/counts:\x01\x91\xa3the"]), Words([b"late"]))
     backing.multi_put(Interrupted(KEYS, 20, lambda: client.client_kill_filter(_type="normal")), [b"once"] * len(KEYS))
     backing.multi_put([("the",)], [b"later"])
-    assert client.execute_command(*eval_of(late)) == b'["inc",1,5,1,true,"",""]'
+    with redis.Redis(port=redis_server.port) as other:
+        connection = other.connection_pool.get_connection()
+        connection.send_packed_command([pack(eval_of(late))])
+        assert connection.read_response() == b'["inc",1,5,1,true,"",""]'
+        connection.disconnect()
     assert backing.multi_get([("the",), KEYS[-1]]) == [b"later", b"once"]
     assert backing.read_sentinel() == ATTEMPT
     backing.close()

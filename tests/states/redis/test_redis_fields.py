@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from states.redis import RedisState
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import PlainHashes, hashes_of
+from states.redis.plain_hashes import NO_TEXT, PlainHashes, hashes_of
 from tests.harness.servers import Server
 from trident import TridentTopology, open_state
 from trident.errors import ConfigError, CorruptValueError
@@ -87,7 +87,7 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
     }
     stored = made[kind]
     keys = [(str(at),) for at in range(len(values))]
-    rows = [[None if text == b"" else text[1:] for text in row] for row in form.encode(keys, stored)]
+    rows = [[None if text == NO_TEXT else text for text in row] for row in form.encode(keys, stored)]
     assert repr(form.decode(keys, rows)) == repr(stored)
 
 

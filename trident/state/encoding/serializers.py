@@ -20,7 +20,15 @@ from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
-from trident.state.encoding.codec import decode, decode_columns, decode_many, encode, encode_lists, encode_many
+from trident.state.encoding.codec import (
+    decode,
+    decode_columns,
+    decode_many,
+    encode,
+    encode_columns,
+    encode_lists,
+    encode_many,
+)
 from trident.state.encoding.json_serializers import (
     STORED_FORMS,
     JSONNonTransactionalSerializer,
@@ -33,12 +41,14 @@ from trident.state.encoding.json_serializers import (
     from_fields,
 )
 from trident.state.interfaces import Key, StateType, kind_of
+from trident.state.opaque_columns import OpaqueColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 
 __all__ = [
     "CodecSerializer",
     "Decode",
+    "DecodeOpaque",
     "DeserializesCurrent",
     "DeserializesMany",
     "JSONNonTransactionalSerializer",
@@ -108,6 +118,8 @@ class CodecSerializer:
         return from_fields(decode(data), self.kind)
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
+        if type(objs) is OpaqueColumns and self.kind is StateType.OPAQUE:
+            return _encoded_columns(objs)
         types = set(map(type, objs))
         if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
             return encode_lists(objs)
@@ -125,6 +137,10 @@ class CodecSerializer:
         # tuple.__new__: a NamedTuple's own __new__ takes twice as long, and this runs once per key of a batch.
         return list(map(tuple.__new__, repeat(form.stored), zip(*columns, strict=True)))
 
+    def deserialize_columns(self, data: Sequence[bytes]) -> Sequence[list[Any]] | None:
+        """Decode the four fields of each opaque value, column by column; None if one does not have the usual form."""
+        return _columns(data, STORED_FORMS[StateType.OPAQUE])
+
     def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:
         """Decode the latest value of each: the last field, or the bare value."""
         form = STORED_FORMS.get(self.kind)
@@ -138,6 +154,14 @@ def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
     """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
     columns = decode_columns(data, form.width)
     return columns if columns is not None and all(map(are_ints, columns[: form.ints])) else None
+
+
+def _encoded_columns(values: OpaqueColumns) -> list[bytes]:
+    """Encode opaque values, of most of which one attempt of one batch is the writer."""
+    heads = values.heads()
+    if len(heads) == 1:
+        return encode_columns(heads.pop(), (values.prevs, values.currs))
+    return encode_columns((), values.columns)
 
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
@@ -184,6 +208,7 @@ def keeps_attempts(serializer: Serializer) -> bool:
         return True
 
 
+DecodeOpaque = Callable[[Sequence[Key], Sequence[bytes | None]], OpaqueColumns]
 Decode = Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
 """Makes objects of the bytes of some keys; None stays None."""
 
@@ -195,6 +220,8 @@ class StoredValues:
     ----------
     decode_current
         Like `decode`, but returns only the latest value of each key; None if the serializer cannot do that.
+    decode_opaque
+        Like `decode`, for opaque values as columns; None if the serializer cannot do that.
     """
 
     def __init__(self, serializer: Serializer) -> None:
@@ -205,6 +232,9 @@ class StoredValues:
         if isinstance(serializer, DeserializesCurrent):
             current = serializer.deserialize_current
             self.decode_current = partial(_decoded, lambda data: current([data])[0], current)
+        self.decode_opaque: DecodeOpaque | None = None
+        if type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE:
+            self.decode_opaque = partial(self._decoded_columns, serializer.deserialize_columns)
 
     def encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
         """Serialize; a value that cannot be serialized raises `CorruptValueError` with its key."""
@@ -217,6 +247,22 @@ class StoredValues:
     def keeps_attempts(self) -> bool:
         """Whether the serializer gives an opaque value back with its attempt."""
         return keeps_attempts(self._serializer)
+
+    def _decoded_columns(
+        self,
+        decoded: Callable[[Sequence[bytes]], Sequence[list[Any]] | None],
+        keys: Sequence[Key],
+        stored: Sequence[bytes | None],
+    ) -> OpaqueColumns:
+        there = [at for at, data in enumerate(stored) if data is not None] if None in stored else None
+        columns = decoded(stored if there is None else [stored[at] for at in there])  # type: ignore[arg-type, misc]
+        if columns is None:  # a few values, or some that are not as usual
+            return OpaqueColumns.of(self.decode(keys, stored))
+        if there is None:
+            return OpaqueColumns(*columns)
+        found = OpaqueColumns.absent(len(stored))
+        found.put(there, columns)
+        return found
 
 
 def _decoded(

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import Serializer, StoredValues
 from trident.state.interfaces import IBackingMap, Key
+from trident.state.opaque_columns import OpaqueColumns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +130,11 @@ class SerializedMap(MapWrapper):
         """Read only the value that each key was last written with, if the serializer can decode it alone."""
         current = self._values.decode_current
         return None if current is None else current(keys, self.backing.multi_get(keys))
+
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+        """Read and deserialize as columns, if the serializer can."""
+        decode = self._values.decode_opaque
+        return None if decode is None else decode(keys, self.backing.multi_get(keys))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; nothing is written if a value cannot be serialized: `CorruptValueError` has its key."""
