@@ -177,11 +177,11 @@ def test_a_server_that_is_killed_is_exact_or_names_its_loss(tmp_path: Path) -> N
 
 def test_other_processes_read_beside_commits(tmp_path: Path) -> None:
     def trials(work: Path, seed: int) -> Iterator[Trial]:
-        with closing(reads(work, 3, 100)) as all_of_them:  # type: ignore[type-var]
+        with closing(reads(work, 3, 60)) as all_of_them:  # type: ignore[type-var]
             yield from islice(all_of_them, 1)
 
     record = small(a_part("P6", trials), tmp_path)
-    assert (record.wrong, record.counts["reads"], list(record.groups)) == ([], 20, ["Delta twice"])
+    assert (record.wrong, record.counts["reads"], list(record.groups)) == ([], 40, ["Delta twice"])
 
 
 def test_a_history_of_appends_beside_killed_drivers_is_right_and_exported(tmp_path: Path) -> None:
@@ -307,6 +307,11 @@ def test_a_row_that_cannot_end_or_is_cut_short_says_so(tmp_path: Path) -> None:
     assert "(cut short)" in table([record])
     assert "3 kills (cut short)" in table([run_row(record.row, 7, tmp_path / "more", minutes=0.0)])
     assert "not here" in table([Record(ROWS["P7"], 0)])
+
+
+def test_a_group_of_a_row_can_be_run_alone(tmp_path: Path) -> None:
+    record = run_row(Row("P0", "an example", {"kills": 4}, failing), 7, tmp_path, group="right")
+    assert (list(record.groups), record.wrong, record.counts["kills"]) == (["right"], [], 4)
 
 
 def test_the_command_prints_the_table_and_fails_if_a_case_is_wrong(
