@@ -176,7 +176,7 @@ def _campaign(servers: RowServers, folder: Path, seed: int) -> Mapping[str, int]
     program = [sys.executable, "-m", "tests.crash.commit_tasks.kill_campaign", "--part=cluster", f"--seed={seed}"]
     said = subprocess.run(
         [*program, f"--redis={servers['redis'].port}", "--pairings=1"],
-        cwd=folder, env=environment(SPARK_LOCAL_IP="127.0.0.1"), capture_output=True, text=True, timeout=1200, check=False,
+        cwd=folder, env=environment(SPARK_LOCAL_IP="127.0.0.1"), capture_output=True, text=True, timeout=2400, check=False,
     )  # fmt: skip
     assert said.returncode == 0, said.stdout[-2000:] + said.stderr[-2000:]
     happened = [
