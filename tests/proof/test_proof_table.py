@@ -6,6 +6,7 @@ import csv
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from tests.coordination.log_homes import FileHome
 from tests.coordination.test_coordinator import Coordinating
 from tests.proof import __main__ as command
-from tests.proof import killed_processes, proof_machines
+from tests.proof import killed_processes, proof_machines, snapshot_reads
 from tests.proof.append_histories import histories
 from tests.proof.list_append import Txn, anomalies, edn
 from tests.proof.long_run import grown
@@ -28,12 +29,14 @@ from tests.proof.proof_servers import RowServers
 from tests.proof.proof_table import picture, save, table
 from tests.proof.random_bolts import Shape, check, in_process, on_spark
 from tests.proof.snapshot_reads import reads
+from tests.runtime.reading.test_joint_reader import SHOPS
 from tests.spout.partition_source import Emitter
 from tests.storm.spark.journaled import Journal
 from tests.storm.test_tuple_trees import _ack_before_the_children
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.transaction_log import FileLog
 from trident.errors import TridentError
+from trident.runtime.reading import joint_reader
 from trident.state import OpaqueValue
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.collectors import BoltCollector
@@ -177,11 +180,27 @@ def test_a_server_that_is_killed_is_exact_or_names_its_loss(tmp_path: Path) -> N
 
 def test_other_processes_read_beside_commits(tmp_path: Path) -> None:
     def trials(work: Path, seed: int) -> Iterator[Trial]:
-        with closing(reads(work, 3, 60)) as all_of_them:  # type: ignore[type-var]
+        with closing(reads(work, 3, 100)) as all_of_them:  # type: ignore[type-var]
             yield from islice(all_of_them, 1)
 
     record = small(a_part("P6", trials), tmp_path)
     assert (record.wrong, record.counts["reads"], list(record.groups)) == ([], 40, ["Delta twice"])
+
+
+def test_a_reader_of_two_batches_at_once_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"folder": str(tmp_path), "store": "Delta twice", "reads": 1}
+    orders = snapshot_reads._orders(task)
+    with orders.running() as running:
+        for rows in (3, 1):
+            orders.spout.feed([(shop, 1) for shop in SHOPS[:rows]])
+            running.process_all_available()
+    snapshot_reads._main(task)
+    right = joint_reader.snapshots_of
+    monkeypatch.setattr(
+        joint_reader, "snapshots_of", lambda *given: {**right(*given), "sales": replace(right(*given)["sales"], txid=1)}
+    )
+    with pytest.raises(AssertionError, match="read 0 of batch 2"):
+        snapshot_reads._main(task)
 
 
 def test_a_history_of_appends_beside_killed_drivers_is_right_and_exported(tmp_path: Path) -> None:
