@@ -23,7 +23,7 @@ from trident.state import StateSpec
 __all__ = ["reads"]
 
 _READERS, _READS = 4, 30_000
-_PACE_MS = 20
+_PACE_MS = 50
 """Between two batches: where commits follow each other at once they overtake most reads, which are then made again."""
 
 _STORES = {"Redis and PostgreSQL": 20, "Redis in one hash, and Redis": 1, "PostgreSQL twice": 20, "Delta twice": 10}

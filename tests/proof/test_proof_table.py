@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from tests.coordination.log_homes import FileHome
 from tests.coordination.test_coordinator import Coordinating
+from tests.harness.commands import until
 from tests.proof import __main__ as command
 from tests.proof import killed_processes, proof_machines, snapshot_reads
 from tests.proof.append_histories import histories
@@ -146,6 +147,21 @@ def test_a_machine_passes_and_sees_what_is_broken(
         broken(monkeypatch)
         with pytest.raises((AssertionError, ExceptionGroup, TridentError, pytest.fail.Exception)):
             run_machine(machine or drivers, SEED, 10 * examples, shrinks=False)
+
+
+def test_a_batch_that_waits_for_a_partition_gets_it_back() -> None:
+    machine = Partitions()
+    machine.begin(transactional=True, limit=5, pending=1, arrow=False)
+    machine.failures += ["committing"] * 500
+    machine.grow("a", 3)
+    until(lambda: machine.running.status["failures"] > 0, "a batch is defined, and fails")
+    machine.come_or_go("a")
+    machine.running.stop()
+    machine.failures.clear()
+    machine.running = machine.started()
+    machine.run()
+    assert machine.source.gone == set()
+    machine.teardown()
 
 
 def test_the_row_of_machines_has_all_six_and_the_log_in_four_homes(tmp_path: Path) -> None:
