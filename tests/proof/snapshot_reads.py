@@ -22,7 +22,7 @@ from trident.state import StateSpec
 
 __all__ = ["reads"]
 
-_READERS, _READS = 4, 30_000
+_READERS, _READS = 4, 8_000
 _PACE_MS = 50
 """Between two batches: where commits follow each other at once they overtake most reads, which are then made again."""
 
