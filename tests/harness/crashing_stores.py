@@ -40,8 +40,9 @@ class CrashingMap:
 
     def __init__(self, delegate: IBackingMap[Any], faults: Faults) -> None:
         self.delegate, self.faults = delegate, faults
+        adapted = backing_map(delegate)
         for name in ("begin", "end", "read_sentinel", "move_sentinel"):
-            if backing_map(delegate).offers(name):
+            if adapted.offers(name):
                 setattr(self, name, self._crashing(getattr(delegate, name)))
         self.multi_get = self._crashing(delegate.multi_get)
 

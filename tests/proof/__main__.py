@@ -28,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, help="how many of what a row counts first, in place of its full number")
     parser.add_argument("--minutes", type=float, help="the most that a row may take; the table says what was reached")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--group", default="", help="only trials whose group has this in its name, such as 'on Spark'")
     parser.add_argument("--out", type=Path, default=Path("build/proof"), help="the folder of the records")
     options = parser.parse_args(argv)
     records = []
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in options.row or ROWS:
         row = ROWS[name] if options.seeds is None else ROWS[name].of_size(options.seeds)
         with tempfile.TemporaryDirectory(prefix="trident-proof-", ignore_cleanup_errors=True) as work:
-            record = run_row(row, options.seed, Path(work), options.minutes)
+            record = run_row(row, options.seed, Path(work), options.minutes, options.group)
             if (exported := Path(work) / "histories").exists():
                 shutil.copytree(exported, options.out / "histories", dirs_exist_ok=True)
         save([record], options.out, about)  # at once: the next row may take hours

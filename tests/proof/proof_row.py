@@ -107,14 +107,15 @@ class Record:
         self.wrong.append(f"{group}: {type(error).__name__}: {error}\n{told}")
 
 
-def run_row(row: Row, seed: int, work: Path, minutes: float | None = None) -> Record:
-    """Run the trials of a row until it is complete, or for so many minutes."""
+def run_row(row: Row, seed: int, work: Path, minutes: float | None = None, group: str = "") -> Record:
+    """Run the trials of a row until it is complete, or for so many minutes; only those with `group` in their group's name."""
     record, began = Record(row, seed), time.monotonic()
     work.mkdir(parents=True, exist_ok=True)
     trials: Any = row.trials(work, seed)
     try:
         for trial in trials:
-            _run(trial, record)
+            if group in trial.group:
+                _run(trial, record)
             record.seconds = time.monotonic() - began
             if record.is_complete or (minutes is not None and record.seconds >= 60 * minutes):
                 break

@@ -6,6 +6,7 @@ import csv
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 from tests.coordination.log_homes import FileHome
 from tests.coordination.test_coordinator import Coordinating
+from tests.harness.commands import until
 from tests.proof import __main__ as command
-from tests.proof import killed_processes, proof_machines
+from tests.proof import killed_processes, proof_machines, snapshot_reads
 from tests.proof.append_histories import histories
 from tests.proof.list_append import Txn, anomalies, edn
 from tests.proof.long_run import grown
@@ -28,12 +30,14 @@ from tests.proof.proof_servers import RowServers
 from tests.proof.proof_table import picture, save, table
 from tests.proof.random_bolts import Shape, check, in_process, on_spark
 from tests.proof.snapshot_reads import reads
+from tests.runtime.reading.test_joint_reader import SHOPS
 from tests.spout.partition_source import Emitter
 from tests.storm.spark.journaled import Journal
 from tests.storm.test_tuple_trees import _ack_before_the_children
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.transaction_log import FileLog
 from trident.errors import TridentError
+from trident.runtime.reading import joint_reader
 from trident.state import OpaqueValue
 from trident.storm.execution.acker import Acker
 from trident.storm.execution.collectors import BoltCollector
@@ -145,6 +149,21 @@ def test_a_machine_passes_and_sees_what_is_broken(
             run_machine(machine or drivers, SEED, 10 * examples, shrinks=False)
 
 
+def test_a_batch_that_waits_for_a_partition_gets_it_back() -> None:
+    machine = Partitions()
+    machine.begin(transactional=True, limit=5, pending=1, arrow=False)
+    machine.failures += ["committing"] * 500
+    machine.grow("a", 3)
+    until(lambda: machine.running.status["failures"] > 0, "a batch is defined, and fails")
+    machine.come_or_go("a")
+    machine.running.stop()
+    machine.failures.clear()
+    machine.running = machine.started()
+    machine.run()
+    assert machine.source.gone == set()
+    machine.teardown()
+
+
 def test_the_row_of_machines_has_all_six_and_the_log_in_four_homes(tmp_path: Path) -> None:
     with closing(proof_machines.machines(tmp_path, SEED)) as trials:  # type: ignore[type-var]
         groups = [trial.group for trial in islice(trials, 9)]
@@ -181,7 +200,23 @@ def test_other_processes_read_beside_commits(tmp_path: Path) -> None:
             yield from islice(all_of_them, 1)
 
     record = small(a_part("P6", trials), tmp_path)
-    assert (record.wrong, record.counts["reads"], list(record.groups)) == ([], 20, ["Delta twice"])
+    assert (record.wrong, record.counts["reads"], list(record.groups)) == ([], 40, ["Delta twice"])
+
+
+def test_a_reader_of_two_batches_at_once_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"folder": str(tmp_path), "store": "Delta twice", "reads": 1}
+    orders = snapshot_reads._orders(task)
+    with orders.running() as running:
+        for rows in (3, 1):
+            orders.spout.feed([(shop, 1) for shop in SHOPS[:rows]])
+            running.process_all_available()
+    snapshot_reads._main(task)
+    right = joint_reader.snapshots_of
+    monkeypatch.setattr(
+        joint_reader, "snapshots_of", lambda *given: {**right(*given), "sales": replace(right(*given)["sales"], txid=1)}
+    )
+    with pytest.raises(AssertionError, match="read 0 of batch 2"):
+        snapshot_reads._main(task)
 
 
 def test_a_history_of_appends_beside_killed_drivers_is_right_and_exported(tmp_path: Path) -> None:
@@ -307,6 +342,11 @@ def test_a_row_that_cannot_end_or_is_cut_short_says_so(tmp_path: Path) -> None:
     assert "(cut short)" in table([record])
     assert "3 kills (cut short)" in table([run_row(record.row, 7, tmp_path / "more", minutes=0.0)])
     assert "not here" in table([Record(ROWS["P7"], 0)])
+
+
+def test_a_group_of_a_row_can_be_run_alone(tmp_path: Path) -> None:
+    record = run_row(Row("P0", "an example", {"kills": 4}, failing), 7, tmp_path, group="right")
+    assert (list(record.groups), record.wrong, record.counts["kills"]) == (["right"], [], 4)
 
 
 def test_the_command_prints_the_table_and_fails_if_a_case_is_wrong(

@@ -20,7 +20,8 @@ from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.errors import ConfigError, LogError, StateError, TopologyError, UnsupportedOperation
 from trident.operations import Count, Sum
-from trident.state import StateSpec
+from trident.runtime.reading.joint_reader import snapshots_of
+from trident.state import Snapshot, StateSpec, Winners
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +142,24 @@ def test_a_read_that_commits_overtake_is_made_again(orders: Orders) -> None:
         with orders.opened() as states:
             assert states.read(read) == (4, 4)
             assert (calls, states.txid) == ([2, 4], 4)
+
+
+def test_a_read_asks_the_log_once_and_is_of_one_batch_though_the_log_goes_on() -> None:
+    class Committed:
+        txid = asked = 0
+
+        def now(self) -> Any:
+            self.asked += 1
+            return self
+
+        def snapshot(self, name: str) -> Snapshot:
+            before = self.txid
+            self.txid = max(self.txid, 1)  # a commit, just after the first look
+            return Snapshot(before, Winners())
+
+    log = Committed()
+    found = snapshots_of(log, ["revenue", "sales"])
+    assert ([each.txid for each in found.values()], log.asked) == ([1, 1], 1)
 
 
 def test_a_read_within_a_read_is_refused(orders: Orders) -> None:

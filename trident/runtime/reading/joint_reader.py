@@ -31,13 +31,12 @@ class _Now(Protocol):
 
 
 def snapshots_of(log: _Now, names: Sequence[str]) -> dict[str, Snapshot]:
-    """Return the point to read each state at, all of one batch: none is committed between two of them."""
-    if len(names) == 1:
-        return {names[0]: log.now().snapshot(names[0])}
+    """Return the point to read each state at, all of one batch. The log is read once, and may go on meanwhile."""
+    committed = log.now()
     while True:
-        before = log.now().txid
-        snapshots = {name: log.now().snapshot(name) for name in names}
-        if log.now().txid == before:
+        before = committed.txid
+        snapshots = {name: committed.snapshot(name) for name in names}
+        if committed.txid == before:
             return snapshots
 
 
