@@ -47,7 +47,7 @@ ROWS = {
         Row("P6", "snapshot reads beside commits, from other processes", {"reads": 1_000_000}, reads),
         Row("P7", "mutants: seeded bugs, each caught by a test", {"caught": _MOST_MUTANTS}, _mutants),
         Row("P8", "random topologies of bolts, workers killed", {"in process": 10_000, "on Spark": 300}, bolts),
-        Row("P9", "an hour of random faults on a cluster of processes", {"faults": 240}, long_run),
+        Row("P9", "an hour of random faults on a cluster of processes", {"faults": 200}, long_run),
         Row("P10", "histories of appends to lists, drivers and servers killed", {"kills": 500}, histories),
     )
 }  # fmt: skip

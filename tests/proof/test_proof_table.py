@@ -364,3 +364,6 @@ def test_growth_is_that_of_the_last_third() -> None:
     samples = [{"seconds": float(at), "a, MB": 100.0 + at // 6, "b, MB": 5.0} for at in range(9)]
     assert grown(samples) == {"a, MB": 1.01, "b, MB": 1.0}
     assert picture(samples, "seconds").count("<polyline") == 2
+    starts = [{"largest driver, MB": size} for size in (110.0, 104.0, 104.0, 104.0, 104.0, 104.0, 110.0, 110.0, 121.0)]
+    assert grown(starts[:-1]) == {"largest driver, MB": 1.0}
+    assert grown(starts) == {"largest driver, MB": 1.1}
