@@ -45,9 +45,9 @@ class OutStream:
         "_choosers",
         "_direct",
         "_forms",
-        "_only",
         "_to_any",
         "emitted",
+        "only",
         "origin",
         "transferred",
         "width",
@@ -61,7 +61,8 @@ class OutStream:
         self.emitted = 0
         self.transferred = 0
         self._choosers = (self._refuse_all,) if spec.direct else tuple(choosers)
-        self._only = self._choosers[0] if len(self._choosers) == 1 else None
+        self.only = self._choosers[0] if len(self._choosers) == 1 else None
+        """The chooser of a stream that one bolt reads."""
         self._direct = spec.direct
         self._to_any = direct_to
         self._accepted = tuple(map(_classes, spec.fields.types))
@@ -76,28 +77,26 @@ class OutStream:
         TopologyError
             There are too many or too few, or one has another type than its field, or a type that cannot be sent.
         """
-        if values.__class__ is list:
-            values = tuple(values)
-        elif values.__class__ is not tuple:
-            values = self._as_tuple(values)
+        if type(values) is not tuple:
+            values = tuple(values) if type(values) is list else self._as_tuple(values)
         if len(values) != self.width:
             raise TopologyError(
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
                 f"{_shown(values)}"
             )
         if self.width == 1:  # the most frequent width by far
-            if values[0].__class__ not in self._accepted[0]:
+            if type(values[0]) not in self._accepted[0]:
                 self._check_types(values)
             return self._in_one_form(values) if self._forms else values
         for value, classes in zip(values, self._accepted):  # noqa: B905  the lengths were compared; strict costs time
-            if value.__class__ not in classes:
+            if type(value) not in classes:
                 self._check_types(values)
                 break
         return self._in_one_form(values) if self._forms else values
 
     def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
         """Return the tasks that get a copy."""
-        only = self._only
+        only = self.only
         chosen = only(values) if only else [task for choose in self._choosers for task in choose(values)]
         self.emitted += 1
         self.transferred += len(chosen)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 _GENERATIONS = 2  # a tree times out after one to two message timeouts, as in Storm
 
 
-@dataclass(slots=True)
-class PendingMessage:
-    """A spout's message while its tree is processed."""
-
-    id: Any
-    stream: str
-    emitted_at: float
+PendingMessage = tuple[Any, str, float]
+"""A spout's message while its tree is processed: its id, its stream and when it was emitted."""
 
 
 class Pending:
@@ -35,7 +29,7 @@ class Pending:
 
     def put(self, root: int, message_id: Any, stream: str) -> None:
         """Keep a message until its tree is complete."""
-        self._messages.add(root, PendingMessage(message_id, stream, self._clock()))
+        self._messages.add(root, (message_id, stream, self._clock()))
         self._count += 1
 
     def take(self, root: int) -> PendingMessage | None:

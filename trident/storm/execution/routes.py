@@ -81,7 +81,7 @@ def _by_hash(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
 
     def remembering(values: Sequence[Any]) -> tuple[int]:
         value = values[position]
-        known = remembered.get(value.__class__)
+        known = remembered.get(type(value))
         if known is None:
             return hashed(values)
         found = known.get(value)

@@ -36,16 +36,18 @@ class SpoutTask:
 
     def ack(self, message: PendingMessage, now: float) -> None:
         """Tell the spout that a message is processed."""
-        counts, stream = self.counts, message.stream
-        counts.acked[stream] = counts.acked.get(stream, 0) + 1
-        counts.complete_s[stream] = counts.complete_s.get(stream, 0.0) + now - message.emitted_at
-        counts.complete_samples[stream] = counts.complete_samples.get(stream, 0) + 1
-        self.spout.ack(message.id)
+        message_id, stream, emitted_at = message
+        counts = self.counts[stream]
+        counts.acked += 1
+        counts.complete_s += now - emitted_at
+        counts.complete_samples += 1
+        self.spout.ack(message_id)
 
     def fail(self, message: PendingMessage) -> None:
         """Tell the spout that a message failed."""
-        self.counts.failed[message.stream] = self.counts.failed.get(message.stream, 0) + 1
-        self.spout.fail(message.id)
+        message_id, stream, _ = message
+        self.counts[stream].failed += 1
+        self.spout.fail(message_id)
 
     def ack_untracked(self) -> None:
         """Acknowledge what is not tracked, or went to no bolt; what an ack emits is acknowledged after it returned."""
@@ -55,7 +57,7 @@ class SpoutTask:
         try:
             while self.pending.answered_at_once:
                 message_id, stream = self.pending.answered_at_once.popleft()
-                self.counts.acked[stream] = self.counts.acked.get(stream, 0) + 1
+                self.counts[stream].acked += 1
                 self.spout.ack(message_id)
         finally:
             self._acks_untracked = False
@@ -138,9 +140,9 @@ class SpoutExecutor:
             for task, each in self.tasks.items():
                 if not each.may_emit():
                     continue
-                before = sum(stream.emitted for stream in each.collector.streams.values())
+                before = each.collector.emits
                 self._call(task, "next_tuple", each.spout.next_tuple)
-                emitted |= sum(stream.emitted for stream in each.collector.streams.values()) != before
+                emitted |= each.collector.emits != before
                 if each.pending.answered_at_once:
                     each.collector.ack_untracked()
             now = self._clock()
