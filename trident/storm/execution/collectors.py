@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from trident.errors import TopologyError
-from trident.storm.execution.counts import BoltCounts
+from trident.storm.execution.counts import ANSWERED, BoltCounts
 from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.outbox import BATCH, Outbox
 from trident.storm.execution.pending import Pending
@@ -148,7 +148,7 @@ class BoltCollector(_Collector):
             tasks = stream.tasks(values)
             self._emit(stream, tasks, values, checked)
             return tasks
-        if anchors.holder is None or anchors.holder.collector is not self:
+        if anchors.holder.collector is not self:
             self._refuse("anchor to", anchors)
         only = stream.only
         if only:
@@ -180,9 +180,9 @@ class BoltCollector(_Collector):
 
     def ack(self, tuple: Tuple) -> None:
         """Take the tuple out of its trees, and put in what is anchored to it: in one number for each root."""
-        if type(tuple) is not Tuple or (counts := tuple.holder) is None or counts.collector is not self:
+        if type(tuple) is not Tuple or (counts := tuple.holder).collector is not self:
             self._refuse("ack", tuple)
-        tuple.holder = None
+        tuple.holder = ANSWERED
         counts.acked += 1
         if tuple.started:
             counts.process_s += self.clock() - tuple.started
@@ -196,10 +196,10 @@ class BoltCollector(_Collector):
 
     def fail(self, tuple: Tuple) -> None:
         """Fail every tree that the tuple belongs to."""
-        if type(tuple) is not Tuple or (counts := tuple.holder) is None or counts.collector is not self:
+        if not self._holds(tuple):
             self._refuse("fail", tuple)
-        tuple.holder = None
-        counts.failed += 1
+        tuple.holder.failed += 1
+        tuple.holder = ANSWERED
         if tuple.root is not None:
             self.outbox.fail(list(tuple.roots))
 
@@ -231,7 +231,7 @@ class BoltCollector(_Collector):
 
     def _holds(self, tuple: object) -> bool:
         """Whether it is a tuple that this task got and has not answered."""
-        return type(tuple) is Tuple and tuple.holder is not None and tuple.holder.collector is self
+        return type(tuple) is Tuple and tuple.holder.collector is self
 
     def _join(self, anchors: Sequence[Tuple]) -> dict[int, int]:
         """Draw the edges to one copy of a new tuple; return its id under each root."""
@@ -251,7 +251,7 @@ class BoltCollector(_Collector):
                 f"{where}: {what} {tuple!r}, a {type(tuple).__name__}; it takes the Tuple that execute() got. "
                 "The order is emit(values, anchors)"
             )
-        if tuple.holder is None:
+        if tuple.holder is ANSWERED:
             raise TopologyError(
                 f"{where}: {what} {tuple!r}, which was acked or failed before; answer each tuple once, last"
             )

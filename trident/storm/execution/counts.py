@@ -15,7 +15,7 @@ class InputCounts:
     Attributes
     ----------
     collector
-        The collector of the task.
+        The collector of the task; None in `ANSWERED`.
     execute_s
         Seconds within `execute`.
     process_s, process_samples
@@ -29,6 +29,21 @@ class InputCounts:
     execute_s: float = 0.0
     process_s: float = 0.0
     process_samples: int = 0
+
+    def totals(self) -> dict[str, float]:
+        """Return them by name."""
+        return {
+            "executed": self.executed,
+            "acked": self.acked,
+            "failed": self.failed,
+            "execute_s": self.execute_s,
+            "process_s": self.process_s,
+            "process_samples": self.process_samples,
+        }
+
+
+ANSWERED = InputCounts(None)
+"""The holder of every tuple that was acked or failed."""
 
 
 class BoltCounts(dict[Origin, InputCounts]):
@@ -72,6 +87,15 @@ class OutputCounts:
     failed: int = 0
     complete_s: float = 0.0
     complete_samples: int = 0
+
+    def totals(self) -> dict[str, float]:
+        """Return them by name."""
+        return {
+            "acked": self.acked,
+            "failed": self.failed,
+            "complete_s": self.complete_s,
+            "complete_samples": self.complete_samples,
+        }
 
 
 class SpoutCounts(dict[str, OutputCounts]):

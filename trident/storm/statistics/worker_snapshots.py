@@ -21,8 +21,6 @@ from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.storm_worker import PresentCall
 
 _random = SystemRandom()
-_OF_INPUT = ("executed", "acked", "failed", "execute_s", "process_s", "process_samples")
-_OF_OUTPUT = ("acked", "failed", "complete_s", "complete_samples")
 
 
 class CountKey(NamedTuple):
@@ -153,8 +151,8 @@ def _of_streams(task: int, streams: Mapping[str, OutStream]) -> Iterator[tuple[C
 def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[CountKey, float]]:
     found: dict[CountKey, float] = {}
     for origin, each in list(counts.items()):
-        for measure in _OF_INPUT:
-            if value := getattr(each, measure):
+        for measure, value in each.totals().items():
+            if value:
                 key = CountKey(task, measure, origin.component, origin.stream)
                 found[key] = found.get(key, 0) + value  # several tasks emit to one stream
     yield from found.items()
@@ -162,7 +160,7 @@ def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[CountKey, float]]:
 
 def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[CountKey, float]]:
     for stream, each in list(counts.items()):
-        for measure in _OF_OUTPUT:
-            if value := getattr(each, measure):
+        for measure, value in each.totals().items():
+            if value:
                 yield CountKey(task, measure, "", stream), value
     yield CountKey(task, "busy_s", "", ""), counts.busy_s
