@@ -24,6 +24,7 @@ from statistics import median, quantiles
 from time import monotonic
 from typing import Any
 
+from tests.benchmarks._bolt_costs import costs
 from tests.benchmarks._bolt_words import WORDS, words
 from trident.storm import LocalCluster
 from trident.storm.execution.acker import Acker
@@ -143,6 +144,15 @@ def latency(run: Run) -> dict[str, Any]:
     return {"ok": p50 <= 3 and p99 <= 20, "p50_ms": round(p50, 2), "p99_ms": round(p99, 2), "sentences": len(late)}
 
 
+def cost(run: Run) -> dict[str, Any]:
+    """Measure what a sentence costs the processor, by part, without threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = costs(Path(folder), run.seconds, {"max_spout_pending": _PENDING})
+    total = sum(found.values())
+    parts = {part: round(each, 2) for part, each in found.items()}
+    return {"ok": total <= 20, "us": round(total, 1), "us_of": parts, "sentences_per_cpu_s": round(1e6 / total)}
+
+
 def memory(run: Run) -> dict[str, Any]:
     """Measure what an acker holds for a tree of which one tuple is not acked yet."""
     del run
@@ -209,6 +219,7 @@ ROWS = {
     "tracked": Row("fully tracked: ≥ 25,000 sentences/s, 250,000 word tuples/s", tracked),
     "untracked": Row("tracked against acker_executors=0: ≥ 0.5", untracked),
     "latency": Row("complete latency at 1,000 sentences/s: p50 ≤ 3 ms, p99 ≤ 20 ms", latency),
+    "cost": Row("time of a processor for one sentence: ≤ 20 µs", cost),
     "memory": Row("acker memory per pending root: ≤ 300 bytes, the same for trees of 10 and of 10,000 tuples", memory),
     "killed": Row("a killed worker's components process again: ≤ 10 s", killed),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,8 +17,6 @@ from trident.storm import (
     TopologyContext,
     Tuple,
 )
-from trident.storm.execution.messages import Body
-from trident.storm.storm_tuples import tuple_of
 from trident.storm.testing import MockedSpout
 
 MESSAGES = 6
@@ -108,7 +106,8 @@ class Fan(BaseRichBolt):
         for _ in range(self.random.randint(0, self.width)):
             anchors = self.random.sample(self.held, self.random.randint(1, len(self.held)))
             number = Ledger.number()
-            tasks = self.collector.emit([number], [each for each, _ in anchors])
+            tuples = [each for each, _ in anchors]
+            tasks = self.collector.emit([number], tuples if len(tuples) > 1 else tuples[0])
             for _, execution in anchors:
                 execution.children += [(number, task) for task in tasks]
         self.random.shuffle(self.held)
@@ -132,10 +131,3 @@ def random_topology(random: Random, holds: int) -> StormTopology:
             random.choice(groupings)(source)
         before.append(f"bolt{at}")
     return builder.create_topology()
-
-
-def doubled(body: Body) -> Sequence[Body]:
-    """Return a delivery twice, as a link that repeats itself would: the tuples are objects of their own."""
-    if not isinstance(body, list):
-        return [body, body]
-    return [body, [tuple_of(each.values, each.origin, each.ids) for each in body]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.storm.random_trees import MESSAGES, Ledger, Messages, doubled, random_topology
+from tests.storm.random_trees import MESSAGES, Ledger, Messages, random_topology
 from trident.storm.execution.collectors import BoltCollector
 from trident.storm.execution.messages import Body
 from trident.storm.execution.outbox import Outbox
@@ -32,7 +33,7 @@ class Run:
     def link(self, task: int, body: Body) -> Sequence[Body]:
         if self.random.random() < self.losses:
             return []
-        return doubled(body) if self.random.random() < self.doubles else [body]
+        return [body] * (2 if self.random.random() < self.doubles else 1)
 
     def time_out(self) -> None:
         """Let everything that is unanswered time out, and be emitted again."""
@@ -102,15 +103,30 @@ def test_killed_executors_lose_no_message(seed: int, steps: int) -> None:
 # ---- the tests above notice a wrong tracker -------------------------------------------------------------------------------
 
 
+_ACK, _EMIT = BoltCollector.ack, BoltCollector.emit
+_children: dict[Tuple, int] = {}
+"""The xor of the edges to what is anchored to a tuple."""
+
+
+def _emit_and_note_the_children(
+    collector: BoltCollector, values: Sequence[Any], anchors: Tuple | Sequence[Tuple], stream_id: str = "default"
+) -> Sequence[int]:
+    of = [anchors] if isinstance(anchors, Tuple) else anchors
+    before = [each.edge for each in of]
+    tasks = _EMIT(collector, values, anchors, stream_id)
+    for each, edge in zip(of, before, strict=True):
+        _children[each] = _children.get(each, 0) ^ each.edge ^ edge
+    return tasks
+
+
 def _ack_before_the_children(collector: BoltCollector, tuple: Tuple) -> None:
     """What must not be: the tuple leaves its trees in one message, and its children enter them in a later one."""
-    for root, edge in tuple.ids.items():
-        collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ edge
+    children = _children.pop(tuple, 0)
+    tuple.edge ^= children
+    _ACK(collector, tuple)
     collector.outbox.flush()
-    for root in tuple.ids:
-        collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ tuple.edges
-    tuple.holder = None
-    collector.counts.acked[tuple.origin] = collector.counts.acked.get(tuple.origin, 0) + 1
+    for root in tuple.roots:
+        collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ children
 
 
 def _one_edge_for_all_anchors(collector: BoltCollector, anchors: Sequence[Tuple]) -> dict[int, int]:
@@ -118,8 +134,8 @@ def _one_edge_for_all_anchors(collector: BoltCollector, anchors: Sequence[Tuple]
     edge = Random(len(Ledger.executions)).getrandbits(64)
     ids: dict[int, int] = {}
     for each in anchors:
-        each.edges ^= edge
-        for root in each.ids:
+        each.edge ^= edge
+        for root in each.roots:
             ids[root] = ids.get(root, 0) ^ edge
     return ids
 
@@ -131,12 +147,17 @@ def _wrong(seed: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("method", "planted"),
-    [("ack", _ack_before_the_children), ("_join", _one_edge_for_all_anchors)],
+    "planted",
+    [
+        {"ack": _ack_before_the_children, "emit": _emit_and_note_the_children},
+        {"_join": _one_edge_for_all_anchors},
+    ],
+    ids=lambda planted: next(iter(planted)),
 )
-def test_a_planted_bug_is_noticed(monkeypatch: pytest.MonkeyPatch, method: str, planted: Callable[..., object]) -> None:
+def test_a_planted_bug_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: dict[str, Callable[..., object]]) -> None:
     assert not any(map(_wrong, range(60)))
-    monkeypatch.setattr(BoltCollector, method, planted)
+    for name, method in planted.items():
+        monkeypatch.setattr(BoltCollector, name, method)
     assert any(map(_wrong, range(60)))
 
 

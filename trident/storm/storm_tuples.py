@@ -21,34 +21,31 @@ class Origin:
     fields: Fields
 
 
+Trees = int | dict[int, int] | None
+"""The root of a tuple's tree; {root: its id there} if it is in several trees, None if it is in none."""
+
+SentTuple = tuple[tuple[Any, ...], Origin, Trees, int]
+"""One copy of a tuple on its way to a task: values, origin, trees, and its id in its tree if that is one."""
+
+
 class Tuple(TypedValues):
     """The values that a component emitted: by index, by field name (`tuple["word"]`) or by typed getter.
 
     Two tuples are equal only if they are the same one, so a bolt may keep them as keys of a dict until it answers them.
     """
 
-    # `root` is the root of its tree, None outside of all trees, and `edge` its id there: two numbers, because nearly every
-    # tuple is in one tree. `others` is {root: its id there} for further trees, None without. `edges` is the xor of the edges
-    # to the tuples that are anchored to this one. `holder` is the collector that must answer it, None when it is answered.
+    # `root` and `edge` as in `SentTuple`; then each edge to a tuple that is anchored to this one is xored into `edge`, which
+    # so is what its answer tells its tree. `holder` has the totals of the task that must answer it (`InputCounts`).
     # `started` is the moment at which its execution began, 0 if it is none of the sampled ones.
-    __slots__ = ("edge", "edges", "holder", "origin", "others", "root", "started", "values")
+    # There is no `__init__`, which would take longer than all the rest that a tuple costs: executors set what it has.
+    __slots__ = ("edge", "holder", "origin", "root", "started", "values")
 
-    def __init__(
-        self,
-        values: tuple[Any, ...],
-        origin: Origin,
-        root: int | None = None,
-        edge: int = 0,
-        others: dict[int, int] | None = None,
-    ) -> None:
-        self.values = values
-        self.origin = origin
-        self.root = root
-        self.edge = edge
-        self.others = others
-        self.edges = 0
-        self.holder: object = None
-        self.started = 0.0
+    values: tuple[Any, ...]
+    origin: Origin
+    root: Trees
+    edge: int
+    holder: Any
+    started: float
 
     @property
     def fields(self) -> Fields:
@@ -76,14 +73,9 @@ class Tuple(TypedValues):
         return self.origin.stream == TICK_STREAM and self.origin.component == SYSTEM
 
     @property
-    def ids(self) -> dict[int, int]:
-        """Its id in each tree that it belongs to, by root."""
-        return {} if self.root is None else {self.root: self.edge, **(self.others or {})}
-
-    @property
     def roots(self) -> frozenset[int]:
         """The 64-bit ids of the spout tuples whose trees it belongs to; empty if it is not tracked."""
-        return frozenset(self.ids)
+        return frozenset(ids_of(self.root, 0))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -109,9 +101,17 @@ class Tuple(TypedValues):
         return f"Tuple({shown}; from {self.origin.component}, task {self.origin.task}, stream {self.origin.stream!r})"
 
 
-def tuple_of(values: tuple[Any, ...], origin: Origin, ids: dict[int, int]) -> Tuple:
-    """Return a tuple that is in any number of trees."""
-    if not ids:
-        return Tuple(values, origin)
-    (root, edge), *others = ids.items()
-    return Tuple(values, origin, root, edge, dict(others) or None)
+def ids_of(trees: Trees, edge: int) -> dict[int, int]:
+    """Return the id in each tree, by root."""
+    if trees is None:
+        return {}
+    return trees if isinstance(trees, dict) else {trees: edge}
+
+
+def sent_tuple(values: tuple[Any, ...], origin: Origin, ids: dict[int, int]) -> SentTuple:
+    """Return a copy that is in any number of trees."""
+    if len(ids) > 1:
+        return values, origin, ids, 0
+    for root, edge in ids.items():
+        return values, origin, root, edge
+    return values, origin, None, 0

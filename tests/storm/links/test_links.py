@@ -20,7 +20,7 @@ from trident.storm.execution.messages import Body, Outcomes, Tracking
 from trident.storm.execution.task_layout import lay_out
 from trident.storm.links.frames import Decoder, Encoder
 from trident.storm.links.linked_mail import LinkedMail
-from trident.storm.storm_tuples import Origin, tuple_of
+from trident.storm.storm_tuples import Origin, SentTuple, sent_tuple
 
 CAPACITY = 4
 ROOT, EDGE = 2**64 - 1, 2**63
@@ -53,8 +53,8 @@ ORIGINS = {
 }
 
 
-def tuples(*values: tuple[Any, ...], ids: dict[int, int] | None = None, stream: str = "default") -> list[Tuple]:
-    return [tuple_of(each, ORIGINS[stream], ids or {}) for each in values]
+def tuples(*values: tuple[Any, ...], ids: dict[int, int] | None = None, stream: str = "default") -> list[SentTuple]:
+    return [sent_tuple(each, ORIGINS[stream], ids or {}) for each in values]
 
 
 def through(body: Body) -> Any:
@@ -99,9 +99,9 @@ def test_every_value_of_the_codec_arrives_as_it_was() -> None:
     ]  # fmt: skip
     sent = tuples(*[(value, 0) for value in values], ids={ROOT: EDGE})
     found = through(sent)
-    assert [each.values for each in found] == [each.values for each in sent]
-    assert [type(each[0]) for each in found] == [type(value) for value in values]
-    assert all(each.ids == {ROOT: EDGE} and each.source_task == SPOUT and each["a"] is each[0] for each in found)
+    assert [row for row, *_ in found] == [row for row, *_ in sent]
+    assert [type(row[0]) for row, *_ in found] == [type(value) for value in values]
+    assert all(origin.task == SPOUT and ids == [ROOT, EDGE] for _, origin, *ids in found)
 
 
 def test_tuples_keep_their_trees_and_streams() -> None:
@@ -113,15 +113,15 @@ def test_tuples_keep_their_trees_and_streams() -> None:
         *tuples((6, 7), ids={9: 0}),
     ]
     found = through(sent)
-    shown = {(each.values, each.source_stream_id, str(each.ids)) for each in found}
-    assert shown == {(each.values, each.source_stream_id, str(each.ids)) for each in sent}
-    assert [each.values for each in found if each.source_stream_id == "default"] == [(1, 2), (3, 4), (6, 7)]
+    shown = {(row, origin.stream, str(ids)) for row, origin, *ids in found}
+    assert shown == {(row, origin.stream, str(ids)) for row, origin, *ids in sent}
+    assert [row for row, origin, *_ in found if origin.stream == "default"] == [(1, 2), (3, 4), (6, 7)]
 
 
 def test_tuples_of_one_task_and_stream_share_their_origin() -> None:
     decoder, encoder = Decoder(TOPOLOGY, LAYOUT), Encoder(TOPOLOGY)
     frames = [encoder.encode(SINK, tuples((1, 2))) for _ in range(2)]
-    assert len({each.origin for frame in frames for each in decoder.decode(frame)[1]}) == 1  # type: ignore[union-attr]
+    assert len({each[1] for frame in frames for each in decoder.decode(frame)[1]}) == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_deliveries_arrive_in_order(pair: tuple[LinkedMail, LinkedMail]) -> None
     spouts, sinks = pair
     for number in range(3):
         spouts.send(SINK, tuples((number, 0)))
-    assert [body[0]["a"] for _, body in received(sinks, SINK, 3)] == [0, 1, 2]
+    assert [body[0][0][0] for _, body in received(sinks, SINK, 3)] == [0, 1, 2]
 
 
 def test_a_full_queue_holds_up_its_senders_and_not_the_news(pair: tuple[LinkedMail, LinkedMail]) -> None:
@@ -186,7 +186,7 @@ def test_a_worker_that_is_away_is_closed_and_what_is_for_it_is_dropped(pair: tup
     spouts.set_peers({SINK_WORKER: (sinks.address, 2)})
     assert spouts.is_open(SINK)
     spouts.send(SINK, tuples((9, 9)))
-    assert received(sinks, SINK)[0][1][0].values == (9, 9)
+    assert received(sinks, SINK)[0][1][0][0] == (9, 9)
 
 
 SINK_WORKER = LAYOUT.worker_of[SINK]
@@ -227,7 +227,7 @@ def test_a_client_without_the_secret_is_refused(keys: Keys, pair: tuple[LinkedMa
     )  # fmt: skip
     until(lambda: parse_monitor_message(monitor.recv_multipart())["event"] in failures, "it is refused")
     pair[0].send(SINK, tuples((7, 7)))
-    assert [body[0].values for _, body in received(sinks, SINK)] == [(7, 7)]
+    assert [body[0][0] for _, body in received(sinks, SINK)] == [(7, 7)]
     socket.disable_monitor()
     context.destroy(linger=0)
 
@@ -251,5 +251,5 @@ def test_damaged_frames_are_counted_dropped_and_shown(
     assert sinks.inboxes[SINK].take(0) == []
     assert "is damaged (" in caplog.text
     spouts.send(SINK, tuples((7, 7)))
-    assert received(sinks, SINK)[0][1][0].values == (7, 7)
+    assert received(sinks, SINK)[0][1][0][0] == (7, 7)
     context.destroy(linger=0)

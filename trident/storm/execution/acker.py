@@ -81,7 +81,8 @@ class Acker:
 
     def _answer(self, acked: list[int], outcomes: dict[int, Outcomes]) -> None:
         young = self._young
-        for root, edges in zip(acked[::2], acked[1::2], strict=True):
+        numbers = iter(acked)
+        for root, edges in zip(numbers, numbers, strict=True):
             tree = young.get(root)
             if tree is None:
                 tree = self._take_older(root)

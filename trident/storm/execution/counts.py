@@ -2,87 +2,115 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trident.storm.storm_tuples import Origin
 from trident.storm.streams import SYSTEM
 
 
-def _zeros() -> dict[Origin, int]:
-    return defaultdict(int)
-
-
-def _zero_seconds() -> dict[Origin, float]:
-    return defaultdict(float)
-
-
-@dataclass(slots=True)
-class BoltCounts:
-    """Totals of one bolt task.
+@dataclass(slots=True, eq=False)
+class InputCounts:
+    """Totals of what one bolt task got from one origin.
 
     Attributes
     ----------
-    executed, acked, failed
-        Tuples by where they came from.
+    collector
+        The collector of the task; None in `ANSWERED`.
     execute_s
-        Seconds within `execute`. Those of a delivery are shared out over its origins by how many tuples each has.
+        Seconds within `execute`.
     process_s, process_samples
         Seconds from the start of `execute` to the ack, summed over some of the tuples, and of how many.
     """
 
-    executed: dict[Origin, int] = field(default_factory=_zeros)
-    acked: dict[Origin, int] = field(default_factory=_zeros)
-    failed: dict[Origin, int] = field(default_factory=_zeros)
-    execute_s: dict[Origin, float] = field(default_factory=_zero_seconds)
-    process_s: dict[Origin, float] = field(default_factory=_zero_seconds)
-    process_samples: dict[Origin, int] = field(default_factory=_zeros)
+    collector: object
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    execute_s: float = 0.0
+    process_s: float = 0.0
+    process_samples: int = 0
 
-    def add_executed(self, parts: Sequence[tuple[Origin, int]], seconds: float) -> None:
-        """Count a delivery: how many tuples of which origin were executed, and the time for all of them."""
-        each_s = seconds / max(1, sum(count for _, count in parts))
-        for origin, count in parts:
-            self.executed[origin] += count
-            self.execute_s[origin] += count * each_s
+    def totals(self) -> dict[str, float]:
+        """Return them by name."""
+        return {
+            "executed": self.executed,
+            "acked": self.acked,
+            "failed": self.failed,
+            "execute_s": self.execute_s,
+            "process_s": self.process_s,
+            "process_samples": self.process_samples,
+        }
 
-    def add_sample(self, origin: Origin, seconds: float) -> None:
-        """Count one tuple that was timed until its ack."""
-        self.process_s[origin] += seconds
-        self.process_samples[origin] += 1
+
+ANSWERED = InputCounts(None)
+"""The holder of every tuple that was acked or failed."""
+
+
+class BoltCounts(dict[Origin, InputCounts]):
+    """Totals of one bolt task, by origin."""
+
+    def __init__(self, collector: object) -> None:
+        super().__init__()
+        self._collector = collector
+
+    def __missing__(self, origin: Origin) -> InputCounts:
+        counts = self[origin] = InputCounts(self._collector)
+        return counts
 
     @property
     def answered(self) -> int:
         """How many tuples are acked or failed; ticks do not count."""
-        return _without_ticks(self.acked) + _without_ticks(self.failed)
+        return sum(each.acked + each.failed for each in self._without_ticks())
 
     @property
     def unanswered(self) -> int:
         """How many executed tuples are neither acked nor failed; ticks need no answer."""
-        return _without_ticks(self.executed) - self.answered
+        return sum(each.executed - each.acked - each.failed for each in self._without_ticks())
+
+    def _without_ticks(self) -> list[InputCounts]:
+        return [each for origin, each in self.items() if origin.component != SYSTEM]
 
 
-def _without_ticks(counts: Mapping[Origin, int]) -> int:
-    return sum(count for origin, count in counts.items() if origin.component != SYSTEM)
-
-
-@dataclass(slots=True)
-class SpoutCounts:
-    """Totals of one spout task.
+@dataclass(slots=True, eq=False)
+class OutputCounts:
+    """Totals of the messages that one spout task emitted to one stream.
 
     Attributes
     ----------
-    acked, failed
-        Messages by stream; `failed` contains those that timed out.
+    failed
+        Those that timed out among them.
     complete_s, complete_samples
-        Seconds from the emit to the acknowledgement, summed over all acked messages of a stream that were tracked, and of
-        how many.
+        Seconds from the emit to the acknowledgement, summed over all acked messages that were tracked, and of how many.
+    """
+
+    acked: int = 0
+    failed: int = 0
+    complete_s: float = 0.0
+    complete_samples: int = 0
+
+    def totals(self) -> dict[str, float]:
+        """Return them by name."""
+        return {
+            "acked": self.acked,
+            "failed": self.failed,
+            "complete_s": self.complete_s,
+            "complete_samples": self.complete_samples,
+        }
+
+
+class SpoutCounts(dict[str, OutputCounts]):
+    """Totals of one spout task, by stream.
+
+    Attributes
+    ----------
     busy_s
         Seconds within `next_tuple`, `ack` and `fail`.
     """
 
-    acked: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, int] = field(default_factory=dict)
-    complete_s: dict[str, float] = field(default_factory=dict)
-    complete_samples: dict[str, int] = field(default_factory=dict)
-    busy_s: float = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy_s = 0.0
+
+    def __missing__(self, stream: str) -> OutputCounts:
+        counts = self[stream] = OutputCounts()
+        return counts

@@ -7,7 +7,7 @@ from queue import Empty, SimpleQueue
 from threading import Event
 from typing import Protocol
 
-from trident.storm.storm_tuples import Tuple
+from trident.storm.storm_tuples import SentTuple
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Outcomes:
     extended: list[int] = field(default_factory=list)
 
 
-Body = list[Tuple] | Tracking | Outcomes
+Body = list[SentTuple] | Tracking | Outcomes
 Delivery = tuple[int, Body]
 """The task that it is for, and what it brings."""
 

@@ -38,18 +38,29 @@ _CLASSES: dict[str, frozenset[type]] = {
 
 
 class OutStream:
-    """One stream of one task."""
+    """One stream of one task.
+
+    Attributes
+    ----------
+    emitted, further
+        How many tuples were emitted, and how many copies more than one of each were sent.
+    only
+        The chooser of a stream that one bolt reads.
+    one_value
+        The classes that need no further look as the only value of a tuple; none if the stream has several fields.
+    """
 
     __slots__ = (
         "_accepted",
         "_choosers",
         "_direct",
         "_forms",
-        "_only",
         "_to_any",
         "emitted",
+        "further",
+        "one_value",
+        "only",
         "origin",
-        "transferred",
         "width",
     )
 
@@ -59,14 +70,20 @@ class OutStream:
         self.origin = origin
         self.width = len(spec.fields)
         self.emitted = 0
-        self.transferred = 0
+        self.further = 0
         self._choosers = (self._refuse_all,) if spec.direct else tuple(choosers)
-        self._only = self._choosers[0] if len(self._choosers) == 1 else None
+        self.only = self._choosers[0] if len(self._choosers) == 1 else None
         self._direct = spec.direct
         self._to_any = direct_to
         self._accepted = tuple(map(_classes, spec.fields.types))
         forms = enumerate(map(_form, spec.fields.types))
         self._forms = tuple((at, form) for at, form in forms if form is not None)
+        self.one_value = self._accepted[0] if self.width == 1 and not self._forms else frozenset()
+
+    @property
+    def transferred(self) -> int:
+        """How many copies were sent."""
+        return self.emitted + self.further
 
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values as they travel: equal ones of a declared type in one form, so that one task gets them (R15).
@@ -76,31 +93,29 @@ class OutStream:
         TopologyError
             There are too many or too few, or one has another type than its field, or a type that cannot be sent.
         """
-        if values.__class__ is list:
-            values = tuple(values)
-        elif values.__class__ is not tuple:
-            values = self._as_tuple(values)
+        if type(values) is not tuple:
+            values = tuple(values) if type(values) is list else self._as_tuple(values)
         if len(values) != self.width:
             raise TopologyError(
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
                 f"{_shown(values)}"
             )
         if self.width == 1:  # the most frequent width by far
-            if values[0].__class__ not in self._accepted[0]:
+            if type(values[0]) not in self._accepted[0]:
                 self._check_types(values)
             return self._in_one_form(values) if self._forms else values
         for value, classes in zip(values, self._accepted):  # noqa: B905  the lengths were compared; strict costs time
-            if value.__class__ not in classes:
+            if type(value) not in classes:
                 self._check_types(values)
                 break
         return self._in_one_form(values) if self._forms else values
 
     def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
         """Return the tasks that get a copy."""
-        only = self._only
+        only = self.only
         chosen = only(values) if only else [task for choose in self._choosers for task in choose(values)]
         self.emitted += 1
-        self.transferred += len(chosen)
+        self.further += len(chosen) - 1
         return chosen
 
     def direct_task(self, task: int) -> Sequence[int]:
@@ -113,7 +128,6 @@ class OutStream:
                 f"the tasks that do are {sorted(self._to_any) or 'none'}"
             )
         self.emitted += 1
-        self.transferred += 1
         return (task,)
 
     def __str__(self) -> str:

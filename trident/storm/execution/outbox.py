@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from trident.storm.execution.messages import Carrier, Tracking
-from trident.storm.storm_tuples import Tuple
+from trident.storm.storm_tuples import SentTuple
 
 BATCH = 128
 
@@ -25,7 +26,7 @@ class Outbox:
         self._mail = mail
         self._ackers = tuple(ackers)
         self._uncontrolled = uncontrolled
-        self.tuples: dict[int, list[Tuple]] = {}
+        self.tuples: defaultdict[int, list[SentTuple]] = defaultdict(list)
         self.acks: dict[int, int] = {}
         """The xor that each root's acker must hear of; acks of one root are combined here before they are sent."""
         self._tracking = [Tracking() for _ in self._ackers]
@@ -36,12 +37,9 @@ class Outbox:
         """Whether there are ackers."""
         return bool(self._ackers)
 
-    def put(self, task: int, tuple: Tuple) -> None:
+    def put(self, task: int, tuple: SentTuple) -> None:
         """Take one copy of a tuple; a full batch is sent at once."""
-        batch = self.tuples.get(task)
-        if batch is None:
-            self.tuples[task] = [tuple]
-            return
+        batch = self.tuples[task]
         batch.append(tuple)
         if len(batch) >= BATCH:
             self.send_full(task)
@@ -76,10 +74,10 @@ class Outbox:
                 self.send_full(task)
 
     def _flush_news(self) -> None:
-        ackers = len(self._ackers)
+        ackers, acked = len(self._ackers), [each.acked for each in self._tracking]
         for root, edges in self.acks.items():
             if edges:
-                self._tracking[root % ackers].acked += (root, edges)
+                acked[root % ackers] += (root, edges)
         self.acks.clear()
         self._has_tracking = False
         for at, tracking in enumerate(self._tracking):
@@ -87,7 +85,7 @@ class Outbox:
                 self._tracking[at] = Tracking()
                 self._mail.send(self._ackers[at], tracking)
 
-    def _send(self, task: int, batch: list[Tuple]) -> None:
+    def _send(self, task: int, batch: list[SentTuple]) -> None:
         if task not in self._uncontrolled and not self._mail.is_open(task):
             self._mail.wait_until_open(task)
         self._mail.send(task, batch)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 _GENERATIONS = 2  # a tree times out after one to two message timeouts, as in Storm
 
 
-@dataclass(slots=True)
-class PendingMessage:
-    """A spout's message while its tree is processed."""
-
-    id: Any
-    stream: str
-    emitted_at: float
+PendingMessage = tuple[Any, str, float]
+"""A spout's message while its tree is processed: its id, its stream and when it was emitted."""
 
 
 class Pending:
@@ -28,20 +22,20 @@ class Pending:
         self.answered_at_once: deque[tuple[Any, str]] = deque()
         """Messages that nothing is tracked of: acknowledged within the emit without ackers, else (they go to no bolt) after
         the spout's call."""
-        self._count = 0
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def put(self, root: int, message_id: Any, stream: str) -> None:
         """Keep a message until its tree is complete."""
-        self._messages.add(root, PendingMessage(message_id, stream, self._clock()))
-        self._count += 1
+        self._messages.young[root] = message_id, stream, self._clock()
+        self.count += 1
 
     def take(self, root: int) -> PendingMessage | None:
         """Return a message that is answered now; None if it timed out before, or another worker emitted it."""
         message = self._messages.pop(root)
-        self._count -= message is not None
+        self.count -= message is not None
         return message
 
     def extend(self, root: int) -> None:
@@ -51,7 +45,7 @@ class Pending:
     def rotate(self) -> list[PendingMessage]:
         """Return the messages that have timed out; called once in each message timeout."""
         timed_out = list(self._messages.rotate().values())
-        self._count -= len(timed_out)
+        self.count -= len(timed_out)
         return timed_out
 
 
@@ -61,21 +55,20 @@ V = TypeVar("V")
 
 
 class RotatingMap(Generic[V]):
-    """A dict of generations: `add` writes to the youngest one, `rotate` drops the oldest and returns it.
+    """A dict of generations: new entries go into `young`, `rotate` drops the oldest and returns it.
 
     With g generations and a rotation every T seconds an entry falls out after (g - 1) * T to g * T seconds.
     """
 
     def __init__(self, generations: int) -> None:
-        self._generations: deque[dict[int, V]] = deque({} for _ in range(generations))
-
-    def add(self, key: int, value: V) -> None:
-        """Write an entry whose key is not there yet."""
-        self._generations[0][key] = value
+        self.young: dict[int, V] = {}
+        self._older: deque[dict[int, V]] = deque({} for _ in range(generations - 1))
 
     def pop(self, key: int) -> V | None:
         """Take an entry out; None if there is none."""
-        for generation in self._generations:
+        if key in self.young:
+            return self.young.pop(key)
+        for generation in self._older:
             if key in generation:
                 return generation.pop(key)
         return None
@@ -84,9 +77,10 @@ class RotatingMap(Generic[V]):
         """Move an entry to the youngest generation, if there is one."""
         value = self.pop(key)
         if value is not None:
-            self.add(key, value)
+            self.young[key] = value
 
     def rotate(self) -> dict[int, V]:
         """Begin a new generation; return what falls out."""
-        self._generations.appendleft({})
-        return self._generations.pop()
+        self._older.appendleft(self.young)
+        self.young = {}
+        return self._older.pop()

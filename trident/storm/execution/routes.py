@@ -18,6 +18,7 @@ from trident.storm.interfaces import TopologyContext
 Chooser = Callable[[Sequence[Any]], Sequence[int]]
 
 _REMEMBERED = 1 << 16
+_ONE_CLASS = frozenset({"string", "binary", "tinyint", "smallint", "int", "bigint"})
 
 
 def chooser_of(
@@ -41,7 +42,7 @@ def chooser_of(
     positions = [fields.position(name) for name in grouping.fields]
     match grouping.kind:
         case "fields":
-            return _by_hash(positions, tasks)
+            return _by_hash(positions, fields, tasks)
         case "partial_key":
             return _lesser_of_two(positions, tasks)
         case "all":
@@ -64,34 +65,44 @@ def _in_turn(tasks: Sequence[int], random: Random) -> Chooser:
     return lambda values: following()
 
 
-def _by_hash(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:
+def _by_hash(positions: Sequence[int], fields: Fields, tasks: Sequence[int]) -> Chooser:
     choices = [(task,) for task in tasks]
     count = len(choices)
     if count == 1:
         (only,) = choices
         return lambda values: only
-    remembered: dict[type, dict[Any, tuple[int]]] = {str: {}, int: {}, bytes: {}}
 
-    def hashed(values: Sequence[Any]) -> tuple[int]:
-        return choices[crc32(encode(canonical_key(tuple([values[at] for at in positions])))) % count]
+    def hashed(key: Sequence[Any]) -> tuple[int]:
+        return choices[crc32(encode(canonical_key(tuple(key)))) % count]
 
     if len(positions) > 1:
-        return hashed
+        return lambda values: hashed([values[at] for at in positions])
     (position,) = positions
+    if fields.types[position] in _ONE_CLASS:
+        remembered = _Remembered(hashed)
+        return lambda values: remembered[values[position]]
+    of_class = {each: _Remembered(hashed) for each in (str, int, bytes)}
 
-    def remembering(values: Sequence[Any]) -> tuple[int]:
+    def of_any(values: Sequence[Any]) -> tuple[int]:
         value = values[position]
-        known = remembered.get(value.__class__)
-        if known is None:
-            return hashed(values)
-        found = known.get(value)
-        if found is None:
-            if len(known) >= _REMEMBERED:
-                known.clear()
-            known[value] = found = hashed(values)
-        return found
+        known = of_class.get(type(value))
+        return hashed([value]) if known is None else known[value]
 
-    return remembering
+    return of_any
+
+
+class _Remembered(dict[Any, tuple[int]]):
+    """The tasks of values of one class and of None. Values of two classes may be equal, and belong to two tasks."""
+
+    def __init__(self, hashed: Callable[[Sequence[Any]], tuple[int]]) -> None:
+        super().__init__()
+        self._hashed = hashed
+
+    def __missing__(self, value: Any) -> tuple[int]:
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[value] = found = self._hashed([value])
+        return found
 
 
 def _lesser_of_two(positions: Sequence[int], tasks: Sequence[int]) -> Chooser:

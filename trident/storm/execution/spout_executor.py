@@ -32,20 +32,22 @@ class SpoutTask:
 
     def may_emit(self) -> bool:
         """Whether it has fewer unanswered messages than it may have."""
-        return self.max_pending is None or len(self.pending) < self.max_pending
+        return self.max_pending is None or self.pending.count < self.max_pending
 
     def ack(self, message: PendingMessage, now: float) -> None:
         """Tell the spout that a message is processed."""
-        counts, stream = self.counts, message.stream
-        counts.acked[stream] = counts.acked.get(stream, 0) + 1
-        counts.complete_s[stream] = counts.complete_s.get(stream, 0.0) + now - message.emitted_at
-        counts.complete_samples[stream] = counts.complete_samples.get(stream, 0) + 1
-        self.spout.ack(message.id)
+        message_id, stream, emitted_at = message
+        counts = self.counts[stream]
+        counts.acked += 1
+        counts.complete_s += now - emitted_at
+        counts.complete_samples += 1
+        self.spout.ack(message_id)
 
     def fail(self, message: PendingMessage) -> None:
         """Tell the spout that a message failed."""
-        self.counts.failed[message.stream] = self.counts.failed.get(message.stream, 0) + 1
-        self.spout.fail(message.id)
+        message_id, stream, _ = message
+        self.counts[stream].failed += 1
+        self.spout.fail(message_id)
 
     def ack_untracked(self) -> None:
         """Acknowledge what is not tracked, or went to no bolt; what an ack emits is acknowledged after it returned."""
@@ -55,7 +57,7 @@ class SpoutTask:
         try:
             while self.pending.answered_at_once:
                 message_id, stream = self.pending.answered_at_once.popleft()
-                self.counts.acked[stream] = self.counts.acked.get(stream, 0) + 1
+                self.counts[stream].acked += 1
                 self.spout.ack(message_id)
         finally:
             self._acks_untracked = False
@@ -131,19 +133,26 @@ class SpoutExecutor:
         is_open = self._setting.mail.is_open
         if not all(map(is_open, self._readers)):
             return False
-        began = now = self.uncounted_since = self._clock()
+        clock = self._clock
+        began = now = self.uncounted_since = clock()
         emitted = False
         for _ in range(_AT_ONCE):
             emitted = False
             for task, each in self.tasks.items():
                 if not each.may_emit():
                     continue
-                before = sum(stream.emitted for stream in each.collector.streams.values())
-                self._call(task, "next_tuple", each.spout.next_tuple)
-                emitted |= sum(stream.emitted for stream in each.collector.streams.values()) != before
+                collector = each.collector
+                before, self.call_since = collector.emits, now
+                try:
+                    each.spout.next_tuple()
+                except TaskError:  # of an ack within the emit
+                    raise
+                except Exception as error:
+                    raise TaskError(self.place.component, task, "next_tuple") from error
+                emitted |= collector.emits != before
                 if each.pending.answered_at_once:
-                    each.collector.ack_untracked()
-            now = self._clock()
+                    collector.ack_untracked()
+                now = clock()
             if not emitted or now - began > _HELD_BACK_S:
                 break
         for each in self.tasks.values():
@@ -158,11 +167,17 @@ class SpoutExecutor:
                 each.collector.ack_untracked()
 
     def _take_outcomes(self, task: int, outcomes: Outcomes, now: float) -> None:
-        each = self.tasks[task]
-        for root in outcomes.acked:
-            message = each.pending.take(root)
-            if message is not None:
-                self._call(task, "ack", each.ack, message, now)
+        each, clock = self.tasks[task], self._clock
+        try:
+            for root in outcomes.acked:
+                message = each.pending.take(root)
+                if message is not None:
+                    self.call_since = clock()
+                    each.ack(message, now)
+        except TaskError:  # of an ack within an emit
+            raise
+        except Exception as error:
+            raise TaskError(self.place.component, task, "ack") from error
         for root in outcomes.failed:
             message = each.pending.take(root)
             if message is not None:

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain, islice, repeat
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.state.encoding.codec import encode
@@ -22,7 +22,7 @@ from trident.state.encoding.extensions import new_packer, unpack
 from trident.storm.execution.messages import Body, Delivery, Outcomes, Tracking
 from trident.storm.execution.task_layout import TaskLayout
 from trident.storm.storm_topology import StormTopology
-from trident.storm.storm_tuples import Origin, Tuple, tuple_of
+from trident.storm.storm_tuples import Origin, SentTuple, ids_of, sent_tuple
 
 _HEAD = struct.Struct("<BI")
 _FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")
@@ -58,12 +58,12 @@ class Encoder:
             case _:
                 return _HEAD.pack(_TUPLES, task) + self._pack(body)
 
-    def _pack(self, tuples: list[Tuple]) -> bytes:
-        origins = {each.origin for each in tuples}
+    def _pack(self, tuples: list[SentTuple]) -> bytes:
+        origins = {origin for _, origin, _, _ in tuples}
         if len(origins) == 1:
             sections = [self._section(origins.pop(), tuples)]
         else:
-            sections = [self._section(one, [each for each in tuples if each.origin is one]) for one in origins]
+            sections = [self._section(one, [each for each in tuples if each[1] is one]) for one in origins]
         try:
             packed: bytes = self._packer().pack(sections)
         except (CorruptValueError, UnicodeEncodeError, ValueError, OverflowError, RecursionError) as error:
@@ -77,17 +77,15 @@ class Encoder:
             self._of_thread.packer = new_packer()
             return self._of_thread.packer
 
-    def _section(self, origin: Origin, tuples: list[Tuple]) -> list[Any]:
-        values = list(chain.from_iterable([each.values for each in tuples]))
+    def _section(self, origin: Origin, tuples: list[SentTuple]) -> list[Any]:
+        rows, _, roots, edges = zip(*tuples, strict=True)
+        values = list(chain.from_iterable(rows))
         stream = self._streams[origin.component].index(origin.stream)
-        roots = [each.root for each in tuples]
-        if None not in roots and not [each for each in tuples if each.others is not None]:
-            numbers = _words(cast("list[int]", roots)), _words([each.edge for each in tuples])
-            return [origin.task, stream, len(tuples), values, None, *numbers]
-        ids = [each.ids for each in tuples]
-        counts = _words(map(len, ids))
+        if set(map(type, roots)) == {int}:
+            return [origin.task, stream, len(tuples), values, None, _words(roots), _words(edges)]
+        ids = list(map(ids_of, roots, edges))
         numbers = _words(chain.from_iterable(ids)), _words(chain.from_iterable([each.values() for each in ids]))
-        return [origin.task, stream, len(tuples), values, counts, *numbers]
+        return [origin.task, stream, len(tuples), values, _words(map(len, ids)), *numbers]
 
 
 class Decoder:
@@ -102,7 +100,7 @@ class Decoder:
         kind, task = _HEAD.unpack_from(frame)
         match kind:
             case 0:  # _TUPLES
-                tuples: list[Tuple] = []
+                tuples: list[SentTuple] = []
                 for section in unpack(memoryview(frame)[_HEAD.size :]):
                     tuples += self._tuples(*section)
                 return task, tuples
@@ -114,7 +112,7 @@ class Decoder:
 
     def _tuples(
         self, task: int, stream: int, count: int, values: list[Any], counts: bytes | None, roots: bytes, edges: bytes
-    ) -> Iterable[Tuple]:
+    ) -> Iterable[SentTuple]:
         origin = self._origin(task, stream)
         width = len(origin.fields)
         if len(values) != count * width:
@@ -126,11 +124,11 @@ class Decoder:
         if counts is None:
             if len(of_roots) != count:
                 raise ValueError(f"{count} tuples have {len(of_roots)} roots")
-            return map(Tuple, rows, repeat(origin), of_roots, of_edges)
+            return zip(rows, repeat(origin), of_roots, of_edges)
         sizes, pairs = _numbers(counts), zip(of_roots, of_edges, strict=True)
         if len(sizes) != count or sum(sizes) != len(of_roots):
             raise ValueError(f"{count} tuples have {len(sizes)} numbers of trees, for {len(of_roots)} roots")
-        return [tuple_of(row, origin, dict(islice(pairs, size))) for row, size in zip(rows, sizes, strict=True)]
+        return [sent_tuple(row, origin, dict(islice(pairs, size))) for row, size in zip(rows, sizes, strict=True)]
 
     def _new_origin(self, task: int, stream: int) -> Origin:
         component = self._component_of[task]
@@ -179,15 +177,15 @@ def _parts(frame: bytes, lengths: struct.Struct) -> Iterable[list[int]]:
         at += size
 
 
-def _refuse(tuples: list[Tuple], error: Exception) -> NoReturn:
+def _refuse(tuples: list[SentTuple], error: Exception) -> NoReturn:
     """Say which value cannot be sent."""
-    for each in tuples:
-        for name, value in zip(each.fields.names, each.values, strict=True):
+    for values, origin, _, _ in tuples:
+        for name, value in zip(origin.fields.names, values, strict=True):
             try:
                 encode(value)
             except CorruptValueError as cause:
                 raise TopologyError(
-                    f"component {each.source_component!r} (task {each.source_task}) emits to stream "
-                    f"{each.source_stream_id!r}, in field {name!r}, what cannot be sent to another worker: {cause}"
+                    f"component {origin.component!r} (task {origin.task}) emits to stream "
+                    f"{origin.stream!r}, in field {name!r}, what cannot be sent to another worker: {cause}"
                 ) from error
     raise error

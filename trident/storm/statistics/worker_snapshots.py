@@ -150,27 +150,17 @@ def _of_streams(task: int, streams: Mapping[str, OutStream]) -> Iterator[tuple[C
 
 def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[CountKey, float]]:
     found: dict[CountKey, float] = {}
-    for measure, values in (
-        ("executed", counts.executed),
-        ("acked", counts.acked),
-        ("failed", counts.failed),
-        ("execute_s", counts.execute_s),
-        ("process_s", counts.process_s),
-        ("process_samples", counts.process_samples),
-    ):
-        for origin, value in list(values.items()):
-            key = CountKey(task, measure, origin.component, origin.stream)
-            found[key] = found.get(key, 0) + value  # several tasks emit to one stream
+    for origin, each in list(counts.items()):
+        for measure, value in each.totals().items():
+            if value:
+                key = CountKey(task, measure, origin.component, origin.stream)
+                found[key] = found.get(key, 0) + value  # several tasks emit to one stream
     yield from found.items()
 
 
 def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[CountKey, float]]:
-    for measure, values in (
-        ("acked", counts.acked),
-        ("failed", counts.failed),
-        ("complete_s", counts.complete_s),
-        ("complete_samples", counts.complete_samples),
-    ):
-        for stream, value in list(values.items()):
-            yield CountKey(task, measure, "", stream), value
+    for stream, each in list(counts.items()):
+        for measure, value in each.totals().items():
+            if value:
+                yield CountKey(task, measure, "", stream), value
     yield CountKey(task, "busy_s", "", ""), counts.busy_s

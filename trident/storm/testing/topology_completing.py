@@ -131,9 +131,9 @@ class _Seen:
         self.values.setdefault((origin.component, origin.stream), []).append(values)
 
     def link(self, task: int, body: Body) -> tuple[Body]:
-        for each in body if isinstance(body, list) else ():
-            if self._topology.components[each.source_component].streams[each.source_stream_id].direct:
-                self.watch(each.origin, each.values)  # one copy each, and no grouping sees it
+        for values, origin, _, _ in body if isinstance(body, list) else ():
+            if self._topology.components[origin.component].streams[origin.stream].direct:
+                self.watch(origin, values)  # one copy each, and no grouping sees it
         return (body,)
 
 
