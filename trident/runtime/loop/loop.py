@@ -156,9 +156,8 @@ class BatchLoop:
             self._begin()
             wait_s = 0.0 if self._inbox.has_messages else self._starting.wait_s(self._clock.monotonic())
             self._handle(self._inbox.take(wait_s))
-            while (
-                self._inbox.has_messages or self._start_commit()
-            ):  # what this thread itself has processed goes on at once
+            # What this thread itself has processed goes on at once.
+            while not self._stopping.is_set() and (self._inbox.has_messages or self._start_commit()):
                 self._handle(self._inbox.take())
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle(self._inbox.take(1.0))
