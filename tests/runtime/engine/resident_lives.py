@@ -55,7 +55,7 @@ class ResidentLife:
     hints
         How many partitions each state has, and the exchange before them.
     kills
-        How long after the start, in seconds, a worker is killed.
+        At which of the steps of batches that the driver sees, counted from the first, a worker is killed.
     stops_after
         How many batches the first start records; 0: all.
     then
@@ -72,7 +72,7 @@ class ResidentLife:
     pending: int = 1
     parallelism: int = 2
     batch_size: int = 10
-    kills: tuple[float, ...] = ()
+    kills: tuple[int, ...] = ()
     stops_after: int = 0
     then: str = "resident"
 
@@ -90,7 +90,7 @@ class ResidentLife:
             hints=(rng.randint(1, 8), rng.randint(1, 8), rng.randint(1, 8)),
             cache=rng.choice([0, 1, 100]) if store == "redis" else 0,
             pending=rng.randint(1, 8), parallelism=rng.choice([1, 2, 2]), batch_size=rng.choice([3, 10, 25]),
-            kills=tuple(sorted(rng.uniform(0.0, 2.0) for _ in range(rng.choice([0, 1, 1, 2])))),
+            kills=tuple(rng.sample(range(1, 40), rng.choice([0, 1, 2, 3]))),
             stops_after=0 if store == "memory" else rng.choice([0, 0, 1, 3]),
             then=rng.choice(["resident", "resident", "jobs"]),
         )  # fmt: skip
@@ -153,39 +153,30 @@ class ResidentLife:
     def _started(
         self, folder: Path, redis: int, life: int, workers: str, most: int
     ) -> Iterator[tuple[RunningTopology, threading.Event]]:
-        enough, ended, recorded = threading.Event(), threading.Event(), Counter[str]()
+        enough, seen = threading.Event(), Counter[str]()
+        opened: list[RunningTopology] = []
+        rng = random.Random(f"kills {self.seed} {life}")
 
         def observe(point: str, attempt: Any) -> None:
-            recorded[point] += 1
-            if recorded["recorded"] >= most:
+            seen.update([point])
+            if seen["recorded"] >= most:
                 enough.set()
+            if seen.total() in self.kills and opened and workers == "resident":
+                _kill_one(opened[0], rng)
 
         settings = {
             "workers": workers, "parallelism": self.parallelism, "max_spout_pending": self.pending,
             "log_dir": str(folder / "log"), "max_batch_attempts": 50,
         }  # fmt: skip
         with start(self._topology(folder, redis, life), "spark", observe, **settings) as running:
-            killing = threading.Thread(target=self._kill, args=(running, ended), name="killing")
-            if workers == "resident":
-                killing.start()
-            try:
-                yield running, enough
-            finally:
-                ended.set()
-                if workers == "resident":
-                    killing.join()
+            opened.append(running)
+            yield running, enough
 
-    def _kill(self, running: RunningTopology, ended: threading.Event) -> None:
-        """Kill workers at the moments that were drawn, if the topology still runs."""
-        rng, passed = random.Random(f"kills {self.seed}"), 0.0
-        for at in self.kills:
-            if ended.wait(at - passed):
-                return
-            passed = at
-            there = _processes(running)
-            if there:
-                with suppress(ProcessLookupError):
-                    os.kill(rng.choice(there), signal.SIGKILL)
+
+def _kill_one(running: RunningTopology, rng: random.Random) -> None:
+    if there := _processes(running):
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(there), signal.SIGKILL)
 
 
 def _processes(running: RunningTopology) -> list[int]:
