@@ -23,7 +23,7 @@ from trident.runtime.engine.resident_runner import ResidentRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ROWS = 40
 
@@ -104,12 +104,16 @@ def test_rows_that_a_cut_keeps_from_another_worker_fail_the_attempt_and_none_is_
         .persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
     )
 
+    cut = threading.Event()
+
     def observe(point: str, attempt: Any) -> None:
         if (point, attempt.txid) == ("recorded", 3):
             links.cut()
+            cut.set()
 
     settings: dict[str, Any] = {"workers": "resident", "max_spout_pending": 1, "max_batch_attempts": 20}
     with start(topology, "spark", observe, **settings) as running:
+        assert cut.wait(300), "three batches are not recorded"
         until(lambda: running.status["failures"], "an attempt has failed whose rows were cut off")
         assert "rows of worker" in running.status["lastFailure"]
         links.mend()
