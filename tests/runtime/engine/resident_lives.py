@@ -15,7 +15,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tests.crash.fuse import Fuse
 from tests.crash.spout import ScriptedSpout, rows_of
 from tests.harness.servers import start_redis
 from tests.harness.topology_runs import start
+from tests.runtime.engine.forked_workers import forked_workers
 from trident import TridentTopology
 from trident.operations import Count, Sum
 from trident.runtime.engine.resident_runner import ResidentRunner
@@ -128,7 +129,7 @@ class ResidentLife:
         spout = ScriptedSpout(self.spout, self.seed, life, Fuse(), self._rows, self.batch_size)
         rows = topology.new_stream("rows", spout)
         words, shelves, exchange = self.hints
-        routed = rows.partition_by("shelf").parallelism_hint(exchange).filter("weight", lambda weight: weight >= 0)
+        routed = rows.partition_by("shelf").parallelism_hint(exchange).filter("weight", _is_positive)
         first, second = (self._spec(topology.name, name, folder, redis) for name in _STATES)
         rows.group_by("word").persistent_aggregate(first, "weight", Sum(), "sum", state_name="words").parallelism_hint(
             words
@@ -173,6 +174,10 @@ class ResidentLife:
             yield running, enough
 
 
+def _is_positive(weight: int) -> bool:
+    return weight >= 0
+
+
 def _kill_one(running: RunningTopology, rng: random.Random) -> None:
     if there := _processes(running):
         with suppress(ProcessLookupError):
@@ -195,24 +200,26 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--forked", action="store_true", help="workers are processes without Spark: many times as fast")
     asked = parser.parse_args(argv)
     ran = Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        redis, spark = start_redis(Path(folder)), spark_session("lives", "local[2]")
-        try:
-            for seed in range(asked.first, asked.first + asked.count):
-                life, work = ResidentLife.drawn(seed), Path(folder, str(seed))
-                work.mkdir()
-                wrong, failures = life.wrong(work, redis.port)
-                ran.update({"lives": 1, "failed attempts": failures, "wrong": bool(wrong), "killed": bool(failures)})
-                if wrong:
-                    sys.stdout.write(f"{life}: {wrong}\n")
-                if wrong or seed % 10 == 9:
-                    sys.stdout.write(f"up to seed {seed}: {dict(ran)}\n")
-                    sys.stdout.flush()
-        finally:
-            stop_session(spark)
-            redis.stop()
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
+        redis = start_redis(Path(folder))
+        ends.callback(redis.stop)
+        if asked.forked:
+            ends.enter_context(forked_workers())
+        else:
+            ends.callback(stop_session, spark_session("lives", "local[2]"))
+        for seed in range(asked.first, asked.first + asked.count):
+            life, work = ResidentLife.drawn(seed), Path(folder, str(seed))
+            work.mkdir()
+            wrong, failures = (replace(life, then="resident") if asked.forked else life).wrong(work, redis.port)
+            ran.update({"lives": 1, "failed attempts": failures, "wrong": bool(wrong), "killed": bool(failures)})
+            if wrong:
+                sys.stdout.write(f"{life}: {wrong}\n")
+            if wrong or seed % 10 == 9:
+                sys.stdout.write(f"up to seed {seed}: {dict(ran)}\n")
+                sys.stdout.flush()
     sys.stdout.write(f"{dict(ran)}\n")
     return int(ran["wrong"] > 0)
 

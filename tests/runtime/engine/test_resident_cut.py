@@ -18,6 +18,7 @@ from tests.harness.passing import BUFFER, Passing, Pump
 from tests.harness.topology_runs import start
 from trident import TridentTopology
 from trident.operations import Count
+from trident.runtime.engine import resident_pool
 from trident.runtime.engine.resident_runner import ResidentRunner
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[Links]:
 
 
 def test_rows_that_a_cut_keeps_from_another_worker_fail_the_attempt_and_none_is_lost(
-    spark: SparkSession, links: Links
+    spark: SparkSession, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(resident_pool, "_PATIENCE_S", 300.0)  # the first batch waits for both workers
     topology = TridentTopology("cut")
     numbers = topology.new_stream("numbers", FixedBatchSpout("n: int", 4, *[(n,) for n in range(ROWS)]))
     counts = (
