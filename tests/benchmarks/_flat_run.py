@@ -74,7 +74,9 @@ def _figures_of(role: str, process: psutil.Process) -> dict[str, float]:
 
 def _workers_below(java: psutil.Process) -> list[psutil.Process]:
     """Return Python's processes that have no children, in the order of their start: without the daemon that forks them."""
-    below = [each for each in java.children(recursive=True) if not each.children()]
+    below = [
+        each for each in java.children(recursive=True) if not each.children() and each.status() != psutil.STATUS_ZOMBIE
+    ]
     return sorted(below, key=lambda each: each.create_time())
 
 

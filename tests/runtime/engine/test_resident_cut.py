@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,13 +16,11 @@ from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.harness.passing import BUFFER, Passing, Pump
 from tests.harness.topology_runs import start
+from tests.runtime.engine.forked_workers import forked_workers
 from trident import TridentTopology
 from trident.operations import Count
 from trident.runtime.engine import resident_pool
 from trident.runtime.engine.resident_runner import ResidentRunner
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -94,18 +92,13 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[Links]:
 
 
 def test_rows_that_a_cut_keeps_from_another_worker_fail_the_attempt_and_none_is_lost(
-    spark: SparkSession, links: Links, monkeypatch: pytest.MonkeyPatch
+    links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resident_pool, "_PATIENCE_S", 300.0)  # the first batch waits for both workers
     topology = TridentTopology("cut")
     numbers = topology.new_stream("numbers", FixedBatchSpout("n: int", 4, *[(n,) for n in range(ROWS)]))
-    counts = (
-        numbers.partition_by("n")
-        .parallelism_hint(4)
-        .group_by("n")
-        .persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
-    )
-
+    crossing = numbers.shuffle().filter("n", lambda n: n >= 0).parallelism_hint(2)
+    counts = crossing.group_by("n").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
     cut = threading.Event()
 
     def observe(point: str, attempt: Any) -> None:
@@ -114,7 +107,7 @@ def test_rows_that_a_cut_keeps_from_another_worker_fail_the_attempt_and_none_is_
             cut.set()
 
     settings: dict[str, Any] = {"workers": "resident", "max_spout_pending": 1, "max_batch_attempts": 20}
-    with start(topology, "spark", observe, **settings) as running:
+    with forked_workers(), start(topology, "spark", observe, **settings) as running:
         assert cut.wait(300), "three batches are not recorded"
         until(lambda: running.status["failures"], "an attempt has failed whose rows were cut off")
         assert "rows of worker" in running.status["lastFailure"]
