@@ -226,7 +226,7 @@ class ResidentPool:
             for place in run.asked:
                 if self._places[place].run == run.crew[place].run:
                     self._places[place].busy.add(run.number)
-            # Where no rows wait and nobody is at work on it, the next sign of life tells it soon enough.
+            # Where no rows wait and no worker is at work on it, the next sign of life tells it soon enough.
             told = run.used if run.asked or run.sent else ()
             members = [run.crew[place] for place in told if self._places[place].run == run.crew[place].run]
         for member in members:
