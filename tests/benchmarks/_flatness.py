@@ -31,7 +31,7 @@ def flat(sizes: Scaled) -> dict[str, Any]:
 
 def flat_resident(sizes: Scaled) -> dict[str, Any]:
     """Run the batches on resident workers: of 100 words in memory, and of one sentence on Redis, committed by the tasks."""
-    common = {"engine": "spark", "workers": "resident"}
+    common: dict[str, Any] = {"engine": "spark", "workers": "resident"}
     with on_redis() as address:
         ways = {
             "memory": {**common, "store": "memory"},

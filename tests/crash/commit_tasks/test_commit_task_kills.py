@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.server, pytest.ma
 class Campaign:
     """A part in a process of its own, which has its own Spark; what it says can be read while it runs."""
 
-    def __init__(self, part: str, work: Path, seed: int = 0, more: Sequence[str] = (), **ports: int) -> None:
+    def __init__(self, part: str, work: Path, seed: int = 0, more: Any = (), **ports: int) -> None:
         spark = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment = {**os.environ, **spark, "SPARK_WORKER_DIR": str(work), "PYTHONPATH": str(ROOT)}
         stores = [f"--{store}={port}" for store, port in ports.items()]
@@ -55,6 +56,10 @@ class Campaign:
         """Kill it, if it runs; its Spark ends with it."""
         self._process.kill()
         self._process.communicate()
+
+
+def _of(fault: str) -> Callable[[str], bool]:
+    return lambda line: f" {fault} " in line
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +100,7 @@ def test_what_resident_workers_of_a_killed_executor_committed_is_counted_once(
     running = Campaign("resident", tmp_path, more=only, redis=redis_server.port)
     try:
         for fault in ("executor@begun", "neighbour@before"):
-            said = running.says(lambda line, fault=fault: f" {fault} " in line)
+            said = running.says(_of(fault))
             assert ": exact, " in said
             assert "resident workers" in said
             assert "did not happen" not in said

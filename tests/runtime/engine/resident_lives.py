@@ -99,7 +99,7 @@ class ResidentLife:
 
     def wrong(self, folder: Path, redis: int) -> tuple[list[str], int]:
         """Run it; return what the states hold that they must not, and how many attempts failed."""
-        failures = 0
+        failures, found = 0, list[dict[Any, Any]]()
         starts = [(self.stops_after, "resident"), (0, self.then)] if self.stops_after else [(0, "resident")]
         for life, (most, workers) in enumerate(starts):
             with self._started(folder, redis, life, workers, most) as (running, enough):
