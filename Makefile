@@ -171,7 +171,7 @@ build/services/redis-server build/services/memcached build/services/postgres bui
 	touch $@
 
 # Copied aside and then moved: a folder that is there is complete.
-build/services/cassandra build/services/kafka build/services/zookeeper build/services/spark-kafka: build/services/%: tests/services/pom.xml | build/services/mvn
+build/services/cassandra build/services/kafka build/services/zookeeper build/services/spark-kafka build/services/storm: build/services/%: tests/services/pom.xml | build/services/mvn
 	@echo "fetching the jars of $* into $@" >&2; rm -rf $@ $@.part; \
 	mvn -B -q -Dstyle.color=never -f $< -P $* org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part 2>&1 | sed $$'s/\e\\[[0-9;]*m//g' >&2; \

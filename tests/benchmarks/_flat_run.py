@@ -15,6 +15,7 @@ import psutil
 
 from states.delta import DeltaState
 from states.memory import MemoryMapState
+from states.redis import RedisState
 from tests.benchmarks._drawn import DrawnKeys
 from trident import Config, TridentTopology
 from trident.coordination.transaction_log import FileLog
@@ -24,8 +25,9 @@ from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
 from trident.runtime.start.opened_topology import open_topology
 from trident.spout.interfaces import TransactionAttempt
+from trident.state import StateSpec
 
-KEYS, ROWS = 500, 100
+KEYS = 500
 _SEGMENT_BYTES = 64 << 10
 
 
@@ -52,16 +54,30 @@ class Samples:
             "batch": self._batches,
             "batch_ms": (now - self._at) / self._every * 1000,
             "cpu_ms": (cpu - self._cpu) / self._every * 1000,
-            "python_mb": self._me.memory_info().rss / (1 << 20),
+            **_figures_of("python", self._me),
         }
-        java = [child for child in self._me.children() if child.name() == "java"]
-        if java:
-            sample["jvm_mb"] = java[0].memory_info().rss / (1 << 20)
+        for child in self._me.children():
+            if child.name() == "java":
+                sample |= _figures_of("jvm", child)
+                for number, worker in enumerate(_workers_below(child)):
+                    sample |= _figures_of(f"worker{number}", worker)
         for part in self._folder.iterdir():
             sizes = _sizes(part)
             sample[f"{part.name}_kb"], sample[f"{part.name}_files"] = sum(sizes) / 1024, len(sizes)
         self.taken.append(sample)
         self._at, self._cpu = time.perf_counter(), time.process_time()
+
+
+def _figures_of(role: str, process: psutil.Process) -> dict[str, float]:
+    return {f"{role}_mb": process.memory_info().rss / (1 << 20), f"{role}_descriptors": process.num_fds()}
+
+
+def _workers_below(java: psutil.Process) -> list[psutil.Process]:
+    """Return Python's processes that have no children, in the order of their start: without the daemon that forks them."""
+    below = [
+        each for each in java.children(recursive=True) if not each.children() and each.status() != psutil.STATUS_ZOMBIE
+    ]
+    return sorted(below, key=lambda each: each.create_time())
 
 
 def _sizes(folder: Path) -> list[int]:
@@ -75,14 +91,19 @@ def _sizes(folder: Path) -> list[int]:
     return sizes
 
 
-def run(engine: str, store: str, batches: int, every: int) -> list[dict[str, float]]:
-    """Run the batches and return the samples."""
+def run(
+    engine: str, store: str, batches: int, every: int, rows: int = 100, workers: str = "jobs", address: str = ""
+) -> list[dict[str, float]]:
+    """Run the batches and return the samples; what is stored in Redis, at `address`, is committed by tasks."""
     with tempfile.TemporaryDirectory(prefix="trident-flat-") as folder:
         topology = TridentTopology("flat")
-        spec = DeltaState.opaque(f"{folder}/table") if store == "delta" else MemoryMapState.opaque()
-        spout = DrawnKeys(batches, ROWS, KEYS)
+        spec = _spec(store, address, folder)
+        spout = DrawnKeys(batches, rows, KEYS)
         counts = topology.new_stream("words", spout).group_by("word").persistent_aggregate(spec, Count(), "count")
-        settings: dict[str, Any] = {"engine": engine, "log_dir": f"{folder}/log", "master": "local[2]"}
+        settings: dict[str, Any] = {
+            "engine": engine, "workers": workers, "log_dir": f"{folder}/log", "master": "local[2]",
+            "state_placement": "executors" if address else "auto",
+        }  # fmt: skip
         samples = Samples(every, Path(folder))
         gc.collect()
         with _started(topology.graph(), Config.of(settings), samples) as started:
@@ -91,6 +112,12 @@ def run(engine: str, store: str, batches: int, every: int) -> list[dict[str, flo
             assert started.state(counts).multi_get(keys) == [spout.count_of_each()] * KEYS
             assert started.status["failures"] == 0
     return samples.taken
+
+
+def _spec(store: str, address: str, folder: str) -> StateSpec:
+    if address:
+        return RedisState.opaque(address)
+    return DeltaState.opaque(f"{folder}/table") if store == "delta" else MemoryMapState.opaque()
 
 
 def _started(graph: Graph, config: Config, observer: Samples) -> RunningTopology:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import scaling_costs
+from tests.benchmarks import scaling_costs, storms_own_count
 from tests.benchmarks._drivers import flat_run
 from tests.benchmarks.line_chart import Chart, Point, drawn
 
@@ -61,7 +61,7 @@ def _json_lines(*argv: str) -> list[dict[str, Any]]:
 
 
 def words(quick: bool) -> Iterator[Point]:
-    """Words per second by size of batch, on each engine and through foreachBatch in the same run."""
+    """Words per second by size of batch, on each engine, through foreachBatch, and with Storm if its jars are there."""
     sizes = (
         {1: 60, 100: 6_000} if quick else {1: 300, 100: 30_000, 1_000: 200_000, 10_000: 1_000_000, 100_000: 4_000_000}
     )
@@ -75,6 +75,8 @@ def words(quick: bool) -> Iterator[Point]:
         yield "Spark, resident", batch, resident["warm_words_per_s"]
         (in_process,) = _json_lines(*given, "--engine", "in_process")
         yield "in process", batch, in_process["warm_words_per_s"]
+        if storms_own_count.JARS.exists():
+            yield "Storm's Trident", batch, storms_own_count.words_per_s(batch, max(20, sentences // batch))
 
 
 def commits(quick: bool) -> Iterator[Point]:

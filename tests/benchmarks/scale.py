@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.benchmarks import _scale_rows as rows
 from tests.benchmarks._drivers import DriverFailed
-from tests.benchmarks._flatness import flat
+from tests.benchmarks._flatness import flat, flat_resident
 from tests.benchmarks._stores import MEASURED
 
 __all__ = ["ROWS", "Row", "main"]
@@ -53,6 +53,10 @@ ROWS = {
     "smallest": Row("smallest batch, executors: ≤ 2.5 × the driver's time", rows.smallest),
     "base": Row("driver placement, all sizes: ≥ 0.95 × the base's words/s", rows.base),
     "flat": Row("10,000 batches: memory, time of a batch, log size and files flat within 5 %", flat),
+    "resident": Row(
+        "10,000 batches on resident workers: memory and descriptors of driver, JVM and workers, time, flat within 5 %",
+        flat_resident,
+    ),
 }
 
 

@@ -53,6 +53,14 @@ def test_no_figure_of_a_topology_grows_with_its_batches() -> None:
         assert change_of([sample[figure] for sample in samples]) <= 1.05, figure
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_resident_workers_are_sampled_one_by_one() -> None:
+    samples = run("spark", "memory", batches=60, every=20, workers="resident")
+    assert {"python_mb", "jvm_descriptors", "worker0_mb", "worker1_descriptors"} <= samples[-1].keys()
+    assert samples[-1]["batch"] == 60
+
+
 def test_an_unknown_row_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["bigger"])
@@ -67,7 +75,7 @@ def test_a_row_that_cannot_be_measured_says_why(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"flat"}))
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"flat", "resident"}))
 def test_each_row_can_be_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     main([name, "--size", "0.002", "--rounds", "1", "--base", "."])
     line = json.loads(capsys.readouterr().out)

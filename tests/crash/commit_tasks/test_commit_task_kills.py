@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.server, pytest.ma
 class Campaign:
     """A part in a process of its own, which has its own Spark; what it says can be read while it runs."""
 
-    def __init__(self, part: str, work: Path, seed: int = 0, **ports: int) -> None:
+    def __init__(self, part: str, work: Path, seed: int = 0, more: Any = (), **ports: int) -> None:
         spark = {"SPARK_HOME": str(Path(pyspark.__file__).parent), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment = {**os.environ, **spark, "SPARK_WORKER_DIR": str(work), "PYTHONPATH": str(ROOT)}
         stores = [f"--{store}={port}" for store, port in ports.items()]
@@ -29,7 +30,7 @@ class Campaign:
         self.errors, self.lines = work / "errors", list[str]()
         with self.errors.open("w") as errors:
             self._process = subprocess.Popen(
-                [*program, *stores], cwd=work, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+                [*program, *more, *stores], cwd=work, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
             )
 
     def says(self, what: Callable[[str], bool]) -> str:
@@ -55,6 +56,10 @@ class Campaign:
         """Kill it, if it runs; its Spark ends with it."""
         self._process.kill()
         self._process.communicate()
+
+
+def _of(fault: str) -> Callable[[str], bool]:
+    return lambda line: f" {fault} " in line
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +91,28 @@ def test_what_a_killed_driver_committed_is_counted_once(few: Campaign) -> None:
     assert few.ends() == 0
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_what_resident_workers_of_a_killed_executor_committed_is_counted_once(
+    redis_server: Server, tmp_path: Path
+) -> None:
+    only = ["--only", "executor@begun", "neighbour", "--pairings=1"]
+    running = Campaign("resident", tmp_path, more=only, redis=redis_server.port)
+    try:
+        for fault in ("executor@begun", "neighbour@before"):
+            said = running.says(_of(fault))
+            assert ": exact, " in said
+            assert "resident workers" in said
+            assert "did not happen" not in said
+        assert running.ends() == 0
+    finally:
+        running.close()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("part", ["cluster", "drivers", "rules", "repeated", "speculation"])
+@pytest.mark.parametrize("part", ["cluster", "drivers", "resident", "rules", "repeated", "speculation"])
 def test_the_whole_campaign(
     part: str, seed: int, redis_server: Server, cassandra_server: Server, postgres_server: Server, tmp_path: Path
 ) -> None:
@@ -103,7 +126,7 @@ def test_the_whole_campaign(
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("part", ["cluster", "drivers", "repeated"])
+@pytest.mark.parametrize("part", ["cluster", "drivers", "resident", "repeated"])
 def test_the_campaign_of_tables_that_the_driver_publishes(part: str, tmp_path: Path) -> None:
     running = Campaign(part, tmp_path, delta=0)
     try:

@@ -226,7 +226,9 @@ class ResidentPool:
             for place in run.asked:
                 if self._places[place].run == run.crew[place].run:
                     self._places[place].busy.add(run.number)
-            members = [run.crew[place] for place in run.used if self._places[place].run == run.crew[place].run]
+            # Where no rows wait and no worker is at work on it, the next sign of life tells it soon enough.
+            told = run.used if run.asked or run.sent else ()
+            members = [run.crew[place] for place in told if self._places[place].run == run.crew[place].run]
         for member in members:
             with suppress(PeerAway):  # then it learns of it by the next sign of life
                 member.peer.send(AttemptOver(run.number))
