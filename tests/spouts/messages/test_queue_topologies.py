@@ -13,7 +13,7 @@ import redis
 from tests.harness.servers import Server
 from tests.spouts.messages.driving import LIMIT_S
 from tests.spouts.messages.places import Place
-from tests.spouts.messages.storms_own_count import EXECUTED, Refusing
+from tests.spouts.messages.storm_words import EXECUTED, Refusing
 from trident.storm import LocalCluster, TopologyBuilder
 
 PAGE = Path(__file__).parents[3] / "docs" / "spouts" / "queues.md"
