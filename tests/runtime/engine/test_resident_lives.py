@@ -15,10 +15,9 @@ from tests.runtime.engine.resident_lives import ResidentLife
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(300)]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(1, 25))
 def test_whatever_the_options_each_row_is_counted_once(
     seed: int, spark: SparkSession, redis_server: Server, tmp_path: Path
@@ -28,7 +27,6 @@ def test_whatever_the_options_each_row_is_counted_once(
     assert not wrong, f"{life}: {wrong}"
 
 
-@pytest.mark.long
 def test_an_oracle_that_expects_other_rows_finds_them(
     spark: SparkSession, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
