@@ -29,14 +29,9 @@ WITNESSED = FieldsCodec((*_FIELDS, "witness"), encode, decode)
 class CassandraFence:
     """The sentinel of one partition, which moves by condition only.
 
-    Parameters
-    ----------
-    registers, partition
-        The registers of the state, and the number of the partition.
-    what
-        The state and its place, for messages.
-    rows
-        The rows of a table with columns, among which witnesses are; None: rows and registers are in one table.
+    `registers`, `partition`: the registers of the state, and the number of the partition.
+    `what`: the state and its place, for messages.
+    `rows`: the rows of a table with columns, among which witnesses are; None: rows and registers are in one table.
     """
 
     def __init__(self, registers: Registers, partition: int, what: str, rows: ColumnStatements | None = None) -> None:
@@ -63,17 +58,9 @@ class CassandraFence:
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
         """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
 
-        Parameters
-        ----------
-        sentinel, force
-            Forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel, or it would go back.
-        StateLossDetected
-            It is gone, or was rolled back. Nothing was changed.
+        `sentinel`, `force`: forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
+        Raises `FencedError`: another writer has moved the sentinel, or it would go back.
+        Raises `StateLossDetected`: it is gone, or was rolled back. Nothing was changed.
         """
         found, own = self._record.check_move(sentinel, force), self._record.own
         if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:

@@ -29,14 +29,9 @@ _ESCAPE = "\ue000"  # a character that no one uses, for the text that no partiti
 class CqlForm(NamedTuple):
     """How values of a type are stored.
 
-    Attributes
-    ----------
-    cql
-        The type of the column.
-    arrow
-        The type of Arrow that checks values.
-    to_bytes, of_driver
-        A value as the bytes of its cell; what the driver read as a value, None: it is one.
+    `cql`: the type of the column.
+    `arrow`: the type of Arrow that checks values.
+    `to_bytes`, `of_driver`: a value as the bytes of its cell; what the driver read as a value, None: it is one.
     """
 
     cql: str

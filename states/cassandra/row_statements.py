@@ -27,12 +27,8 @@ _WINDOW_REQUESTS = 4  # per bucket, on average; with one, every second bucket wo
 class StateRows(ABC):
     """The rows of one state.
 
-    Parameters
-    ----------
-    connection, options
-        Where the rows are.
-    what
-        The state and its table, for messages.
+    `connection`, `options`: where the rows are.
+    `what`: the state and its table, for messages.
     """
 
     def __init__(self, connection: CassandraConnection, options: CassandraOptions, what: str) -> None:

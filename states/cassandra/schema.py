@@ -31,12 +31,8 @@ _making = threading.Lock()
 class TableForm(NamedTuple):
     """What a table must be.
 
-    Attributes
-    ----------
-    columns
-        Of each column its kind, its position and its type, as `system_schema.columns` has them.
-    what, buckets
-        What it is for, and its number of buckets, which are in its comment.
+    `columns`: of each column its kind, its position and its type, as `system_schema.columns` has them.
+    `what`, `buckets`: what it is for, and its number of buckets, which are in its comment.
     """
 
     columns: Mapping[str, tuple[str, int, str]]
@@ -81,12 +77,8 @@ def open_table(
 ) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
-    Raises
-    ------
-    ConfigError
-        There is no such keyspace, or the consistency levels are too weak for its copies.
-    StateError
-        There is no such table and creating it is not allowed, or it is not a table of this form.
+    Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
+    Raises `StateError`: there is no such table and creating it is not allowed, or it is not a table of this form.
     """
     full = f'"{options.keyspace}"."{table}"'
     with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
@@ -191,10 +183,7 @@ def _create_keyspace(options: CassandraOptions) -> str:
 def check_consistency(options: CassandraOptions, replication: Mapping[str, str]) -> None:
     """Refuse levels that together do not reach more copies than there are, because a read could miss the last write.
 
-    Parameters
-    ----------
-    replication
-        Of the keyspace, as `system_schema.keyspaces` has it.
+    `replication`: of the keyspace, as `system_schema.keyspaces` has it.
     """
     copies = {
         name: int(count.partition("/")[0]) for name, count in replication.items() if name.lower() != "class"

@@ -88,12 +88,8 @@ class _Range(NamedTuple):
 class Stamps:
     """Gives out the ranges of timestamps.
 
-    Parameters
-    ----------
-    registers
-        Of the state.
-    when_new
-        Called when there is no floor yet; raises if there should be one.
+    `registers`: of the state.
+    `when_new`: called when there is no floor yet; raises if there should be one.
     """
 
     def __init__(self, registers: Registers, when_new: Callable[[], None]) -> None:

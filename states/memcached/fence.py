@@ -28,12 +28,8 @@ _NEVER = b"0"
 class CommitGuard:
     """The sentinel of one partition, and the health of the servers.
 
-    Parameters
-    ----------
-    servers, names
-        Of the state.
-    options, conf, partition
-        As of `MemcachedMap`.
+    `servers`, `names`: of the state.
+    `options`, `conf`, `partition`: as of `MemcachedMap`.
     """
 
     def __init__(
@@ -57,11 +53,8 @@ class CommitGuard:
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
 
-        Raises
-        ------
-        StateLossDetected
-            This very instance laid the sentinel, and now finds it gone or a server to have lost data. Raised once:
-            the next read shows the store as it is.
+        Raises `StateLossDetected`: this very instance laid the sentinel, and now finds it gone or a server to have lost data.
+        Raised once: the next read shows the store as it is.
         """
         self._inspect()
         record, own = self._fence.read(), self._fence.own
@@ -80,12 +73,8 @@ class CommitGuard:
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Replace the record that was read or laid last; the first one, or a forced one, takes the servers as they are.
 
-        Raises
-        ------
-        FencedError
-            Another writer has moved it, or it would go back.
-        StateLossDetected
-            It is gone, or was rolled back. Nothing was written.
+        Raises `FencedError`: another writer has moved it, or it would go back.
+        Raises `StateLossDetected`: it is gone, or was rolled back. Nothing was written.
         """
         self._inspect()
         found = self._fence.check_move(sentinel, force)

@@ -44,10 +44,7 @@ def prefix_of(conf: StateConf, prefix: str | None) -> str:
 
     Encoded so that no prefix is the beginning of another's names, whatever the topology and the state are called.
 
-    Raises
-    ------
-    ConfigError
-        The prefix is empty, or so long that little room is left for keys.
+    Raises `ConfigError`: the prefix is empty, or so long that little room is left for keys.
     """
     if prefix is None:
         prefix = f"{quote(conf.topology, safe='')}/{quote(conf.state, safe='')}"

@@ -52,10 +52,7 @@ def store_commands(
 class Replies:
     """The replies of one connection, in order.
 
-    Parameters
-    ----------
-    receive
-        Returns up to so many bytes of what came in, at least one; nothing once the server has closed the connection.
+    `receive`: returns up to so many bytes of what came in, at least one; nothing once the server has closed the connection.
     """
 
     def __init__(self, receive: Callable[[int], bytes]) -> None:

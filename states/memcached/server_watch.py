@@ -25,14 +25,9 @@ _LOOK_AGAIN_S = 0.001
 class ServerWatch:
     """The servers as one partition of a state sees them.
 
-    Parameters
-    ----------
-    servers, epoch_name
-        Of the state.
-    options
-        As of `MemcachedMap`.
-    place
-        The partition, for messages.
+    `servers`, `epoch_name`: of the state.
+    `options`: as of `MemcachedMap`.
+    `place`: the partition, for messages.
     """
 
     def __init__(self, servers: Servers, epoch_name: bytes, options: MemcachedOptions, place: str) -> None:

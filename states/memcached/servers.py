@@ -27,13 +27,9 @@ _FATAL = (b"ERROR", b"CLIENT_ERROR")
 class MemcachedConnection:
     """One server.
 
-    Attributes
-    ----------
-    name
-        As it is written in the options.
-    tokens
-        Of the items that this connection read for the commit under way; None where there was none. They end with the
-        connection: a server that restarted counts its tokens from the beginning.
+    `name`: as it is written in the options.
+    `tokens`: of the items that this connection read for the commit under way; None where there was none. They end with the
+    connection: a server that restarted counts its tokens from the beginning.
     """
 
     def __init__(self, driver: Any, name: str, options: MemcachedOptions) -> None:

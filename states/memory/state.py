@@ -43,10 +43,7 @@ def data_of(
 ) -> MemoryData:
     """Return the data of a partition, made if there are none; all partitions of a state share its values.
 
-    Raises
-    ------
-    UnsupportedOperation
-        The data are in another process.
+    Raises `UnsupportedOperation`: the data are in another process.
     """
     if home != this_process():
         raise UnsupportedOperation(

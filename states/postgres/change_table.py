@@ -50,12 +50,8 @@ _ROWS = 10_000
 class ChangeTable:
     """The table of one state's changes.
 
-    Parameters
-    ----------
-    schema, table
-        The state's: the bare name.
-    kept
-        How long rows stay.
+    `schema`, `table`: the state's: the bare name.
+    `kept`: how long rows stay.
     """
 
     def __init__(self, schema: str | None, table: str, columns: Columns, kept: Retention, what: str) -> None:
@@ -114,10 +110,7 @@ class ChangeTable:
     def read(self, connection: PostgresConnection, after: int, until: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
         """Return the batches after `after`, some thousand rows of them; `until` is the last that may come.
 
-        Raises
-        ------
-        BackendError
-            The state has a table, and none with its changes.
+        Raises `BackendError`: the state has a table, and none with its changes.
         """
         if not self._found(connection):
             ((is_there,),) = connection.execute(

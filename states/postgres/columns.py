@@ -38,16 +38,10 @@ class Packed(bytes):
 class _Form(NamedTuple):
     """How values of a type are stored, and sent.
 
-    Attributes
-    ----------
-    sql
-        The type of the column, as `format_type` writes it.
-    element
-        The oid of the elements of the array that is sent.
-    arrow, wire
-        The type of Arrow that they go through, and NumPy's type of the bytes of a number; None: they are bytes.
-    epoch
-        PostgreSQL's day or moment 0 in the days or microseconds of Arrow.
+    `sql`: the type of the column, as `format_type` writes it.
+    `element`: the oid of the elements of the array that is sent.
+    `arrow`, `wire`: the type of Arrow that they go through, and NumPy's type of the bytes of a number; None: they are bytes.
+    `epoch`: PostgreSQL's day or moment 0 in the days or microseconds of Arrow.
     """
 
     sql: str

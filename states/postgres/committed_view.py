@@ -42,12 +42,8 @@ _RULES: dict[StateType, LiteralString] = {StateType.OPAQUE: _OPAQUE, StateType.T
 class CommittedView:
     """Makes the view of one state, or removes it where the log is elsewhere.
 
-    Parameters
-    ----------
-    table, schema
-        The table's bare name, and its schema if one was given.
-    database
-        Where it is.
+    `table`, `schema`: the table's bare name, and its schema if one was given.
+    `database`: where it is.
     """
 
     def __init__(self, schema: str | None, table: str, columns: Columns, conf: StateConf, database: Database) -> None:

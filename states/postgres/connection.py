@@ -77,10 +77,7 @@ Clause = tuple[bytes, Mapping[str, Any]]
 class FencedWrite:
     """A commit as clauses: all are carried out or none is, as the fence of the first one says.
 
-    Attributes
-    ----------
-    clauses
-        Returns them; they are `count` in number.
+    `clauses`: returns them; they are `count` in number.
     """
 
     count: int
@@ -113,10 +110,7 @@ class Session:
     def run(self, doing: str, work: Callable[[PostgresConnection], T]) -> T:
         """Return what `work` does with the connection; it is called again after a failure that may be over.
 
-        Raises
-        ------
-        BackendError
-            The server refused, or did not answer. A write may have been made.
+        Raises `BackendError`: the server refused, or did not answer. A write may have been made.
         """
 
         def attempt() -> T:
@@ -141,12 +135,8 @@ class Session:
     def _write_within(self, doing: str, write: FencedWrite, connection: PostgresConnection) -> bool:
         """Write on a connection of another one; False without its table too.
 
-        Raises
-        ------
-        BackendError
-            The server refused, so the transaction will be rolled back.
-        psycopg.Error
-            The connection broke.
+        Raises `BackendError`: the server refused, so the transaction will be rolled back.
+        Raises `psycopg.Error`: the connection broke.
         """
         try:
             return write.send(connection)

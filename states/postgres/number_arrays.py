@@ -43,15 +43,8 @@ def selected(columns: Columns, only_current: bool = False) -> str:
 class FoundArrays:
     """The rows that reads have found, as arrays.
 
-    Parameters
-    ----------
-    answers
-        What each read selected.
-
-    Attributes
-    ----------
-    is_foreign
-        Whether a row does not say which batch wrote it.
+    `answers`: what each read selected.
+    `is_foreign`: whether a row does not say which batch wrote it.
     """
 
     def __init__(self, columns: Columns, answers: Sequence[Sequence[bytes]]) -> None:
@@ -81,10 +74,7 @@ class FoundArrays:
 class ArrayPuts(Mapping[Key, Any]):
     """What a commit puts by columns. As a mapping it is made when someone asks for a row.
 
-    Attributes
-    ----------
-    arrays
-        Of each column of `Columns.read` its values.
+    `arrays`: of each column of `Columns.read` its values.
     """
 
     def __init__(self, columns: Columns, keys: list[pa.Array], new: NumberColumns) -> None:

@@ -40,10 +40,7 @@ _EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equ
 class TypedTable:
     """Makes sure of a state's table.
 
-    Attributes
-    ----------
-    name, state
-        The table as SQL, schema included if one was given; its bare name, by which the sentinels know it.
+    `name`, `state`: the table as SQL, schema included if one was given; its bare name, by which the sentinels know it.
     """
 
     def __init__(
@@ -73,12 +70,8 @@ class TypedTable:
     def prepare(self, connection: PostgresConnection) -> None:
         """Make sure that the table is one for this state; add the columns that a table of the user's lacks.
 
-        Raises
-        ------
-        BackendError
-            It is another one: nothing was written.
-        psycopg.errors.UndefinedTable
-            There is none, or the state has never been written to it.
+        Raises `BackendError`: it is another one: nothing was written.
+        Raises `psycopg.errors.UndefinedTable`: there is none, or the state has never been written to it.
         """
         if self._is_known:
             return

@@ -67,12 +67,8 @@ return redis.call('XTRIM', KEYS[2], 'MINID', string.format('%d-0', last + 1))"""
 class ChangeStreams:
     """The streams of one state.
 
-    Parameters
-    ----------
-    fence
-        That of the partition that writes.
-    kept
-        How long entries stay.
+    `fence`: that of the partition that writes.
+    `kept`: how long entries stay.
     """
 
     def __init__(self, wire: Wire, layout: RedisLayout, fence: RedisFence, kept: Retention, what: str) -> None:

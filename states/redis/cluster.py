@@ -26,14 +26,9 @@ _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
 class Cluster(Server):
     """Asks any node which node has which slots, and keeps a connection to each that is needed.
 
-    Parameters
-    ----------
-    options
-        The URL, which names some of the nodes.
-    stems
-        The beginning of the names of each bucket.
-    greet
-        Called with each link that was opened.
+    `options`: the URL, which names some of the nodes.
+    `stems`: the beginning of the names of each bucket.
+    `greet`: called with each link that was opened.
     """
 
     def __init__(self, options: RedisOptions, stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
@@ -64,10 +59,7 @@ class Cluster(Server):
     def placement(self) -> Hashable:
         """Return which nodes have the slots of the buckets, and since when.
 
-        Raises
-        ------
-        TryAgainError
-            One of them is being moved.
+        Raises `TryAgainError`: one of them is being moved.
         """
         nodes = self._find()
         ours = frozenset(self._slots)
@@ -180,20 +172,12 @@ _OPEN = re.compile(r"\[(\d+)-([<>])-(\w+)\]")
 class ClusterNode:
     """One line of CLUSTER NODES.
 
-    Attributes
-    ----------
-    id, host, port
-        Its name in the cluster, and its address; the host is empty if it is unknown.
-    epoch
-        Grows whenever slots come to this node.
-    own
-        This is the node that was asked. A node lists moving slots only for itself.
-    reachable_primary
-        It may have keys, and can be asked.
-    slots
-        Ranges of the slots that it serves: first and last.
-    arriving, leaving
-        (slot, the other node's id) of each slot that is being moved.
+    `id`, `host`, `port`: its name in the cluster, and its address; the host is empty if it is unknown.
+    `epoch`: grows whenever slots come to this node.
+    `own`: this is the node that was asked. A node lists moving slots only for itself.
+    `reachable_primary`: it may have keys, and can be asked.
+    `slots`: ranges of the slots that it serves: first and last.
+    `arriving`, `leaving`: (slot, the other node's id) of each slot that is being moved.
     """
 
     id: str

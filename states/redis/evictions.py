@@ -40,12 +40,8 @@ _OF_A_NEW_RUN = _Counters(0, sys.maxsize)
 class Evictions:
     """The known evictions of each server.
 
-    Parameters
-    ----------
-    options
-        Whether keys expire, and whether evictions are accepted.
-    what
-        The state, for messages.
+    `options`: whether keys expire, and whether evictions are accepted.
+    `what`: the state, for messages.
     """
 
     def __init__(self, options: RedisOptions, what: str) -> None:
@@ -67,11 +63,8 @@ class Evictions:
 
         Each commit asks, because memory may be limited at any time.
 
-        Raises
-        ------
-        StateLossDetected
-            Keys were evicted since this writer connected, or the counters restarted so that it cannot be known; and
-            `allow_eviction` was not given.
+        Raises `StateLossDetected`: keys were evicted since this writer connected, or the counters restarted so that it cannot
+        be known; and `allow_eviction` was not given.
         """
         doing = f"look for evictions of {self._what}"
         now = self._counters(wire, doing)
@@ -160,12 +153,8 @@ def greeted(evictions: Evictions, link: Link) -> None:
 def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str:
     """Return what a crash of the server loses; empty for nothing, or if the server does not say.
 
-    Parameters
-    ----------
-    info
-        INFO.
-    config
-        `save` and `appendfsync` of CONFIG GET; None if that is forbidden.
+    `info`: INFO.
+    `config`: `save` and `appendfsync` of CONFIG GET; None if that is forbidden.
     """
     if info.get("aof_enabled", "") == "1":
         fsync = config["appendfsync"]

@@ -91,14 +91,9 @@ return 1"""
 class RedisFence:
     """The partition's sentinel as this writer knows it.
 
-    Parameters
-    ----------
-    wire, layout
-        Where the sentinel is.
-    partition
-        Its number.
-    what
-        The state and partition, for messages.
+    `wire`, `layout`: where the sentinel is.
+    `partition`: its number.
+    `what`: the state and partition, for messages.
     """
 
     def __init__(self, wire: Wire, layout: RedisLayout, partition: int, what: str) -> None:
@@ -158,12 +153,9 @@ class RedisFence:
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
 
-        Raises
-        ------
-        FencedError, StateLossDetected, StatePlaceError
-            There is something else, or (without `force`) something that is not behind this sentinel.
-        BackendError
-            It seals a commit, and Redis has lost writes of it.
+        Raises `FencedError`, `StateLossDetected`, `StatePlaceError`: there is something else, or (without `force`) something
+        that is not behind this sentinel.
+        Raises `BackendError`: it seals a commit, and Redis has lost writes of it.
         """
         doing, mine = "move the sentinel", self._own == sentinel and self._own.run == sentinel.run
         if self._seen is None:

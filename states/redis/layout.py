@@ -60,12 +60,8 @@ _GLOB = re.compile(rb"([\\*?\[\]^-])")
 class KeyGroup:
     """The keys of one call: keys of one bucket, at most as many as a call may have.
 
-    Attributes
-    ----------
-    where
-        Their positions in the caller's list.
-    names
-        What they are called in Redis.
+    `where`: their positions in the caller's list.
+    `names`: what they are called in Redis.
     """
 
     bucket: int
@@ -97,14 +93,9 @@ class KeyGroup:
 class RedisLayout:
     """The names of one state's keys.
 
-    Parameters
-    ----------
-    stems
-        The beginning of the names of each bucket: P, or H if `hashed`.
-    hashed
-        True: one hash instead of a string per key.
-    expires
-        The data expire, so the sentinels need a key of their own.
+    `stems`: the beginning of the names of each bucket: P, or H if `hashed`.
+    `hashed`: True: one hash instead of a string per key.
+    `expires`: the data expire, so the sentinels need a key of their own.
     """
 
     recorded_buckets = b""
@@ -170,12 +161,8 @@ def escaped(name: bytes) -> bytes:
 class ClusterLayout(RedisLayout):
     """The names of one state's keys in a cluster.
 
-    Parameters
-    ----------
-    prefix
-        P, or H if `hashed`.
-    buckets
-        Their number.
+    `prefix`: p, or H if `hashed`.
+    `buckets`: their number.
     """
 
     def __init__(

@@ -14,12 +14,8 @@ _HEADS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 class Words:
     """Many words, packed.
 
-    Attributes
-    ----------
-    count
-        Their number.
-    packed
-        For each the end of the line before, its length, and itself.
+    `count`: their number.
+    `packed`: for each the end of the line before, its length, and itself.
     """
 
     __slots__ = ("count", "packed")

@@ -159,10 +159,8 @@ class PlainHashes:
     def decode(self, keys: Sequence[Key], stored: Sequence[Sequence[bytes | None]]) -> list[Any]:
         """Return what is stored; None for a key without a hash.
 
-        Raises
-        ------
-        CorruptValueError
-            Another program wrote a hash: it does not say which batch did, or has a text that is no value of the type.
+        Raises `CorruptValueError`: another program wrote a hash: it does not say which batch did, or has a text that is no
+        value of the type.
         """
         there, columns = self._found(keys, stored)
         made: list[Any] = [None] * len(stored)

@@ -32,17 +32,11 @@ _WINDOW = 8
 class Call:
     """One command.
 
-    Attributes
-    ----------
-    bucket
-        The bucket whose slot it belongs to; below 0: none, and it is not sent again.
-    command
-        Makes the words of the command, each time that it is sent.
-    take
-        Gets the answer; it may raise.
-    reads
-        It writes nothing, so it may be sent to the target of a moving slot. A write waits until the slot has arrived, because
-        the slot's owner may still have the old values.
+    `bucket`: the bucket whose slot it belongs to; below 0: none, and it is not sent again.
+    `command`: makes the words of the command, each time that it is sent.
+    `take`: gets the answer; it may raise.
+    `reads`: it writes nothing, so it may be sent to the target of a moving slot. A write waits until the slot has arrived,
+    because the slot's owner may still have the old values.
     """
 
     bucket: int
@@ -54,14 +48,9 @@ class Call:
 class Link:
     """One connection to one server, and the calls on it whose answers are outstanding.
 
-    Parameters
-    ----------
-    connection
-        redis-py's, not connected yet.
-    name
-        The server, for messages.
-    greet
-        Called with the link whenever a connection was made.
+    `connection`: redis-py's, not connected yet.
+    `name`: the server, for messages.
+    `greet`: called with the link whenever a connection was made.
     """
 
     def __init__(self, connection: Any, name: str, greet: Callable[[Link], None]) -> None:
@@ -156,12 +145,8 @@ class Server:
 class Wire:
     """Runs calls to their end, through lost connections.
 
-    Parameters
-    ----------
-    servers
-        Where to send.
-    options
-        How often to try, and how long to wait in between.
+    `servers`: where to send.
+    `options`: how often to try, and how long to wait in between.
     """
 
     def __init__(self, servers: Server, options: RedisOptions) -> None:
@@ -172,19 +157,10 @@ class Wire:
     def run(self, doing: str, calls: Iterable[Call], renew: Callable[[], Iterable[Call]] | None = None) -> None:
         """Run all calls; the answers of one server are taken in the order of its calls.
 
-        Parameters
-        ----------
-        doing
-            For messages, such as "read 10 keys".
-        calls
-            Made one by one, a few before they are sent.
-        renew
-            Makes calls that must run before lost calls are sent again.
-
-        Raises
-        ------
-        BackendError
-            A server refused or did not answer. Any of the calls may have run.
+        `doing`: for messages, such as "read 10 keys".
+        `calls`: made one by one, a few before they are sent.
+        `renew`: makes calls that must run before lost calls are sent again.
+        Raises `BackendError`: a server refused or did not answer. Any of the calls may have run.
         """
         lost: deque[Call] = deque()
         source = iter(calls)

@@ -18,12 +18,8 @@ class DaemonPool(Executor):
 
     Before it ends, the interpreter waits for the threads of a `ThreadPoolExecutor`, whatever they do.
 
-    Parameters
-    ----------
-    most
-        The largest number of threads; one starts if none is idle.
-    name
-        The beginning of their names.
+    `most`: the largest number of threads; one starts if none is idle.
+    `name`: the beginning of their names.
     """
 
     def __init__(self, most: int, name: str) -> None:

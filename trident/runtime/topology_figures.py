@@ -31,10 +31,7 @@ _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 class TopologyFigures:
     """The statistics of a running topology, and its pages. Any thread may ask.
 
-    Parameters
-    ----------
-    now
-        Returns `running`, `inactive`, `stopped` or `failed`; `RunningTopology.status`; what it works on; what ended it.
+    `now`: returns `running`, `inactive`, `stopped` or `failed`; `RunningTopology.status`; what it works on; what ended it.
     """
 
     def __init__(

@@ -23,16 +23,10 @@ _STOP_S = 10.0
 class Watch:
     """A thread that checks whether a topology hangs, until the topology has ended.
 
-    Parameters
-    ----------
-    timeout_s
-        Of the settings `message_timeout_s`.
-    ended
-        Set once the topology has ended.
-    give_up
-        Ends the topology with an error, without its thread.
-    at_work
-        Returns what the topology works on; what does not move is logged.
+    `timeout_s`: of the settings `message_timeout_s`.
+    `ended`: set once the topology has ended.
+    `give_up`: ends the topology with an error, without its thread.
+    `at_work`: returns what the topology works on; what does not move is logged.
     """
 
     def __init__(

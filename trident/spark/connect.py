@@ -115,19 +115,10 @@ def server_of(master: str | None, conf: Mapping[str, str]) -> str | None:
 def connect_session(server: str, conf: Mapping[str, str]) -> tuple[SparkSession, bool]:
     """Return a session, and whether it is new.
 
-    Parameters
-    ----------
-    server
-        The address; empty: the active session.
-    conf
-        Settings; of a session that is new those that a session may have.
-
-    Raises
-    ------
-    EnvironmentProblem
-        PySpark's client is not complete, no server answers, or there is no active session.
-    ConfigError
-        A setting is fixed by the server.
+    `server`: the address; empty: the active session.
+    `conf`: settings; of a session that is new those that a session may have.
+    Raises `EnvironmentProblem`: PySpark's client is not complete, no server answers, or there is no active session.
+    Raises `ConfigError`: a setting is fixed by the server.
     """
     try:
         from pyspark.sql.connect.session import SparkSession
@@ -181,10 +172,7 @@ def width_of(session: SparkSession, cores: int) -> int:
 def check_server(server: str) -> None:
     """Connect to a server; PySpark itself would try for ten minutes.
 
-    Raises
-    ------
-    EnvironmentProblem
-        Nothing answers there. The address is shown without its parameters, which may hold a token.
+    Raises `EnvironmentProblem`: nothing answers there. The address is shown without its parameters, which may hold a token.
     """
     found = urlsplit(server)
     address = found.hostname or "", found.port or _PORT

@@ -34,14 +34,9 @@ _RELEASE = re.compile(r'^JAVA_VERSION="((\d+)(?:\.(\d+))?[^"]*)"', re.MULTILINE)
 class JavaVersion:
     """The Java that Spark will run on.
 
-    Attributes
-    ----------
-    major
-        8, 11, 17, 21 …
-    text
-        The first line that `java -version` prints; of `look_at_java` the version alone.
-    path
-        The program that was asked.
+    `major`: 8, 11, 17, 21 …
+    `text`: the first line that `java -version` prints; of `look_at_java` the version alone.
+    `path`: the program that was asked.
     """
 
     major: int
@@ -52,11 +47,8 @@ class JavaVersion:
 def check_java() -> JavaVersion:
     """Return the Java that Spark's own scripts would start: that of JAVA_HOME if it is set, else the first on PATH.
 
-    Raises
-    ------
-    EnvironmentProblem
-        There is none, it does not answer, or it is older than `MINIMUM_JAVA`. The message says what was looked for,
-        what was found and how to install it.
+    Raises `EnvironmentProblem`: there is none, it does not answer, or it is older than `MINIMUM_JAVA`. The message says what
+    was looked for, what was found and how to install it.
     """
     path = _find_java()
     answer = _ask_version(path)
@@ -73,10 +65,7 @@ def look_at_java() -> tuple[Path, JavaVersion | None]:
 
     The Java of a platform may have no such file.
 
-    Raises
-    ------
-    EnvironmentProblem
-        As `check_java`.
+    Raises `EnvironmentProblem`: as `check_java`.
     """
     path = _find_java()
     try:
@@ -142,10 +131,7 @@ def _defaults() -> str:
 def check_master(master: str) -> None:
     """Connect to a standalone master; Spark itself would try for a minute, and then fail with something else.
 
-    Raises
-    ------
-    EnvironmentProblem
-        None of the addresses in `spark://host:port,host:port` answers.
+    Raises `EnvironmentProblem`: None of the addresses in `spark://host:port,host:port` answers.
     """
     if not master.startswith("spark://"):
         return

@@ -33,12 +33,8 @@ class PeerAway(Exception):
 class Mailbox:
     """Receives messages in a thread of its own.
 
-    Parameters
-    ----------
-    host, bind
-        The address of this machine for the others; the one to listen at.
-    take
-        Called with each message, by that thread; so is `look`, about every `look_s` seconds.
+    `host`, `bind`: the address of this machine for the others; the one to listen at.
+    `take`: called with each message, by that thread; so is `look`, about every `look_s` seconds.
     """
 
     def __init__(

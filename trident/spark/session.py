@@ -80,25 +80,15 @@ def spark_session(
     A start prints nothing but errors, leaves the handler of SIGINT as it was (PySpark alone would replace it by one
     that cancels all jobs), and starts a JVM that ignores SIGINT: so a driver that handles Ctrl-C can finish its batch.
 
-    Parameters
-    ----------
-    app_name
-        The name of the application, used at a start only.
-    master
-        A Spark master; None: what Spark's own configuration says, else `local[*]`.
-    conf
-        Spark settings, which win over everything else. With a session active, a setting that Spark can change at run
-        time gives a new session on the same context, and the active one stays as it is.
-    defaults
-        Spark settings for a start, with the lowest precedence.
-
-    Raises
-    ------
-    EnvironmentProblem
-        No fit Java, or Spark did not start; the message has the last lines that the JVM printed. Or Spark Connect is in use.
-    ConfigError
-        A session is active, and `master` or `conf` ask for what cannot be changed while it runs; or they ask for Spark
-        Connect.
+    `app_name`: the name of the application, used at a start only.
+    `master`: a Spark master; None: what Spark's own configuration says, else `local[*]`.
+    `conf`: Spark settings, which win over everything else. With a session active, a setting that Spark can change at run time
+    gives a new session on the same context, and the active one stays as it is.
+    `defaults`: Spark settings for a start, with the lowest precedence.
+    Raises `EnvironmentProblem`: no fit Java, or Spark did not start; the message has the last lines that the JVM printed. Or
+    Spark Connect is in use.
+    Raises `ConfigError`: a session is active, and `master` or `conf` ask for what cannot be changed while it runs; or they ask
+    for Spark Connect.
     """
     asked = dict(conf or {})
     if master is not None:

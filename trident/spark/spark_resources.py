@@ -41,10 +41,7 @@ def memory_settings(loads: Sequence[StageLoad], conf: Mapping[str, str]) -> dict
 def profiles_of(context: SparkContext, loads: Sequence[StageLoad], topology: str) -> list[ResourceProfile | None]:
     """Return the resource profile of each stage, None for a stage of one core a task.
 
-    Raises
-    ------
-    ConfigError
-        No executor has as many cores: Spark would wait for ever.
+    Raises `ConfigError`: no executor has as many cores: Spark would wait for ever.
     """
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 

@@ -25,12 +25,8 @@ Said = str | EnvironmentProblem | None
 class WorkerJob:
     """One incarnation of a worker, as a job in a thread of its own.
 
-    Parameters
-    ----------
-    body
-        What the task does.
-    ended
-        Called by that thread when the job is over.
+    `body`: what the task does.
+    `ended`: called by that thread when the job is over.
     """
 
     def __init__(

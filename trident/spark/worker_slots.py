@@ -29,10 +29,7 @@ class Slots:
     def take(self, workers: int) -> None:
         """Take a slot for each worker, in place of those that were taken before.
 
-        Raises
-        ------
-        EnvironmentProblem
-            There are too few, and there will never be more.
+        Raises `EnvironmentProblem`: there are too few, and there will never be more.
         """
         with _taking:
             others = self._others()
@@ -43,10 +40,7 @@ class Slots:
     def take_free(self, most: int) -> int:
         """Take the slots that no other topology has, at most so many; return how many.
 
-        Raises
-        ------
-        EnvironmentProblem
-            There is none, and there will never be one.
+        Raises `EnvironmentProblem`: there is none, and there will never be one.
         """
         with _taking:
             count = most if self.grow else max(1, min(most, self.free))

@@ -22,10 +22,7 @@ from trident.spout.interfaces import TransactionAttempt
 class AutoRunner:
     """Picks a runner for each batch, by its size.
 
-    Parameters
-    ----------
-    here, elsewhere
-        `here` takes batches of at most `most_bytes`; `elsewhere` takes larger ones, and those of unknown size.
+    `here`, `elsewhere`: `here` takes batches of at most `most_bytes`; `elsewhere` takes larger ones, and those of unknown size.
     """
 
     here = False

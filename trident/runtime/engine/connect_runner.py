@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 class ConnectRunner(DataFrameRunner):
     """The lowering to DataFrames for topologies that Trident drives; states are committed by the driver, the client.
 
-    Parameters
-    ----------
-    stop
-        Ends a session that ends with the topology.
+    `stop`: ends a session that ends with the topology.
     """
 
     def __init__(

@@ -59,10 +59,7 @@ class DataFrameRunner:
     A part that is a DataFrame is as many tasks as it has partitions; other parts, such as dead letters, are rows of a small
     DataFrame. States are committed by the driver.
 
-    Parameters
-    ----------
-    session
-        Evaluates batches that have no DataFrame; None: there are none.
+    `session`: evaluates batches that have no DataFrame; None: there are none.
     """
 
     here = False

@@ -116,14 +116,9 @@ PutBacks = Mapping[Place, pa.Table]
 class PutBack:
     """The part of a batch that puts dead letters back into one fragment.
 
-    Attributes
-    ----------
-    tables
-        For the fragment of a spout: the rows for each place.
-    frames
-        For another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
-    lost
-        Letters that have no place in this topology, so they fail again.
+    `tables`: for the fragment of a spout: the rows for each place.
+    `frames`: for another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
+    `lost`: letters that have no place in this topology, so they fail again.
     """
 
     tables: PutBacks = field(default_factory=dict)

@@ -67,17 +67,9 @@ class Gathering(Generic[R]):
     If a job of several attempts fails, each of them runs once more, alone, and only if that fails does the attempt. What
     the first run gave is dropped whole, and processing has no side effects, so nothing of it remains.
 
-    Parameters
-    ----------
-    run
-        Runs a job in the calling thread; returns what each attempt gets.
-    stop
-        Makes a running job fail soon.
-
-    Attributes
-    ----------
-    came
-        When the last attempt came.
+    `run`: runs a job in the calling thread; returns what each attempt gets.
+    `stop`: makes a running job fail soon.
+    `came`: when the last attempt came.
     """
 
     def __init__(

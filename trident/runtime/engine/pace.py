@@ -16,22 +16,15 @@ MOST_PENDING = 16
 class SharingLimits(NamedTuple):
     """When attempts share a job.
 
-    Attributes
-    ----------
-    most
-        How many attempts a job takes at most.
-    at_once
-        So many jobs of several attempts run at once. Attempts that come meanwhile wait, and share the next job.
-    work_s, work_bytes
-        A job takes as many attempts as keep the cores busy for so long and bring so many bytes to the driver, judging by
-        the attempts before. An attempt that takes more than half of it shares with none: a job's fixed cost is little
-        beside it.
-    patience_s, patience
-        A job of several attempts is given up if it takes longer, and so many times longer than the one before: an attempt
-        that hangs must not keep the others waiting.
-    linger_s
-        After a job of several attempts, the next one waits until so long after the last attempt came, because they come one
-        right after the other. An attempt that comes alone never waits.
+    `most`: how many attempts a job takes at most.
+    `at_once`: so many jobs of several attempts run at once. Attempts that come meanwhile wait, and share the next job.
+    `work_s`, `work_bytes`: a job takes as many attempts as keep the cores busy for so long and bring so many bytes to the
+    driver, judging by the attempts before. An attempt that takes more than half of it shares with none: a job's fixed cost is
+    little beside it.
+    `patience_s`, `patience`: a job of several attempts is given up if it takes longer, and so many times longer than the one
+    before: an attempt that hangs must not keep the others waiting.
+    `linger_s`: after a job of several attempts, the next one waits until so long after the last attempt came, because they come
+    one right after the other. An attempt that comes alone never waits.
     """
 
     most: int = 16
@@ -46,10 +39,7 @@ class SharingLimits(NamedTuple):
 class Pace:
     """Learns from the attempts and jobs that ended.
 
-    Attributes
-    ----------
-    room
-        How many attempts the next job may take.
+    `room`: how many attempts the next job may take.
     """
 
     def __init__(self, limits: SharingLimits) -> None:

@@ -60,12 +60,8 @@ Part = NewPart | ReplayedPart | RowsPart
 class PartitionReader:
     """The emitter of any partitioned spout; runs that of the user.
 
-    Parameters
-    ----------
-    name
-        The class of the spout, for errors.
-    identical
-        Whether a replay must have the same rows, so that their checksum is kept.
+    `name`: the class of the spout, for errors.
+    `identical`: whether a replay must have the same rows, so that their checksum is kept.
     """
 
     def __init__(self, name: str, emitter: Any, fields: Fields, identical: bool) -> None:

@@ -36,14 +36,10 @@ _MOST_TUPLES = 1000
 class StepDifference(NamedTuple):
     """A step that gave other rows for the same ones.
 
-    Attributes
-    ----------
-    step, row
-        The step or state, and the tuple that it was given, as text; None if several tuples make a row together.
-    first, second
-        The first row, as text, that only one of the runs gave; "nothing" if it gave only rows that the other one gave too.
-    reordered
-        Whether the second run had the tuples in another order; if not, it had the very same tables.
+    `step`, `row`: the step or state, and the tuple that it was given, as text; None if several tuples make a row together.
+    `first`, `second`: the first row, as text, that only one of the runs gave; "nothing" if it gave only rows that the other one
+    gave too.
+    `reordered`: whether the second run had the tuples in another order; if not, it had the very same tables.
     """
 
     step: str
@@ -78,10 +74,7 @@ def cause_of(
 ) -> StepDifference | None:
     """Return the first step of a batch that differs; None if each of them repeats itself this time.
 
-    Parameters
-    ----------
-    parts, arrived
-        The tuples of the batch: as they were read, and at each partition of each exchange.
+    `parts`, `arrived`: the tuples of the batch: as they were read, and at each partition of each exchange.
     """
     found = (one for fragment, tables in _inputs(worker, run, parts, arrived) for one in _of(fragment, tables, run))
     return next((one for one in found if one is not None), None)

@@ -52,12 +52,8 @@ _CLOSE_S = 1.0
 class Checked(NamedTuple):
     """What processing a batch twice showed.
 
-    Attributes
-    ----------
-    done
-        False if that failed.
-    difference
-        The first difference; None if there is none.
+    `done`: False if that failed.
+    `difference`: the first difference; None if there is none.
     """
 
     done: bool
@@ -67,14 +63,9 @@ class Checked(NamedTuple):
 class ReplayCheck:
     """Processes some batches twice. Thread-safe: one batch after the other.
 
-    Parameters
-    ----------
-    program
-        The steps in front of the states.
-    share
-        Which share of the batches, 0 … 1.
-    parallelism
-        As of the runner whose outputs are compared.
+    `program`: the steps in front of the states.
+    `share`: which share of the batches, 0 … 1.
+    `parallelism`: as of the runner whose outputs are compared.
     """
 
     def __init__(self, program: Program, share: float = 1.0, parallelism: int = 2) -> None:

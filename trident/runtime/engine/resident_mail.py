@@ -26,12 +26,8 @@ class Here(NamedTuple):
 class Done(NamedTuple):
     """A worker has done its part of a stage.
 
-    Attributes
-    ----------
-    outputs
-        As `pack` packs them.
-    sent
-        How many messages with rows it has sent to each worker.
+    `outputs`: as `pack` packs them.
+    `sent`: how many messages with rows it has sent to each worker.
     """
 
     place: int
@@ -48,10 +44,7 @@ class Done(NamedTuple):
 class Alive(NamedTuple):
     """The driver is there, every second; what a worker has of attempts that are not `live` can go.
 
-    Attributes
-    ----------
-    newest
-        The number of the newest attempt that the driver knows.
+    `newest`: the number of the newest attempt that the driver knows.
     """
 
     live: frozenset[int]
@@ -61,26 +54,15 @@ class Alive(NamedTuple):
 class StageWork(NamedTuple):
     """A part of a stage of an attempt.
 
-    Attributes
-    ----------
-    number
-        Of the attempt. No other attempt of the pool has the same.
-    place
-        Of the worker that it is for.
-    order
-        A pickled `Order`.
-    stage
-        0 for the parts of the batch, after that the levels of exchanges.
-    commits
-        Whether it commits: that goes on beside what is processed for later batches.
-    tasks
-        Pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
-    crew
-        The addresses of the workers that work on the attempt.
-    owners
-        By exchange, which of them has each partition.
-    expects
-        How many messages with rows each of them has sent here.
+    `number`: of the attempt. No other attempt of the pool has the same.
+    `place`: of the worker that it is for.
+    `order`: a pickled `Order`.
+    `stage`: 0 for the parts of the batch, after that the levels of exchanges.
+    `commits`: whether it commits: that goes on beside what is processed for later batches.
+    `tasks`: pickled: the parts with their numbers; of a level the number of each task, its exchange and its partition.
+    `crew`: the addresses of the workers that work on the attempt.
+    `owners`: by exchange, which of them has each partition.
+    `expects`: how many messages with rows each of them has sent here.
     """
 
     number: int
@@ -118,12 +100,8 @@ class Rows(NamedTuple):
 class ResidentTicket(NamedTuple):
     """What a Spark task gets, so that it becomes a worker.
 
-    Attributes
-    ----------
-    driver
-        The address of its mailbox.
-    program_id, program
-        As of `Job`.
+    `driver`: the address of its mailbox.
+    `program_id`, `program`: as of `Job`.
     """
 
     topology: str

@@ -55,16 +55,10 @@ class CrewMember(NamedTuple):
 class Run:
     """An attempt on the workers that were there when it began.
 
-    Attributes
-    ----------
-    answers
-        What they said, or why there will be no more answers.
-    asked
-        The places of those whose answers are awaited.
-    used
-        The places of those that have something of it.
-    sent
-        By receiver and sender, how many messages with rows there were.
+    `answers`: what they said, or why there will be no more answers.
+    `asked`: the places of those whose answers are awaited.
+    `used`: the places of those that have something of it.
+    `sent`: by receiver and sender, how many messages with rows there were.
     """
 
     number: int
@@ -80,20 +74,12 @@ class Run:
 class _Place:
     """One worker, and the process that is this worker now.
 
-    Attributes
-    ----------
-    run
-        The id of this process; empty while it is on its way.
-    begun
-        When it came, or was started.
-    brief
-        How many of its processes in a row ended soon.
-    starts_at
-        When it is to be started again.
-    expected_by
-        If it was lost while its job runs: when Spark is told to end that job.
-    busy
-        The numbers of attempts that have ended, and that it is still at work on.
+    `run`: the id of this process; empty while it is on its way.
+    `begun`: when it came, or was started.
+    `brief`: how many of its processes in a row ended soon.
+    `starts_at`: when it is to be started again.
+    `expected_by`: if it was lost while its job runs: when Spark is told to end that job.
+    `busy`: the numbers of attempts that have ended, and that it is still at work on.
     """
 
     number: int
@@ -117,17 +103,9 @@ class _Place:
 class ResidentPool:
     """Any thread may use it.
 
-    Parameters
-    ----------
-    most
-        How many workers there are at most; fewer, if Spark has fewer free cores.
-    program_id, program
-        As of `Job`.
-
-    Raises
-    ------
-    EnvironmentProblem
-        Spark has no free core.
+    `most`: how many workers there are at most; fewer, if Spark has fewer free cores.
+    `program_id`, `program`: as of `Job`.
+    Raises `EnvironmentProblem`: Spark has no free core.
     """
 
     def __init__(self, context: SparkContext, topology: str, most: int, program_id: str, program: bytes) -> None:

@@ -41,12 +41,8 @@ class KeptRun:
 class ResidentRunner:
     """Runs attempts on resident workers, as many as Spark has free cores, at most `parallelism`.
 
-    Parameters
-    ----------
-    owned
-        Whether Spark ends with the topology.
-    commits
-        The entries that the workers commit.
+    `owned`: whether Spark ends with the topology.
+    `commits`: the entries that the workers commit.
     """
 
     here = False

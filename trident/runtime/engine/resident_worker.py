@@ -296,12 +296,8 @@ class Boxes:
     def wait(self, number: int, expects: Mapping[int, int], wait_s: float) -> None:
         """Wait until all is there.
 
-        Raises
-        ------
-        TooManyRows
-            There is more than a worker holds.
-        StepFailed
-            Some of it has not come in time, or the attempt has ended.
+        Raises `TooManyRows`: there is more than a worker holds.
+        Raises `StepFailed`: some of it has not come in time, or the attempt has ended.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._lacks(number, expects), wait_s)

@@ -31,16 +31,11 @@ _KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of t
 class RowFrame(NamedTuple):
     """Rows on their way to one partition of an exchange.
 
-    Attributes
-    ----------
-    target, port, partition
-        The exchange, the number of its input, the number of its partition.
-    order
-        The place that the rows come from. Frames are sorted by it, so a replay sees the rows in the same order.
-    data
-        The rows: a table, or its bytes between processes.
-    step
-        The step of the fragment behind the exchange at which dead letters return; empty: the rows are input of the exchange.
+    `target`, `port`, `partition`: the exchange, the number of its input, the number of its partition.
+    `order`: the place that the rows come from. Frames are sorted by it, so a replay sees the rows in the same order.
+    `data`: the rows: a table, or its bytes between processes.
+    `step`: the step of the fragment behind the exchange at which dead letters return; empty: the rows are input of the
+    exchange.
     """
 
     target: str

@@ -22,12 +22,8 @@ Given = Callable[[], TaskOutput]
 class SharingRunner:
     """Runs attempts that wait in one job, the outcome of each apart; one that finds no other running starts at once.
 
-    Parameters
-    ----------
-    runner
-        Runs the jobs; the driver commits what they give.
-    most_pending
-        How many batches may be in flight at most.
+    `runner`: runs the jobs; the driver commits what they give.
+    `most_pending`: how many batches may be in flight at most.
     """
 
     here = False

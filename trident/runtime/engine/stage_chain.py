@@ -56,10 +56,7 @@ class Stages:
 class KeptStages(NamedTuple):
     """The stages of a batch that is processed: the job that commits it reads what they sent, as long as this is kept.
 
-    Attributes
-    ----------
-    sources
-        By stage, the digest of its runs of which the driver was told.
+    `sources`: by stage, the digest of its runs of which the driver was told.
     """
 
     stages: Stages

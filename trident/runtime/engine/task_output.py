@@ -33,52 +33,32 @@ from trident.state.key_counts import NO_KEYS, KeyCounts
 class TaskOutput:
     """The output of one part of a batch.
 
-    Attributes
-    ----------
-    sinks
-        The input tables of entries, by the id of the entry.
-    rows
-        How many tuples each spout emitted, by its name.
-    failure
-        Why the part failed; everything else is then ignored.
-    captured
-        Tuples that were left out as dead letters.
-    frames
-        Rows for exchanges that have not run yet.
-    metrics
-        What operations counted, as `operation/counter`.
-    bytes_shuffled, bytes_collected
-        What tasks sent to tasks of the next stage, and what they returned to the driver. 0 in this process.
-    bytes_spilled
-        What Spark wrote to disk because its stages had more rows than memory. Asked for where much was shuffled.
-    metadata
-        What emitters returned besides rows, by spout and partition. It comes from the run of the task that gave the rows.
-    level, task
-        The level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this order, in
-        whatever order they arrive, and the failure of the lowest one is the cause.
-    sources
-        On Spark, by stage, a digest of the runs that it read of the stage's tasks; equal for all that read the stage.
-    touched, keys, key_counts
-        The partitions of each state that tasks have committed, how many keys each state got, and what became of them.
-    written
-        By state and partition, the marks of the keys that tasks have written, where any partition may write any key.
-    staged
-        By state and partition, what the driver has yet to publish; see `State.stage`.
-    timers
-        Before which times no timer by the time of the batch is due in the partitions that tasks have committed, in milliseconds
-        since 1970.
-    fenced
-        The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
-    kept
-        What the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
-    seconds
-        How long tasks worked on it, all together.
-    figures
-        By entry, what the passes over its fragment counted; see `Figures`.
-    put_back
-        By step, or entry, how many dead letters came back there, if any did.
-    shared
-        How many attempts shared the Spark job that it comes from.
+    `sinks`: the input tables of entries, by the id of the entry.
+    `rows`: how many tuples each spout emitted, by its name.
+    `failure`: why the part failed; everything else is then ignored.
+    `captured`: tuples that were left out as dead letters.
+    `frames`: rows for exchanges that have not run yet.
+    `metrics`: what operations counted, as `operation/counter`.
+    `bytes_shuffled`, `bytes_collected`: what tasks sent to tasks of the next stage, and what they returned to the driver. 0 in
+    this process.
+    `bytes_spilled`: what Spark wrote to disk because its stages had more rows than memory. Asked for where much was shuffled.
+    `metadata`: what emitters returned besides rows, by spout and partition. It comes from the run of the task that gave the
+    rows.
+    `level`, `task`: the level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this
+    order, in whatever order they arrive, and the failure of the lowest one is the cause.
+    `sources`: on Spark, by stage, a digest of the runs that it read of the stage's tasks; equal for all that read the stage.
+    `touched`, `keys`, `key_counts`: the partitions of each state that tasks have committed, how many keys each state got, and
+    what became of them.
+    `written`: by state and partition, the marks of the keys that tasks have written, where any partition may write any key.
+    `staged`: by state and partition, what the driver has yet to publish; see `State.stage`.
+    `timers`: before which times no timer by the time of the batch is due in the partitions that tasks have committed, in
+    milliseconds since 1970.
+    `fenced`: the arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
+    `kept`: what the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
+    `seconds`: how long tasks worked on it, all together.
+    `figures`: by entry, what the passes over its fragment counted; see `Figures`.
+    `put_back`: by step, or entry, how many dead letters came back there, if any did.
+    `shared`: how many attempts shared the Spark job that it comes from.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)

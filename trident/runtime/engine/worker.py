@@ -40,10 +40,7 @@ Part = tuple[str, Any, bool]
 class ReadPart:
     """A part that is read already, or of a spout that has no rows in a batch, for steps that run without rows too.
 
-    Attributes
-    ----------
-    output
-        What reading gave besides the rows.
+    `output`: what reading gave besides the rows.
     """
 
     tables: Sequence[pa.Table] = ()
@@ -60,20 +57,12 @@ class ReadPart:
 class Program:
     """Everything of a topology that a worker needs: fragments, emitters of the spouts, static states, settings, exchanges.
 
-    Attributes
-    ----------
-    most_shipped
-        How many bytes a task may pass on to Spark.
-    speculates
-        Whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
-    resident
-        Whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
-    processing
-        How many of the levels process; those after them commit. None: all.
-    committed
-        The states that tasks commit, by name.
-    opens
-        What a process makes of the program.
+    `most_shipped`: how many bytes a task may pass on to Spark.
+    `speculates`: whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
+    `resident`: whether workers run it that get each part of an attempt at most once, whatever Spark does with their own tasks.
+    `processing`: how many of the levels process; those after them commit. None: all.
+    `committed`: the states that tasks commit, by name.
+    `opens`: what a process makes of the program.
     """
 
     topology: str
@@ -99,16 +88,10 @@ class Program:
 class Order:
     """What the tasks of one Spark job are told about the attempt.
 
-    Attributes
-    ----------
-    capture
-        Whether tuples that raise are left out.
-    txids
-        By state, the batch's txid as each partition must see it; empty if the job commits nothing.
-    now
-        The time of the batch.
-    sources
-        By stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
+    `capture`: whether tuples that raise are left out.
+    `txids`: by state, the batch's txid as each partition must see it; empty if the job commits nothing.
+    `now`: the time of the batch.
+    `sources`: by stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
     """
 
     attempt: TransactionAttempt

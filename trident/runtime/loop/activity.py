@@ -25,19 +25,10 @@ class _Order(NamedTuple):
 class Activation:
     """What was ordered, and up to which batch the loop may begin attempts.
 
-    Parameters
-    ----------
-    spouts
-        Those that want to know whether they are asked.
-    active
-        What is ordered at first.
-
-    Attributes
-    ----------
-    last
-        While inactive, the last batch of which attempts may begin: one that had begun before may fail. None while active.
-    is_obeyed
-        Whether it is active and `obey` has nothing to do.
+    `spouts`: those that want to know whether they are asked.
+    `active`: what is ordered at first.
+    `last`: while inactive, the last batch of which attempts may begin: one that had begun before may fail. None while active.
+    `is_obeyed`: whether it is active and `obey` has nothing to do.
     """
 
     def __init__(
@@ -125,14 +116,9 @@ _LONGEST_S = 1.0
 class StartGate:
     """Brings together all that the start of a batch depends on.
 
-    Parameters
-    ----------
-    batches
-        Those in flight, by txid; the loop changes them.
-    runner
-        Processes them; one that paces batches says how many it wants.
-    activity
-        Says whether batches are begun at all.
+    `batches`: those in flight, by txid; the loop changes them.
+    `runner`: processes them; one that paces batches says how many it wants.
+    `activity`: says whether batches are begun at all.
     """
 
     def __init__(

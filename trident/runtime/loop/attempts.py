@@ -34,12 +34,8 @@ Txids = Callable[[], Mapping[str, Sequence[Txid]]]
 class Attempts:
     """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
 
-    Parameters
-    ----------
-    work
-        Notes which thread works on which attempt, to find user code that does not return.
-    inbox
-        Where the results go.
+    `work`: notes which thread works on which attempt, to find user code that does not return.
+    `inbox`: where the results go.
     """
 
     def __init__(
@@ -60,13 +56,9 @@ class Attempts:
     def start(self, batch: Batch, alone: bool, txids: Txids) -> None:
         """Choose the runner and the threads for a batch, and start its processing.
 
-        Parameters
-        ----------
-        alone
-            Whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
-            before is recorded (R2); if its definitions are complete, and so are in the log.
-        txids
-            Returns the batch's txids as the partitions of the states must see them.
+        `alone`: whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
+        before is recorded (R2); if its definitions are complete, and so are in the log.
+        `txids`: returns the batch's txids as the partitions of the states must see them.
         """
         try:
             batch.size = size = self._sources.size_of(batch.definitions)

@@ -33,15 +33,8 @@ _SAME = 0.1  # a change of less than this is noise
 class BackPressure:
     """Computes the share from the batches so far: arithmetic only.
 
-    Parameters
-    ----------
-    target_s
-        How many seconds a batch may take.
-
-    Attributes
-    ----------
-    share
-        How much of their limits the spouts may use, from 0.001 to 1.
+    `target_s`: how many seconds a batch may take.
+    `share`: how much of their limits the spouts may use, from 0.001 to 1.
     """
 
     def __init__(self, target_s: float) -> None:
@@ -95,10 +88,7 @@ class BackPressure:
 class Throttle:
     """Tells the spouts of a topology that can be throttled how much they may read.
 
-    Parameters
-    ----------
-    target_s
-        `Config.target_batch_s`; with 0 they always read all they may.
+    `target_s`: `Config.target_batch_s`; with 0 they always read all they may.
     """
 
     def __init__(self, spouts: Mapping[str, SpoutHandle], target_s: float) -> None:
@@ -139,10 +129,7 @@ logger = logging.getLogger(__name__)
 class Lags:
     """Asks the spouts that know their lag, and keeps what they said last.
 
-    Attributes
-    ----------
-    known
-        By spout; None if a spout does not know it, or has not been asked yet.
+    `known`: by spout; None if a spout does not know it, or has not been asked yet.
     """
 
     def __init__(self, spouts: Mapping[str, SpoutHandle]) -> None:

@@ -31,14 +31,9 @@ Definitions = Mapping[str, Definition]
 class Undecided(NamedTuple):
     """What only reading a batch shows about it.
 
-    Attributes
-    ----------
-    spouts
-        The spouts whose definitions are incomplete.
-    asked
-        What each other spout said, None included.
-    time_if_read, time_if_not
-        The time of the batch if these spouts have rows, and if not.
+    `spouts`: the spouts whose definitions are incomplete.
+    `asked`: what each other spout said, None included.
+    `time_if_read`, `time_if_not`: the time of the batch if these spouts have rows, and if not.
     """
 
     spouts: tuple[str, ...]
@@ -58,14 +53,10 @@ class Defined(NamedTuple):
 class Lane:
     """Where an attempt is processed and committed.
 
-    Attributes
-    ----------
-    process, commit
-        Call a function there, at once or later.
-    in_loop
-        Whether the loop's own thread runs it. Then the loop does nothing else meanwhile; it cannot even notice a timeout.
-    brief
-        Whether an attempt takes hardly any time there, so that the next batch waits for it.
+    `process`, `commit`: call a function there, at once or later.
+    `in_loop`: whether the loop's own thread runs it. Then the loop does nothing else meanwhile; it cannot even notice a
+    timeout.
+    `brief`: whether an attempt takes hardly any time there, so that the next batch waits for it.
     """
 
     process: Callable[[Callable[[], None]], object]
@@ -131,34 +122,19 @@ _NOTHING = TaskOutput()
 class Batch:
     """What the loop knows of a live attempt.
 
-    Attributes
-    ----------
-    capture
-        Whether tuples that raise are left out, as dead letters.
-    empty
-        Whether there are no parts to process.
-    share
-        How much of their limits the spouts could use for it; None if an earlier attempt had defined it.
-    waiting
-        The events of threads that wait for this batch and no later one.
-    undecided
-        What only its processing shows; None once that is known.
-    asked_for
-        The events that were waited for when the spouts were asked.
-    cost_s
-        How long processing kept a core of this process busy.
-    size, tasks
-        About how many bytes it has (None: unknown), and into how many parts it was cut.
-    commits_now
-        Whether the job that processes it commits states too.
-    written
-        If tuples are left out, the states that may keep something of earlier attempts.
-    cold
-        Whether it may have to start Python workers, if it runs on Spark.
-    retried
-        Whether an earlier attempt of the batch has failed, since this driver runs.
-    checked
-        What processing it twice showed; None if it was not.
+    `capture`: whether tuples that raise are left out, as dead letters.
+    `empty`: whether there are no parts to process.
+    `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
+    `waiting`: the events of threads that wait for this batch and no later one.
+    `undecided`: what only its processing shows; None once that is known.
+    `asked_for`: the events that were waited for when the spouts were asked.
+    `cost_s`: how long processing kept a core of this process busy.
+    `size`, `tasks`: about how many bytes it has (None: unknown), and into how many parts it was cut.
+    `commits_now`: whether the job that processes it commits states too.
+    `written`: if tuples are left out, the states that may keep something of earlier attempts.
+    `cold`: whether it may have to start Python workers, if it runs on Spark.
+    `retried`: whether an earlier attempt of the batch has failed, since this driver runs.
+    `checked`: what processing it twice showed; None if it was not.
     """
 
     attempt: TransactionAttempt

@@ -63,20 +63,12 @@ class BatchTime:
     ) -> dict[str, Any] | None:
         """Return the time of the next batch; None if it has no tuples, has not begun, and no window is due.
 
-        Parameters
-        ----------
-        clock_ms
-            The time now.
-        logged
-            What an earlier attempt at the batch logged, if there was one; it stays the same.
-        previous
-            The time of the batch before; None for the first one.
-        has_tuples
-            Whether a spout has something for the batch.
-        is_begun
-            Whether the log has part of its definition, so that the batch will run; its time may have been lost.
-        may_begin_again
-            Whether time begins again with the batch if it is ahead of the clock.
+        `clock_ms`: the time now.
+        `logged`: what an earlier attempt at the batch logged, if there was one; it stays the same.
+        `previous`: the time of the batch before; None for the first one.
+        `has_tuples`: whether a spout has something for the batch.
+        `is_begun`: whether the log has part of its definition, so that the batch will run; its time may have been lost.
+        `may_begin_again`: whether time begins again with the batch if it is ahead of the clock.
         """
         if logged is not None:
             now, again = logged["now"], "begins_again" in logged

@@ -21,14 +21,9 @@ _OF_THE_ENGINE = ("spark", "processing", "commit")
 class Capturing:
     """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread.
 
-    Parameters
-    ----------
-    states
-        By name, the writers of each partition.
-    lasting
-        The states from which nothing takes back what a failed attempt wrote.
-    in_tasks
-        The states that tasks commit.
+    `states`: by name, the writers of each partition.
+    `lasting`: the states from which nothing takes back what a failed attempt wrote.
+    `in_tasks`: the states that tasks commit.
     """
 
     def __init__(
@@ -50,10 +45,7 @@ class Capturing:
     def written(self, txid: int, committed: int) -> frozenset[str]:
         """Return the states that may keep something of earlier attempts of a batch; `StepFailed` if a store does not say.
 
-        Parameters
-        ----------
-        committed
-            The last committed batch. No attempt of a batch has written before the one before it is committed.
+        `committed`: the last committed batch. No attempt of a batch has written before the one before it is committed.
         """
         if txid != committed + 1:
             return frozenset()

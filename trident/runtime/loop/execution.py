@@ -30,12 +30,8 @@ class Execution(Protocol):
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
         """Return where a batch is processed and committed that `runner` takes.
 
-        Parameters
-        ----------
-        size
-            About how many bytes the batch has; None if a spout does not say.
-        alone
-            Whether no other batch is in flight.
+        `size`: about how many bytes the batch has; None if a spout does not say.
+        `alone`: whether no other batch is in flight.
         """
 
 

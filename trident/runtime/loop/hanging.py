@@ -44,10 +44,7 @@ class _Begun(NamedTuple):
 class Asked(NamedTuple):
     """A spout that is being asked for a batch.
 
-    Attributes
-    ----------
-    step, where
-        As of `Work.place_of`.
+    `step`, `where`: as of `Work.place_of`.
     """
 
     txid: int
@@ -71,10 +68,7 @@ class _Call(NamedTuple):
 class Work:
     """The attempts that threads of this process work on.
 
-    Parameters
-    ----------
-    beside
-        Returns the threads that a commit may wait for.
+    `beside`: returns the threads that a commit may wait for.
     """
 
     def __init__(self, beside: Callable[[], Iterable[int]] = tuple) -> None:

@@ -19,19 +19,10 @@ _EMPTY_IS_ALL = 10
 class SpoutPoller:
     """When to ask the spouts again, and the events that are set once all that they had is committed.
 
-    Parameters
-    ----------
-    interval_s
-        How long to wait after the spouts had nothing.
-    txid
-        The last committed batch.
-
-    Attributes
-    ----------
-    at
-        When to ask the spouts again.
-    is_idle
-        Whether the spouts had nothing when they were last asked.
+    `interval_s`: how long to wait after the spouts had nothing.
+    `txid`: the last committed batch.
+    `at`: when to ask the spouts again.
+    `is_idle`: whether the spouts had nothing when they were last asked.
     """
 
     def __init__(self, interval_s: float, txid: int) -> None:
@@ -70,10 +61,7 @@ class SpoutPoller:
     def started(self, batch: Batch, asked: bool, waiting: Waiting, now: float) -> None:
         """Check whether a batch that was just started shows that the spouts have no more.
 
-        Parameters
-        ----------
-        asked
-            Whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
+        `asked`: whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
         """
         self.is_idle = False
         if batch.undecided:  # reading shows it
@@ -97,10 +85,7 @@ class SpoutPoller:
     def dropped(self, batch: Batch, in_flight: Mapping[int, Batch], now: float, is_end: bool) -> None:
         """Note that the spouts had nothing, as reading has shown; what they had before is in flight, or committed.
 
-        Parameters
-        ----------
-        is_end
-            Whether no spout may have something soon.
+        `is_end`: whether no spout may have something soon.
         """
         self.had_nothing(now, batch.cost_s)
         waiting = batch.asked_for if is_end else []

@@ -28,20 +28,12 @@ _MS_PER_S = 1000
 class Outcome(NamedTuple):
     """How a batch was committed.
 
-    Attributes
-    ----------
-    committed
-        What it changed.
-    at_ms
-        When it was recorded, since 1970.
-    tries
-        How many attempts it took.
-    left_out
-        Its tuples that were left out, as dead letters.
-    lags
-        What the spouts say of their lag now.
-    share
-        How much of their limits later batches get.
+    `committed`: what it changed.
+    `at_ms`: when it was recorded, since 1970.
+    `tries`: how many attempts it took.
+    `left_out`: its tuples that were left out, as dead letters.
+    `lags`: what the spouts say of their lag now.
+    `share`: how much of their limits later batches get.
     """
 
     committed: Committed
@@ -58,18 +50,11 @@ class Progress:
     `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
     `replays` counts the batches that were processed twice, could not be, and differed.
 
-    Parameters
-    ----------
-    kept
-        How many batches are remembered.
-    run_id
-        The name of this run.
-    placements
-        Where each state commits.
-    publish
-        Called with each event, in the thread that reports it.
-    totals
-        Adds up what operations did.
+    `kept`: how many batches are remembered.
+    `run_id`: the name of this run.
+    `placements`: where each state commits.
+    `publish`: called with each event, in the thread that reports it.
+    `totals`: adds up what operations did.
     """
 
     def __init__(

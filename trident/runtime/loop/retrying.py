@@ -30,16 +30,10 @@ _gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambd
 class Waiting:
     """A store or a source that is away.
 
-    Attributes
-    ----------
-    what
-        Its kind and address.
-    since, since_ms
-        When that was first seen: seconds of the monotonic clock, milliseconds since 1970.
-    in_commit
-        Whether a commit needs it, and not only the processing of the batch.
-    tries
-        How often the batch was tried since.
+    `what`: its kind and address.
+    `since`, `since_ms`: when that was first seen: seconds of the monotonic clock, milliseconds since 1970.
+    `in_commit`: whether a commit needs it, and not only the processing of the batch.
+    `tries`: how often the batch was tried since.
     """
 
     what: str
@@ -57,19 +51,10 @@ class Waiting:
 class RetryRule:
     """What follows the failures of a topology's batches, and the error that ends it.
 
-    Attributes
-    ----------
-    fatal
-        The error of the batch that is not tried again; None while there is none.
-    waiting
-        What the first batch in flight waits for; None if that is nothing.
-
-    Parameters
-    ----------
-    repeats
-        Whether a batch that is tried again has the same tuples, so that a mistake is made again.
-    captures
-        Whether a last try leaves out the tuples that raise.
+    `fatal`: the error of the batch that is not tried again; None while there is none.
+    `waiting`: what the first batch in flight waits for; None if that is nothing.
+    `repeats`: whether a batch that is tried again has the same tuples, so that a mistake is made again.
+    `captures`: whether a last try leaves out the tuples that raise.
     """
 
     def __init__(
@@ -158,17 +143,9 @@ class RetryRule:
 def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool) -> float:
     """Return how many seconds pass before the next attempt; they double with each try, up to a maximum.
 
-    Parameters
-    ----------
-    tries
-        How often this batch has failed by now.
-    may_retry
-        Whether this driver can number another attempt.
-
-    Raises
-    ------
-    BatchFailedError
-        The batch is not tried again. Earlier ones may be committed; a restart continues with this one.
+    `tries`: how often this batch has failed by now.
+    `may_retry`: whether this driver can number another attempt.
+    Raises `BatchFailedError`: the batch is not tried again. Earlier ones may be committed; a restart continues with this one.
     """
     if not may_retry or not failure.retry or tries >= config.max_batch_attempts:
         kind = BatchFailedError if may_retry else RetriesUsedUpError

@@ -31,10 +31,7 @@ class Sources:
 
     Every call raises `StepFailed` if a source does: that fails the batch.
 
-    Parameters
-    ----------
-    work
-        Watches the calls of the spouts, which may not return.
+    `work`: watches the calls of the spouts, which may not return.
     """
 
     def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:

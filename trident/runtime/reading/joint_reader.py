@@ -49,10 +49,7 @@ class JointReader:
     A read that two batches overtake is made again, at a newer batch, up to 100 times; then `StaleTransactionError` is raised.
     Stores that do not belong to the log raise `StateReadError`.
 
-    Attributes
-    ----------
-    txid
-        The batch as of which the last call read; None before the first.
+    `txid`: the batch as of which the last call read; None before the first.
     """
 
     def __init__(self, graph: Graph, names: Sequence[str], config: Config) -> None:

@@ -37,13 +37,9 @@ _MAX_SHOWN = 300
 class LeftOut:
     """A tuple that a batch left out, with all that is needed to put it back.
 
-    Attributes
-    ----------
-    values
-        The columns that it had at the input of the step that raised, by name.
-    entry, port, partition, partitions
-        The entry of the fragment that has the step, the number of the exchange's input, the partition, and the number of
-        partitions.
+    `values`: the columns that it had at the input of the step that raised, by name.
+    `entry`, `port`, `partition`, `partitions`: the entry of the fragment that has the step, the number of the exchange's input,
+    the partition, and the number of partitions.
     """
 
     values: Mapping[str, Any]
@@ -57,22 +53,14 @@ class LeftOut:
 class Failure:
     """Why an attempt failed, as data: it crosses process boundaries whole.
 
-    Attributes
-    ----------
-    step, row, cause
-        The step that raised, its tuple (text; None if no single tuple is the cause), the error.
-    retry
-        False if another try cannot help (a wrong number of values, a value of a wrong type).
-    can_heal
-        Whether the same may go well later, in another driver if not in this one.
-    waits_for
-        What does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the cause.
-    is_mistake
-        True if user code raised at a tuple, and would do so at each try with the same tuples (`can_heal`).
-    details
-        The traceback.
-    left_out
-        The tuple, if it was left out.
+    `step`, `row`, `cause`: the step that raised, its tuple (text; None if no single tuple is the cause), the error.
+    `retry`: False if another try cannot help (a wrong number of values, a value of a wrong type).
+    `can_heal`: whether the same may go well later, in another driver if not in this one.
+    `waits_for`: what does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the
+    cause.
+    `is_mistake`: True if user code raised at a tuple, and would do so at each try with the same tuples (`can_heal`).
+    `details`: the traceback.
+    `left_out`: the tuple, if it was left out.
     """
 
     step: str
@@ -191,12 +179,8 @@ Local = Mapping[str, Any]
 class Marked(NamedTuple):
     """How to read the locals of a function that calls the user's code.
 
-    Attributes
-    ----------
-    place
-        Returns the step and the tuple that it is at (None: no single one); KeyError if it has just begun, or has ended.
-    given
-        The local with the last object that one call has given, if one call gives many.
+    `place`: returns the step and the tuple that it is at (None: no single one); KeyError if it has just begun, or has ended.
+    `given`: the local with the last object that one call has given, if one call gives many.
     """
 
     place: Callable[[Local], tuple[str, object]]

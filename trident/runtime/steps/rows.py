@@ -21,16 +21,10 @@ from trident.tuples import TridentTuple
 class StepRun:
     """What the steps of a batch need in addition to its tuples.
 
-    Attributes
-    ----------
-    attempt
-        The attempt at the batch; aggregators get it.
-    on_error
-        What to do with a tuple whose operation raises.
-    states
-        Gives a static state by name.
-    timers
-        Gathers before which time no timer by the time of the batch is due, in milliseconds since 1970.
+    `attempt`: the attempt at the batch; aggregators get it.
+    `on_error`: what to do with a tuple whose operation raises.
+    `states`: gives a static state by name.
+    `timers`: gathers before which time no timer by the time of the batch is due, in milliseconds since 1970.
     """
 
     attempt: TransactionAttempt
@@ -42,12 +36,8 @@ class StepRun:
 class Emitted:
     """The collector of one step: lists of values as columns, and the input row that each came from.
 
-    Parameters
-    ----------
-    given
-        How many rows the step got.
-    by_tuple
-        Whether `at` is the number of a tuple, so that a limit on its rows applies.
+    `given`: how many rows the step got.
+    `by_tuple`: whether `at` is the number of a tuple, so that a limit on its rows applies.
     """
 
     def __init__(

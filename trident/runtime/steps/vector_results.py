@@ -34,10 +34,7 @@ def flattened(
 ) -> tuple[Any, list[Any]]:
     """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function.
 
-    Raises
-    ------
-    TooManyRows
-        A tuple gave more rows than the bounds allow.
+    Raises `TooManyRows`: a tuple gave more rows than the bounds allow.
     """
     parents, columns = _flattened(step, name, fields, result, rows, parents_needed)
     if parents is not None:

@@ -173,10 +173,7 @@ def _name(operation: Any) -> str:
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     """Return the values of an expression, one per row.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        A row that has no result: an overflow, a division by zero, a cast that does not fit.
+    Raises `pyarrow.ArrowInvalid`: a row that has no result: an overflow, a division by zero, a cast that does not fit.
     """
     result = _value(expression, batch)
     return pa.repeat(result, batch.num_rows) if isinstance(result, pa.Scalar) else result

@@ -71,12 +71,8 @@ class _Collector:
 class SpoutCollector(_Collector):
     """The `SpoutOutputCollector` of one spout task.
 
-    Attributes
-    ----------
-    ack_untracked
-        Acknowledges `Pending.answered_at_once`; set by the executor.
-    emits
-        How many tuples it was given.
+    `ack_untracked`: acknowledges `Pending.answered_at_once`; set by the executor.
+    `emits`: how many tuples it was given.
     """
 
     ack_untracked: Callable[[], None]

@@ -12,14 +12,10 @@ from trident.storm.streams import SYSTEM
 class InputCounts:
     """Totals of what one bolt task got from one origin.
 
-    Attributes
-    ----------
-    collector
-        The collector of the task; None in `ANSWERED`.
-    execute_s
-        Seconds within `execute`.
-    process_s, process_samples
-        Seconds from the start of `execute` to the ack, summed over some of the tuples, and of how many.
+    `collector`: the collector of the task; None in `ANSWERED`.
+    `execute_s`: seconds within `execute`.
+    `process_s`, `process_samples`: seconds from the start of `execute` to the ack, summed over some of the tuples, and of how
+    many.
     """
 
     collector: object
@@ -75,12 +71,9 @@ class BoltCounts(dict[Origin, InputCounts]):
 class OutputCounts:
     """Totals of the messages that one spout task emitted to one stream.
 
-    Attributes
-    ----------
-    failed
-        Those that timed out among them.
-    complete_s, complete_samples
-        Seconds from the emit to the acknowledgement, summed over all acked messages that were tracked, and of how many.
+    `failed`: those that timed out among them.
+    `complete_s`, `complete_samples`: seconds from the emit to the acknowledgement, summed over all acked messages that were
+    tracked, and of how many.
     """
 
     acked: int = 0
@@ -101,10 +94,7 @@ class OutputCounts:
 class SpoutCounts(dict[str, OutputCounts]):
     """Totals of one spout task, by stream.
 
-    Attributes
-    ----------
-    busy_s
-        Seconds within `next_tuple`, `ack` and `fail`.
+    `busy_s`: seconds within `next_tuple`, `ack` and `fail`.
     """
 
     def __init__(self) -> None:

@@ -65,18 +65,11 @@ class Executor(Protocol):
 class Setting:
     """What all executors of a worker have in common.
 
-    Attributes
-    ----------
-    pickled
-        The topology's spouts and bolts, pickled by component: every task has an instance of its own.
-    report
-        Takes component, task and an error that the user's code reported.
-    clock
-        Seconds, from any beginning.
-    random
-        Returns a new source of edges.
-    watch
-        Sees every tuple that is emitted to a stream that is not direct; for tests.
+    `pickled`: the topology's spouts and bolts, pickled by component: every task has an instance of its own.
+    `report`: takes component, task and an error that the user's code reported.
+    `clock`: seconds, from any beginning.
+    `random`: returns a new source of edges.
+    `watch`: sees every tuple that is emitted to a stream that is not direct; for tests.
     """
 
     name: str

@@ -40,14 +40,9 @@ _CLASSES: dict[str, frozenset[type]] = {
 class OutStream:
     """One stream of one task.
 
-    Attributes
-    ----------
-    emitted, further
-        How many tuples were emitted, and how many copies more than one of each were sent.
-    only
-        The chooser of a stream that one bolt reads.
-    one_value
-        The classes that need no further look as the only value of a tuple; none if the stream has several fields.
+    `emitted`, `further`: how many tuples were emitted, and how many copies more than one of each were sent.
+    `only`: the chooser of a stream that one bolt reads.
+    `one_value`: the classes that need no further look as the only value of a tuple; none if the stream has several fields.
     """
 
     __slots__ = (
@@ -88,10 +83,8 @@ class OutStream:
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return the values as they travel: equal ones of a declared type in one form, so that one task gets them (R15).
 
-        Raises
-        ------
-        TopologyError
-            There are too many or too few, or one has another type than its field, or a type that cannot be sent.
+        Raises `TopologyError`: there are too many or too few, or one has another type than its field, or a type that cannot be
+        sent.
         """
         if type(values) is not tuple:
             values = tuple(values) if type(values) is list else self._as_tuple(values)

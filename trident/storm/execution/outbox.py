@@ -14,12 +14,8 @@ BATCH = 128
 class Outbox:
     """Gathers deliveries of one executor.
 
-    Parameters
-    ----------
-    ackers
-        The tasks of the ackers; a root's acker is the one at `root % len(ackers)`.
-    uncontrolled
-        The tasks on a cycle with this executor, whose full queues do not hold it up.
+    `ackers`: the tasks of the ackers; a root's acker is the one at `root % len(ackers)`.
+    `uncontrolled`: the tasks on a cycle with this executor, whose full queues do not hold it up.
     """
 
     def __init__(self, mail: Carrier, ackers: Sequence[int], uncontrolled: frozenset[int] = frozenset()) -> None:

@@ -13,10 +13,7 @@ from trident.storm.storm_topology import SpoutSpec, StormTopology
 def pickled_components(topology: StormTopology) -> Mapping[str, bytes]:
     """Return each spout and bolt pickled, by component.
 
-    Raises
-    ------
-    TopologyError
-        One cannot be pickled: it holds a connection, a lock or an open file.
+    Raises `TopologyError`: one cannot be pickled: it holds a connection, a lock or an open file.
     """
     found = {}
     for name, spec in topology.components.items():

@@ -32,14 +32,9 @@ _TOLD_S = 1.0
 class PresentCall(NamedTuple):
     """What an executor does just now.
 
-    Attributes
-    ----------
-    seconds
-        For how long its present call has run.
-    uncounted_s
-        For how long it has worked without having added that to its totals.
-    where
-        The function and line; "" for a call of less than a second.
+    `seconds`: for how long its present call has run.
+    `uncounted_s`: for how long it has worked without having added that to its totals.
+    `where`: the function and line; "" for a call of less than a second.
     """
 
     place: ExecutorPlace

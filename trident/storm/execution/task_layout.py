@@ -53,10 +53,7 @@ def lay_out(
 ) -> TaskLayout:
     """Deal executors to workers in turn, component after component, as Storm does.
 
-    Parameters
-    ----------
-    executors
-        How many executors components have, where that differs from the declaration: after a rebalance.
+    `executors`: how many executors components have, where that differs from the declaration: after a rebalance.
     """
     places: list[ExecutorPlace] = []
     next_task = 1

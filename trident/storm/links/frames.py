@@ -43,10 +43,7 @@ class Encoder:
     def encode(self, task: int, body: Body) -> bytes:
         """Return the frame of a delivery.
 
-        Raises
-        ------
-        TopologyError
-            A value cannot be sent; the message names component, stream and field.
+        Raises `TopologyError`: a value cannot be sent; the message names component, stream and field.
         """
         match body:
             case Tracking():

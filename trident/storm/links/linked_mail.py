@@ -28,10 +28,7 @@ _SHOWN_S = 10.0
 class LinkedMail:
     """The mail of one worker; see `Mail`.
 
-    Parameters
-    ----------
-    host
-        The address of this machine that the other workers can reach, as of `own_address`.
+    `host`: the address of this machine that the other workers can reach, as of `own_address`.
     """
 
     def __init__(

@@ -29,10 +29,7 @@ _KILL_S = 10.0
 class Crew:
     """Starts workers, sends them their orders, ends them; the supervisor's thread alone changes it.
 
-    Parameters
-    ----------
-    ended
-        Told by the thread of a job when it is over, see `WorkerJob`.
+    `ended`: told by the thread of a job when it is over, see `WorkerJob`.
     """
 
     def __init__(
@@ -89,10 +86,7 @@ class Crew:
     def stop_all(self, heed: Callable[[], None]) -> None:
         """Have all workers end; by Spark, if they do not do so by themselves.
 
-        Parameters
-        ----------
-        heed
-            Takes in what workers report, and waits a moment for it.
+        `heed`: takes in what workers report, and waits a moment for it.
         """
         self.order(stop=True)
         ends = monotonic() + _END_S
@@ -127,20 +121,12 @@ class Crew:
 class Slot:
     """One worker, in its present incarnation.
 
-    Attributes
-    ----------
-    job
-        The Spark job that runs it; None between two incarnations.
-    line
-        Where its messages come from; None until it has registered.
-    address
-        Where other workers send to.
-    version
-        The orders that it has reached.
-    at_rest
-        Whether it has nothing pending, and will send nothing more.
-    blocked
-        The components with a call that has not returned for a message timeout, and for how many seconds.
+    `job`: the Spark job that runs it; None between two incarnations.
+    `line`: where its messages come from; None until it has registered.
+    `address`: where other workers send to.
+    `version`: the orders that it has reached.
+    `at_rest`: whether it has nothing pending, and will send nothing more.
+    `blocked`: the components with a call that has not returned for a message timeout, and for how many seconds.
     """
 
     worker: int

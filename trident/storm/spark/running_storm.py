@@ -162,13 +162,9 @@ class RunningStormTopology:
 
         Spouts are deactivated; what is pending has `wait_s` seconds (default: `message_timeout_s`) to be processed.
 
-        Raises
-        ------
-        TopologyError
-            No such component; more executors than it has tasks; or the topology has ended.
-        EnvironmentProblem
-            Spark has fewer slots than workers: nothing was changed. Or not all workers are up after `start_timeout_s`: they
-            have the new numbers, and those that are late join the others when they are up.
+        Raises `TopologyError`: no such component; more executors than it has tasks; or the topology has ended.
+        Raises `EnvironmentProblem`: Spark has fewer slots than workers: nothing was changed. Or not all workers are up after
+        `start_timeout_s`: they have the new numbers, and those that are late join the others when they are up.
         """
         with self._changing:
             if self._ended.is_set():

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 def rebalanced(launch: Launch, workers: int | None, executors: Mapping[str, int]) -> Launch:
     """Return what the workers run after a rebalance; components that are not named keep their number of executors.
 
-    Raises
-    ------
-    TopologyError
-        No such component, or a number of executors that its tasks do not allow.
-    ConfigError
-        Fewer than one worker.
+    Raises `TopologyError`: no such component, or a number of executors that its tasks do not allow.
+    Raises `ConfigError`: fewer than one worker.
     """
     layout = launch.layout
     if workers is None:

@@ -31,14 +31,9 @@ Command = Callable[[], None]
 class Supervisor:
     """The driver's side of a topology; its thread alone changes the crew.
 
-    Parameters
-    ----------
-    host, bind
-        The driver's address for its workers; the one to listen at.
-    counted
-        Takes the workers' statistics.
-    over
-        Called once, by that thread, with what ended the topology: None if it was asked to end.
+    `host`, `bind`: the driver's address for its workers; the one to listen at.
+    `counted`: takes the workers' statistics.
+    `over`: called once, by that thread, with what ended the topology: None if it was asked to end.
     """
 
     def __init__(
@@ -197,10 +192,7 @@ class Supervisor:
     def _died(self, slot: Slot, error: BaseException, restarted: bool = False) -> None:
         """Start a worker again; end the topology if that has happened too often, or cannot help.
 
-        Parameters
-        ----------
-        restarted
-            Spark has started the same incarnation again.
+        `restarted`: Spark has started the same incarnation again.
         """
         if self._ending or self.crew.orders.stop:
             slot.ended = True

@@ -26,16 +26,10 @@ from trident.storm.storm_topology import StormTopology
 class WorkerOrders:
     """What a worker must know and do.
 
-    Attributes
-    ----------
-    version
-        Grows with each change.
-    places
-        The workers that are there: their addresses and incarnations by their numbers.
-    active
-        Whether spouts are asked for tuples.
-    stop
-        Whether the worker must end.
+    `version`: grows with each change.
+    `places`: the workers that are there: their addresses and incarnations by their numbers.
+    `active`: whether spouts are asked for tuples.
+    `stop`: whether the worker must end.
     """
 
     version: int = 0
@@ -117,12 +111,8 @@ class Line:
 class Ticket:
     """Enough to reach the driver. The rest needs the user's modules, and a failure to load it is reported to the driver.
 
-    Attributes
-    ----------
-    registry
-        The driver's address.
-    launch
-        A pickled `Launch`.
+    `registry`: the driver's address.
+    `launch`: a pickled `Launch`.
     """
 
     topology: str

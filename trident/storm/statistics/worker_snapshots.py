@@ -26,13 +26,9 @@ _random = SystemRandom()
 class CountKey(NamedTuple):
     """What a total counts.
 
-    Attributes
-    ----------
-    measure
-        `emitted`, `transferred`, `executed`, `acked`, `failed`; the seconds `execute_s`, `process_s`, `complete_s`,
-        `busy_s`; and of how many tuples these are: `process_samples`, `complete_samples`.
-    component, stream
-        Of input, where it came from. Of output, the component is empty.
+    `measure`: `emitted`, `transferred`, `executed`, `acked`, `failed`; the seconds `execute_s`, `process_s`, `complete_s`,
+    `busy_s`; and of how many tuples these are: `process_samples`, `complete_samples`.
+    `component`, `stream`: of input, where it came from. Of output, the component is empty.
     """
 
     task: int
