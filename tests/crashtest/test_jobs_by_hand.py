@@ -30,6 +30,7 @@ def tell_servers(names: list[str], request: pytest.FixtureRequest, monkeypatch: 
         monkeypatch.setenv("SHOP_POSTGRES", f"postgresql://trident@{address}/postgres")
 
 
+@pytest.mark.long
 def test_a_right_job_is_exact_after_a_kill(tmp_path: Path) -> None:
     report = crash(RIGHT[_ONE_KILL], tmp_path / "job", sys.executable, [KillMoment.after])
     assert [trial.outcome for trial in report.trials] == [TrialOutcome.exact]

@@ -33,7 +33,7 @@ from tests.proof.snapshot_reads import reads
 from tests.runtime.reading.test_joint_reader import SHOPS
 from tests.spout.partition_source import Emitter
 from tests.storm.spark.journaled import Journal
-from tests.storm.test_tuple_trees import _ack_before_the_children
+from tests.storm.test_tuple_trees import _ack_before_the_children, _emit_and_note_the_children
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.transaction_log import FileLog
 from trident.errors import TridentError
@@ -243,6 +243,7 @@ def run_many(seeds: range) -> None:
 def test_random_bolts_are_right_and_an_early_ack_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     run_many(range(60))
     monkeypatch.setattr(BoltCollector, "ack", _ack_before_the_children)
+    monkeypatch.setattr(BoltCollector, "emit", _emit_and_note_the_children)
     with pytest.raises(AssertionError, match="acknowledged"):
         run_many(range(0, 300, 3))
 
