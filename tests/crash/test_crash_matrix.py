@@ -116,7 +116,7 @@ def test_a_driver_that_was_not_forked_dies_and_goes_on_alike(tmp_path: Path, out
     check(outcome.finish(tmp_path, LogReader(tmp_path / "log").refresh()), outcomes)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))])
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
 def test_a_driver_killed_by_the_clock_loses_nothing(

@@ -63,7 +63,9 @@ STORES = ["postgres", "postgres in one transaction", "redis", "redis fields", "r
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 21))])
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    "store", [pytest.param(store, marks=pytest.mark.long) if "redis " in store else store for store in STORES]
+)
 def test_the_fold_of_a_feed_is_the_state_though_writers_are_killed(
     store: str, seed: int, postgres_server: Server, redis_server: Server, drivers: DriverServer, tmp_path: Path
 ) -> None:

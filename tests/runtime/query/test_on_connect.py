@@ -59,7 +59,9 @@ class Job:
         self.start(self.function).awaitTermination()
         with open_state(self.function.topology, "n", log_dir=str(self.folder / "log")) as counts:
             assert counts.multi_get(["the", "cow"]) == [2 * self.files, self.files]
-            assert counts.txid == self.files
+            # A query that another one stops after it has listed a file, and before it has planned a batch of it, leaves
+            # that file to the batch of the next one.
+            assert 1 <= counts.txid <= self.files
 
 
 @pytest.fixture
