@@ -32,8 +32,10 @@ def selected(columns: Columns, only_current: bool = False) -> str:
     parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]
     for key in columns.keys:
         name = f"own.{key.quoted}"
-        is_text = key.declared == "string"
-        parts += [f"array_agg(octet_length({name}))", f"string_agg({name}, '')"] if is_text else [f"array_agg({name})"]
+        if key.declared == "string":  # bytes as they are sent: those of the database may be in another encoding
+            parts += [f"array_agg(octet_length(convert_to({name}, 'UTF8')))", f"string_agg({name}, '')"]
+        else:
+            parts.append(f"array_agg({name})")
     flags = f"({prev} IS NOT NULL)::int * {HAS_PREV} + ({curr} IS NOT NULL)::int * {HAS_CURR}"
     fields = [flags, f"coalesce({curr}, 0)"]
     fields += [] if only_current else [f"coalesce({prev}, 0)", txid, attempt]

@@ -101,6 +101,18 @@ def commit(state: Any, txid: int, **counts: int) -> list[int] | None:
     return None if new is None else [int(each) for each in new]
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_keys_of_a_database_in_another_encoding_are_found(home: Home, encoding: str) -> None:
+    name = f"other{next(numbers)}"
+    home.sql(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    conf, counts = conf_of(home), {f"é{number}": number for number in range(5)}
+    state = PostgresState.opaque(home.url.replace("/postgres", f"/{name}")).factory.make_state(conf, 0, 1)
+    for txid in (1, 2, 3):
+        assert commit(state, txid, **counts) == [txid * count for count in counts.values()]
+    assert state.multi_get([(word,) for word in counts]) == [3 * count for count in counts.values()]
+    state.close()
+
+
 def test_rows_after_columns_in_one_commit_count(home: Home) -> None:
     conf = conf_of(home)
     state = home.state(conf)
