@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from states.memory import MemoryBackingMap, MemoryData
+from tests.harness.column_schedules import NUMBERS, commits_by_columns, number_keys, update_numbers
 from tests.states.delta.delta_states import state_at
 from trident import TridentTopology
 from trident.errors import StaleTransactionError
-from trident.operations import Count, Max, Min, Sum
+from trident.operations import Count, Sum
 from trident.state import (
     CombinerUpdates,
-    OpaqueMap,
     OpaqueValue,
-    Sentinel,
-    Snapshot,
     StateConf,
     StateType,
-    Txid,
-    Winners,
 )
 
-COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
-NUMBERS: dict[str, list[Any]] = {"bigint": [0, 1, -7, 1 << 40], "double": [0.0, -0.0, 1.5, math.inf, math.nan]}
 LETTERS = [*"abcde", None]
 
 
@@ -48,58 +40,16 @@ def opened(path: Path, value_type: str = "bigint", width: int = 1, **options: An
     return state_at(path, StateConf("words", "counts", fields, value_type), StateType.OPAQUE, **options)
 
 
-def update(state: Any, what: str, batch: dict[Any, Any], width: int) -> Any:
-    """Do one update of a commit; return its answer, and whether it went by columns."""
-    keys = [(word, 7)[:width] for word in batch]
-    if what == "remove":
-        return state.multi_remove(keys), False
-    if what == "put":
-        return state.multi_put(keys, list(batch.values())), False
-    parts = [pa.array(list(batch), pa.string()), [7] * len(batch)][:width]
-    dtype = np.float64 if isinstance(next(iter(batch.values())), float) else np.int64
-    new = state.multi_combine(parts, np.array(list(batch.values()), dtype), what)
-    if new is not None:
-        return new.tolist(), True
-    return state.multi_update(keys, CombinerUpdates(COMBINE[what], list(batch.values()))), False
-
-
-def readable(state: Any, snapshot: Snapshot, width: int) -> str:
-    keys = [(word, 7)[:width] for word in LETTERS]
-    rows = sorted(state.get_tuples_at(snapshot), key=str)
-    return repr([state.multi_get_at(keys, snapshot), rows, state.read_sentinel()])
-
-
 @pytest.mark.sample(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     value_type, width = dice.choice(list(NUMBERS)), dice.choice([1, 2])
-    columnar, by_rows = opened(tmp_path, value_type, width), OpaqueMap(MemoryBackingMap(MemoryData()), "words/counts")
-    winners, committed, number, expected, columns = Winners(), 0, 1 << 20, None, 0
-    for _ in range(25):
-        txid, wins = Txid(committed + 1, number, winners, "log", expected), dice.random() < 0.7
-        by_rows.begin_commit(txid)
-        columnar.begin_commit(txid)
-        for _ in range(dice.choice([1, 1, 1, 2])):
-            what = dice.choice(["sum", "sum", "sum", "min", "max", "put", "remove"])
-            batch = {word: dice.choice(NUMBERS[value_type]) for word in dice.sample(LETTERS, dice.randrange(1, 5))}
-            (answer, by_columns), (other, _) = (update(state, what, batch, width) for state in (columnar, by_rows))
-            assert repr(answer) == repr(other)
-            columns += by_columns
-        for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
-            state.commit(txid)
-        if wins:
-            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
-            expected = Sentinel("log", committed, number)
-        else:
-            number += 1
-        if not wins or dice.random() < 0.3:
-            columnar.close()
-            columnar = opened(tmp_path, value_type, width)
-        if wins:
-            snapshot = Snapshot(committed, winners)
-            assert readable(columnar, snapshot, width) == readable(by_rows, snapshot, width)
+    columns = commits_by_columns(
+        dice, partial(opened, tmp_path, value_type, width), "words/counts", partial(update_numbers, width=width),
+        ["sum", "sum", "sum", "min", "max", "put", "remove"], LETTERS, NUMBERS[value_type], number_keys(LETTERS, width),
+    )  # fmt: skip
     assert columns > 3
 
 

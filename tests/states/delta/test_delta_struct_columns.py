@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.delta.beyond_memory.bucketed_base import BucketLimits
-from states.memory import MemoryBackingMap, MemoryData
+from tests.harness.column_schedules import commits_by_columns
 from tests.states.delta.beyond_memory.test_delta_beyond_memory import is_large
 from tests.states.delta.delta_states import state_at
 from tests.states.memory.test_struct_columns import ARROW, FUNCTIONS, TOGETHER, TYPE, value_with
 from trident import TridentTopology
 from trident.operations import Avg, Count, Sum
-from trident.state import OpaqueMap, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
+from trident.state import StateConf, StateType
 from trident.state.values import CombinerUpdates
 
 WORDS = [*"abcdefgh", None]
@@ -55,41 +56,13 @@ def update(state: Any, what: str, batch: dict[Any, Any]) -> tuple[Any, bool]:
     return state.multi_update(keys, CombinerUpdates(TOGETHER.combine, list(batch.values()))), False
 
 
-def readable(state: Any, snapshot: Snapshot) -> str:
-    rows = sorted(state.get_tuples_at(snapshot), key=str)
-    return repr([state.multi_get_at([(word,) for word in WORDS], snapshot), rows, state.read_sentinel()])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, BEYOND], ids=["memory", "beyond"])
 def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, options: dict[str, Any]) -> None:
-    dice = random.Random(f"{options}")
-    columnar, by_rows = opened(tmp_path, options), OpaqueMap(MemoryBackingMap(MemoryData()), "t/s")
-    winners, committed, number, expected, columns = Winners(), 0, 1 << 20, None, 0
-    for _ in range(25):
-        txid, wins = Txid(committed + 1, number, winners, "log", expected), dice.random() < 0.7
-        by_rows.begin_commit(txid)
-        columnar.begin_commit(txid)
-        for _ in range(dice.choice([1, 1, 1, 2])):
-            what = dice.choice(["combine", "combine", "combine", "combine", "put", "remove"])
-            batch = {word: dice.choice(PARTIALS) for word in dice.sample(WORDS, dice.randrange(1, 5))}
-            (answer, by_columns), (other, _) = (update(state, what, batch) for state in (columnar, by_rows))
-            assert repr(answer) == repr(other)
-            columns += by_columns
-        for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
-            state.commit(txid)
-        if wins:
-            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
-            expected = Sentinel("log", committed, number)
-            columnar.recorded(Snapshot(committed, winners))
-        else:
-            number += 1
-        if not wins or dice.random() < 0.3:
-            columnar.close()
-            columnar = opened(tmp_path, options)
-        if wins:
-            snapshot = Snapshot(committed, winners)
-            assert readable(columnar, snapshot) == readable(by_rows, snapshot)
+    columns = commits_by_columns(
+        random.Random(f"{options}"), partial(opened, tmp_path, options), "t/s", update,
+        ["combine", "combine", "combine", "combine", "put", "remove"], WORDS, PARTIALS, [(word,) for word in WORDS],
+    )  # fmt: skip
     assert columns > 8
     assert is_large(tmp_path) == bool(options)
 

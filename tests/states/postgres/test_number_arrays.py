@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory import MemoryBackingMap, MemoryData
 from states.postgres import PostgresState
+from tests.harness.column_schedules import NUMBERS, commits_by_columns, number_keys, update_numbers
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.errors import CorruptValueError, StaleTransactionError
-from trident.operations import Count, Max, Min, Sum
-from trident.state import CombinerUpdates, OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, Txid, Winners
+from trident.operations import Count, Sum
+from trident.state import CombinerUpdates, OpaqueValue, StateConf
 
-COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
-NUMBERS: dict[str, list[Any]] = {"bigint": [0, 1, -7, 1 << 40], "double": [0.0, -0.0, 1.5, math.inf, math.nan]}
 WORDS = ["a", "b", "", "ä\0\ue000", "d" * 300, None]
 
 
@@ -35,62 +32,23 @@ def conf_of(home: Home, value_type: str = "bigint", width: int = 1) -> StateConf
     return home.conf(key_fields=(("word", "string"), ("n", "int"))[:width], value_type=value_type, value_field="count")
 
 
-def update(state: Any, what: str, batch: dict[Any, Any], width: int) -> Any:
-    """Do one update of a commit; return its answer, and whether it went by columns."""
-    keys = [(word, 7)[:width] for word in batch]
-    if what == "remove":
-        return state.multi_remove(keys), False
-    if what == "put":
-        return state.multi_put(keys, list(batch.values())), False
-    parts = [pa.array(list(batch), pa.string()), [7] * len(batch)][:width]
-    dtype = np.float64 if isinstance(next(iter(batch.values())), float) else np.int64
-    new = state.multi_combine(parts, np.array(list(batch.values()), dtype), what)
-    if new is not None:
-        return new.tolist(), True
-    return state.multi_update(keys, CombinerUpdates(COMBINE[what], list(batch.values()))), False
-
-
-def readable(state: Any, snapshot: Snapshot, width: int) -> str:
-    keys = [(word, 7)[:width] for word in WORDS]
-    rows = sorted(state.get_tuples_at(snapshot), key=str)
-    return repr([state.multi_get_at(keys, snapshot), rows, state.read_sentinel()])
-
-
 @pytest.mark.parametrize(("value_type", "width", "options"), [
     ("bigint", 1, {}), ("double", 2, {"max_keys_per_call": 2}), ("bigint", 2, {"changes": 10}),
 ])  # fmt: skip
 def test_columns_and_rows_tell_the_same_of_any_schedule(
     home: Home, value_type: str, width: int, options: dict[str, Any]
 ) -> None:
-    dice, conf = random.Random(width), conf_of(home, value_type, width)
-    columnar, by_rows = home.state(conf, **options), OpaqueMap(MemoryBackingMap(MemoryData()), conf.prefix)
-    winners, committed, number, expected, columns = Winners(), 0, 1 << 20, None, 0
-    for _ in range(25):
-        txid, wins = Txid(committed + 1, number, winners, "log", expected), dice.random() < 0.7
-        by_rows.begin_commit(txid)
-        columnar.begin_commit(txid)
-        for _ in range(dice.choice([1, 1, 1, 2])):
-            what = dice.choice(["sum", "sum", "sum", "min", "max", "put", "remove"])
-            batch = {word: dice.choice(NUMBERS[value_type]) for word in dice.sample(WORDS, dice.randrange(1, 5))}
-            (answer, by_columns), (other, _) = (update(state, what, batch, width) for state in (columnar, by_rows))
-            assert repr(answer) == repr(other)
-            columns += by_columns
-        for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
-            state.commit(txid)
-        if wins:
-            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
-            expected = Sentinel("log", committed, number, conf.prefix)
-        else:
-            number += 1
-        if not wins or dice.random() < 0.3:
-            columnar.close()
-            columnar = home.state(conf, **options)
-        if wins:
-            snapshot = Snapshot(committed, winners)
-            assert readable(columnar, snapshot, width) == readable(by_rows, snapshot, width)
-            keys = [(word, 7)[:width] for word in WORDS[:-1]]  # a null is read by rows
-            stored = columnar.map_state.backing.multi_get(keys)
-            assert repr(columnar.multi_get(keys)) == repr([None if one is None else one.curr for one in stored])
+    conf, not_null = conf_of(home, value_type, width), number_keys(WORDS[:-1], width)  # a null is read by rows
+
+    def look(state: Any) -> None:
+        stored = state.map_state.backing.multi_get(not_null)
+        assert repr(state.multi_get(not_null)) == repr([None if one is None else one.curr for one in stored])
+
+    columns = commits_by_columns(
+        random.Random(width), partial(home.state, conf, **options), conf.prefix, partial(update_numbers, width=width),
+        ["sum", "sum", "sum", "min", "max", "put", "remove"], WORDS, NUMBERS[value_type], number_keys(WORDS, width),
+        conf.prefix, look,
+    )  # fmt: skip
     assert columns > 3
 
 
