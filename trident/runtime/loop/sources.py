@@ -77,8 +77,7 @@ class Sources:
         }
         next_letters = self._replays.next
         asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
-        completing = self._completing
-        undecided = tuple(name for name in completing if self._is_open(name, asked[name])) if completing else ()
+        undecided = tuple(name for name in self._completing if self._is_open(name, asked[name]))
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
@@ -159,8 +158,7 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        choosing = self._choosing
-        chosen = {name for name in choosing if self._is_choice(name, asked.get(name))} if choosing else set()
+        chosen = {name for name in self._choosing if self._is_choice(name, asked.get(name))}
         repeated = {
             name: definition
             for name, definition in asked.items()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -18,6 +18,7 @@ from trident.graph import Graph, SpoutNode
 from trident.notebook.html_pieces import table
 from trident.observe.events import TopologyListener
 from trident.redaction import redacted
+from trident.roles import Closes
 from trident.runtime.engine.auto import cores
 from trident.runtime.engine.dataframe_runner import QueryStopped
 from trident.runtime.loop.batch import Observer
@@ -54,7 +55,7 @@ _open_runs: dict[str, ForeachBatch] = {}  # by the place of the log: what holds 
 _opening = threading.Lock()
 
 
-class ForeachBatch:
+class ForeachBatch(Closes):
     """A function for `writeStream.foreachBatch`: Spark owns the loop and the sources, Trident the states and the log.
 
     Made by `TridentTopology.foreach_batch` and `exactly_once`. It is opened by the first batch and stays open while this
@@ -191,12 +192,6 @@ class ForeachBatch:
         """Close states and log; the next batch opens them again. Not needed before a process ends."""
         with self._alone("close()"):
             self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def _graph_of(self, df: DataFrame) -> Graph:
         """Return what is declared, for the batches of a DataFrame like this one."""

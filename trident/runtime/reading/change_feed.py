@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import ChangesGoneError, StateError, UnsupportedOperation
 from trident.graph import Graph
+from trident.roles import Closes
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import StateView
@@ -45,7 +46,7 @@ class ChangedBatch(NamedTuple):
         return {"txid": self.txid, "changes": [change._asdict() for change in self.changes]}
 
 
-class ChangeFeed:
+class ChangeFeed(Closes):
     """Gives the changes of a state through the log of its topology; never writes. A context manager, for one thread at a time.
 
     Made by `trident.changes`. A batch is given once its record is in the log: then it is all there, of all partitions, and
@@ -157,12 +158,6 @@ class ChangeFeed:
         with self._lock:  # another thread may be reading
             self._followed.view.close()
             self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ChangeFeed({self.topology!r}, {self.name!r}, txid={self.txid})"

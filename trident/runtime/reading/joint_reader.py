@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import ConfigError, StaleTransactionError, StateError, UnsupportedOperation
 from trident.graph import Graph
 from trident.planner import make_plan
+from trident.roles import Closes
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
 from trident.runtime.reading.open_partitions import readers_of, view_of
 from trident.runtime.reading.state_frames import html_or_why
@@ -40,7 +41,7 @@ def snapshots_of(log: _Now, names: Sequence[str]) -> dict[str, Snapshot]:
             return snapshots
 
 
-class JointReader:
+class JointReader(Closes):
     """Reads several states through the log of their topology, all at one committed batch; never writes.
 
     Made by `trident.open_states`. A context manager, for any thread; calls take turns. States must be opaque: values of
@@ -96,12 +97,6 @@ class JointReader:
         for followed in self._followed.values():
             followed.view.close()
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"JointReader({self.topology!r}, {list(self.names)!r})"

@@ -9,6 +9,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.observe.reported_errors import ReportedError
+from trident.roles import Closes
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Body
 from trident.storm.execution.pickles import pickled_components
@@ -22,7 +23,7 @@ Link = Callable[[int, Body], Iterable[Body]]
 """Takes the task and what is sent to it; returns what arrives: nothing if it is lost, two of it if it is doubled."""
 
 
-class SteppedCluster:
+class SteppedCluster(Closes):
     """Runs a topology step by step. Nothing happens between two calls, and time stands still until `advance`.
 
     A step takes the first delivery of one task's queue. The seed chooses the task, so other seeds are other orders of events;
@@ -159,12 +160,6 @@ class SteppedCluster:
         """Clean up all spouts and bolts."""
         for each in self.executors:
             each.close()
-
-    def __enter__(self) -> SteppedCluster:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _open(self, executor: Executor) -> None:
         self._executors |= dict.fromkeys(executor.place.tasks, executor)
