@@ -90,7 +90,7 @@ def words(letter: str, start: int, end: int) -> list[tuple[str]]:
     return [(f"{letter}{n}",) for n in range(start, end)]
 
 
-@pytest.mark.long
+@pytest.mark.sample(1)
 @BOTH
 def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many_records_again(
     election: Election, kind: Kind

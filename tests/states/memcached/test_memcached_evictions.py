@@ -96,7 +96,10 @@ def test_what_is_dropped_while_a_page_of_memory_moves_fails_the_batch_though_it_
         with socket.socket() as stuck:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.connect(("127.0.0.1", server.port))
-            stuck.sendall(b"get %b\r\n" % b" ".join(b"foreign-%d" % n for n in range(0, number, 2)[::-1]))
+            names = [b"foreign-%d" % n for n in range(0, number, 2)[::-1]]
+            stuck.sendall(
+                b"get %b\r\n" % b" ".join(3 * names)
+            )  # more than the kernel keeps for it, which is 4 MB at most
             # It takes no answer, so every second item of the first page stays in use.
             before, alike = asked, 0
             while alike < 50:  # until the server, which has one thread, waits for its client
