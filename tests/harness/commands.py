@@ -33,6 +33,8 @@ __all__ = [
 
 _TIMEOUT_S = 90.0
 _TRIDENT = (sys.executable, "-m", "trident.cli")
+# As a user calls it. A Python that was given `-m` ends by SIGINT, not with 130, if Ctrl-C came while it made a dataclass.
+_SCRIPT = (sys.executable, str(Path(sys.executable).with_name("trident")))
 
 # Rows that say how many batches were committed: the count of "the" is twice the txid.
 COUNTS = """
@@ -84,7 +86,7 @@ class Background:
         self,
         words: tuple[str, ...],
         cwd: Path,
-        program: tuple[str, ...] = _TRIDENT,
+        program: tuple[str, ...] = _SCRIPT,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         with interruptible():
@@ -144,7 +146,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def started(
-    *words: str, cwd: Path, program: tuple[str, ...] = _TRIDENT, variables: Mapping[str, str] | None = None
+    *words: str, cwd: Path, program: tuple[str, ...] = _SCRIPT, variables: Mapping[str, str] | None = None
 ) -> Iterator[Background]:
     """Run a command in the background; what is left of its session at the end is killed."""
     background = Background(words, cwd, program, variables)
