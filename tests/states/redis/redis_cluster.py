@@ -81,6 +81,19 @@ class Cluster:
         port = next((node[1] for first, last, node, *_ in ranges if first <= slot <= last), None)
         return next((number for number, node in enumerate(self.nodes) if node.port == port), -1)
 
+    def wait_for_agreement(self) -> None:
+        """Wait until all nodes say the same of who serves which slots since which epoch.
+
+        A node that takes a slot over before it has heard of the others' latest epochs takes too low a number for its own; it
+        gives the slot up when it hears of them, and deletes the keys that it has there.
+        """
+
+        def said(client: Any) -> dict[str, tuple[str, list[str]]]:
+            nodes = client.cluster("NODES")
+            return {node["node_id"]: (node["epoch"], node["slots"]) for node in nodes.values()}
+
+        wait_for(lambda: all(said(client) == said(self.clients[0]) for client in self.clients[1:]))
+
     def sizes(self) -> list[int]:
         return [client.dbsize() for client in self.clients]
 
@@ -115,6 +128,7 @@ class Move:
 
     def open(self) -> None:
         """Tell both nodes that the slot is on its way."""
+        self._cluster.wait_for_agreement()
         self._set(self.target, "IMPORTING", self._at[self.source])
         self._set(self.source, "MIGRATING", self._at[self.target])
 
