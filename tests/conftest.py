@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ pin_worker_python()
 # Tests start some hundred Python processes, which would each compile PySpark and this project for themselves.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A shell starts what it runs in the background with SIGINT ignored, and programs would inherit that from the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.QUICK_JVM)
 # A first call may start a JVM or compile a plan, so no time limit per example; a failing example can be replayed.
 settings.register_profile("full", deadline=None, print_blob=True)
