@@ -5,32 +5,41 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import org.apache.storm.Config;
 import org.apache.storm.LocalCluster;
+import org.apache.storm.redis.common.config.JedisPoolConfig;
+import org.apache.storm.redis.trident.state.Options;
+import org.apache.storm.redis.trident.state.RedisMapState;
 import org.apache.storm.task.TopologyContext;
 import org.apache.storm.trident.TridentTopology;
 import org.apache.storm.trident.operation.BaseFunction;
 import org.apache.storm.trident.operation.TridentCollector;
 import org.apache.storm.trident.operation.builtin.Count;
 import org.apache.storm.trident.spout.IBatchSpout;
+import org.apache.storm.trident.state.OpaqueValue;
+import org.apache.storm.trident.state.StateFactory;
 import org.apache.storm.trident.testing.MemoryMapState;
 import org.apache.storm.trident.tuple.TridentTuple;
 import org.apache.storm.tuple.Fields;
 import org.apache.storm.tuple.Values;
 
-/** The persistent word count of Storm's Trident, in one process; arguments: sentences a batch, batches, tasks. */
+/**
+ * The persistent word count of Storm's Trident, in one process; arguments: sentences a batch, batches, tasks, words to draw from,
+ * port of a Redis (0: the state is in memory).
+ */
 public class StormWords {
-    static final int WORDS = 10, VOCABULARY = 10_000;
+    static final int WORDS = 10;
     static volatile long halfway, end;
     static final CountDownLatch done = new CountDownLatch(1);
 
     /** Batches of sentences that are made before the run; notes when the middle and the last one are committed. */
     static class Sentences implements IBatchSpout {
-        final int size, batches;
+        final int size, batches, vocabulary;
         transient List<Values> sentences;
         transient int acked;
 
-        Sentences(int size, int batches) {
+        Sentences(int size, int batches, int vocabulary) {
             this.size = size;
             this.batches = batches;
+            this.vocabulary = vocabulary;
         }
 
         @Override
@@ -40,7 +49,7 @@ public class StormWords {
             for (int at = 0; at < size; at++) {
                 StringBuilder text = new StringBuilder();
                 for (int word = 0; word < WORDS; word++) {
-                    text.append(word == 0 ? "" : " ").append("word").append(random.nextInt(VOCABULARY));
+                    text.append(word == 0 ? "" : " ").append("word").append(random.nextInt(vocabulary));
                 }
                 sentences.add(new Values(text.toString()));
             }
@@ -91,14 +100,25 @@ public class StormWords {
         }
     }
 
+    static Options<OpaqueValue> cached(int keys) {
+        Options<OpaqueValue> options = new Options<>();
+        options.localCacheSize = keys;
+        return options;
+    }
+
     public static void main(String[] arguments) throws Exception {
         int size = Integer.parseInt(arguments[0]), batches = Integer.parseInt(arguments[1]);
-        int tasks = Integer.parseInt(arguments[2]);
+        int tasks = Integer.parseInt(arguments[2]), vocabulary = Integer.parseInt(arguments[3]);
+        int redis = Integer.parseInt(arguments[4]);
+        StateFactory state = redis == 0
+            ? new MemoryMapState.Factory()
+            : RedisMapState.opaque(
+                new JedisPoolConfig.Builder().setHost("127.0.0.1").setPort(redis).build(), cached(20_000));
         TridentTopology topology = new TridentTopology();
-        topology.newStream("lines", new Sentences(size, batches))
+        topology.newStream("lines", new Sentences(size, batches, vocabulary))
             .each(new Fields("line"), new Split(), new Fields("word"))
             .groupBy(new Fields("word"))
-            .persistentAggregate(new MemoryMapState.Factory(), new Count(), new Fields("count"))
+            .persistentAggregate(state, new Count(), new Fields("count"))
             .parallelismHint(tasks);
         Config config = new Config();
         config.setMaxSpoutPending(3);

@@ -18,7 +18,7 @@ from trident.runtime.loop.batch import LOOP, Lane
 from trident.runtime.loop.execution import BriefInLoop, Execution, OneByOne, Overlapping, execution_of
 from trident.runtime.start.opened_topology import open_topology
 
-SMALL, LARGE = 32 << 10, (32 << 10) + 1
+SMALL, LARGE = 96 << 10, (96 << 10) + 1
 POOLS = Lane(lambda function: None, lambda function: None)
 
 

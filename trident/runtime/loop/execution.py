@@ -20,7 +20,7 @@ from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import Quick
 
-_BRIEF_BYTES = 32 << 10
+_BRIEF_BYTES = 96 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 
 
