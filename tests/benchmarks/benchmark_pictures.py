@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import scaling_costs, storms_own_count
+from tests.benchmarks import scaling_costs, storms_own
 from tests.benchmarks._drivers import flat_run
 from tests.benchmarks.line_chart import Chart, Point, drawn
 
@@ -75,8 +75,8 @@ def words(quick: bool) -> Iterator[Point]:
         yield "Spark, resident", batch, resident["warm_words_per_s"]
         (in_process,) = _json_lines(*given, "--engine", "in_process")
         yield "in process", batch, in_process["warm_words_per_s"]
-        if storms_own_count.JARS.exists():
-            yield "Storm's Trident", batch, storms_own_count.words_per_s(batch, max(20, sentences // batch))
+        if storms_own.JARS.exists():
+            yield "Storm's Trident", batch, storms_own.words_per_s(batch, max(20, sentences // batch))
 
 
 def commits(quick: bool) -> Iterator[Point]:

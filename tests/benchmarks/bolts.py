@@ -24,6 +24,7 @@ from statistics import median, quantiles
 from time import monotonic
 from typing import Any
 
+from tests.benchmarks import storms_own
 from tests.benchmarks._bolt_costs import costs
 from tests.benchmarks._bolt_words import WORDS, words
 from trident.storm import LocalCluster
@@ -114,6 +115,18 @@ def tracked(run: Run) -> dict[str, Any]:
         "word_tuples_per_s": round(speed * WORDS),
         "p50_ms": round(found["p50_ms"], 1),
         "sentences_per_cpu_s": round(found["sentences_per_cpu_s"]),
+    }
+
+
+def storm(run: Run) -> dict[str, Any]:
+    """Measure pairs of tracked sentences here and with Storm's own bolts, in turns; needs `make build/services/storm`."""
+    pairs = [(tracked(run), storms_own.tracked(_PENDING, run.warm_s, run.seconds)) for _ in range(3)]
+    ratio = median(ours["sentences_per_cpu_s"] / storms["sentences_per_cpu_s"] for ours, storms in pairs)
+    return {
+        "ok": ratio >= 1,
+        "ratio_per_cpu_s": round(ratio, 2),
+        "ratio": round(median(ours["sentences_per_s"] / storms["sentences_per_s"] for ours, storms in pairs), 2),
+        "pairs_per_cpu_s": [(ours["sentences_per_cpu_s"], storms["sentences_per_cpu_s"]) for ours, storms in pairs],
     }
 
 
@@ -218,6 +231,7 @@ def _kill_and_wait(run: Run, running: Any, folder: Path) -> float:
 ROWS = {
     "tracked": Row("fully tracked: ≥ 25,000 sentences/s, 250,000 word tuples/s", tracked),
     "untracked": Row("tracked against acker_executors=0: ≥ 0.5", untracked),
+    "storm": Row("tracked sentences for each second of a processor beside Storm's own bolts: ≥ 1", storm),
     "latency": Row("complete latency at 1,000 sentences/s: p50 ≤ 3 ms, p99 ≤ 20 ms", latency),
     "cost": Row("time of a processor for one sentence: ≤ 20 µs", cost),
     "memory": Row("acker memory per pending root: ≤ 300 bytes, the same for trees of 10 and of 10,000 tuples", memory),
@@ -235,7 +249,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=1_000.0, help="sentences per second of the row latency")
     options = parser.parse_args(argv)
     ok = True
-    for name in options.row or ROWS:
+    for name in options.row or [name for name in ROWS if name != "storm" or storms_own.JARS.exists()]:
         figures = ROWS[name].measure(Run(options.engine, options.seconds, options.warm, options.rate))
         ok = ok and figures["ok"]
         print(

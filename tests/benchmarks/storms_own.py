@@ -1,8 +1,9 @@
-"""The word count of Storm's own Trident beside ours: `python -m tests.benchmarks.storms_own_count [ROW …] [--turns 3]`.
+"""The word count of Storm's own Trident beside ours: `python -m tests.benchmarks.storms_own [ROW …] [--turns 3]`.
 
 Needs `make build/services/storm`. Prints a JSON line for each row: warm words per second of both, in turns, and the ratio of
 their medians. Storm's is compiled from `StormWords.java` and runs in a JVM of its own, two tasks, three batches in flight. Ours
-has its log on disk; Storm's notes its transactions in a ZooKeeper in its process. On Redis both remember the values of 20,000 keys.
+has its log on disk; Storm's notes its transactions in a ZooKeeper of its own process. On Redis both remember the values of
+20,000 keys.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ from typing import Any, NamedTuple
 
 from tests.harness.servers import start_redis
 
-__all__ = ["JARS", "words_per_s"]
+__all__ = ["JARS", "tracked", "words_per_s"]
 
 JARS = Path(__file__).parents[2] / "build" / "services" / "storm"
 """Where `make build/services/storm` puts Storm's jars."""
 
-_SOURCE = Path(__file__).with_name("StormWords.java")
-_TASKS = 2  # of the steps and of the state
+_TASKS = 2  # of each component, and of the state
 _ENGINES = {
     "in process": ("--engine", "in_process"),
     "Spark, jobs": (),
@@ -94,22 +94,33 @@ def _storms(row: _Row) -> float:
             server.stop()
 
 
-def words_per_s(batch: int, batches: int, vocabulary: int = 10_000, redis: int = 0, jars: Path = JARS) -> float:
+def words_per_s(batch: int, batches: int, vocabulary: int = 10_000, redis: int = 0) -> float:
     """Count with Storm's Trident; return the words per second of the second half.
 
     `batch`, `batches`: sentences in a batch, and how many batches.
     `redis`: the port of the Redis that has the state; 0: it is in memory.
     """
-    path = f"{jars}/*"
+    return _run("StormWords", batch, batches, _TASKS, vocabulary, redis)["warm_words_per_s"]
+
+
+def tracked(pending: int, warm_s: float, seconds: float) -> dict[str, float]:
+    """Count with Storm's bolts, each word anchored and acked; return `sentences_per_s` and `sentences_per_cpu_s`.
+
+    `pending`: sentences of each spout that are not acked yet.
+    """
+    return _run("StormBolts", _TASKS, pending, warm_s, seconds)
+
+
+def _run(name: str, *numbers: float) -> dict[str, float]:
+    path, source = f"{JARS}/*", Path(__file__).with_name(f"{name}.java")
     with tempfile.TemporaryDirectory(prefix="trident-storm-") as folder:
-        subprocess.run(["javac", "-cp", path, "-d", folder, str(_SOURCE)], check=True)
-        numbers = map(str, (batch, batches, _TASKS, vocabulary, redis))
-        program = ["java", "-Xmx2g", "-cp", f"{folder}:{path}", "StormWords", *numbers]
+        subprocess.run(["javac", "-cp", path, "-d", folder, str(source)], check=True)
+        program = ["java", "-Xmx2g", "-cp", f"{folder}:{path}", name, *map(str, numbers)]
         ended = subprocess.run(program, cwd=folder, capture_output=True, text=True)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if not lines:
         raise RuntimeError(f"{' '.join(program)} printed no figures:\n{ended.stdout[-3000:]}{ended.stderr[-3000:]}")
-    return float(json.loads(lines[-1])["warm_words_per_s"])
+    return {figure: float(value) for figure, value in json.loads(lines[-1]).items()}
 
 
 if __name__ == "__main__":
