@@ -57,7 +57,7 @@ class TestFaultsOfPostgresLog(InPostgres, StoredFaults):
         return PostgresHome(home.address.replace(f":{server.port}/", f":{proxy.port}/"))
 
 
-class TestPostgresThatHangs(InPostgres, StoredAway):
+class PostgresAway(InPostgres, StoredAway):
     @pytest.fixture
     def server(self, postgres_server: Server) -> Server:
         return postgres_server
@@ -67,7 +67,12 @@ class TestPostgresThatHangs(InPostgres, StoredAway):
         monkeypatch.setattr(postgres_records, "_ANSWER_S", 1.0)
 
 
-class TestPostgresThatIsKilled(TestPostgresThatHangs):
+@pytest.mark.long
+class TestPostgresThatHangs(PostgresAway):
+    """One that answers no more, as `StoredAway` has it."""
+
+
+class TestPostgresThatIsKilled(PostgresAway):
     def vanish(self, server: Server) -> None:
         server.kill()
 

@@ -91,7 +91,7 @@ def beside(chosen: list[Case]) -> list[Case]:
     return [case for case in chosen if not may_conflict(case)][:6]
 
 
-COUNTS = {"memory": 100, "apart": 80, "delta": 12, "delta beyond memory": 6}
+COUNTS = {"memory": 70, "apart": 60, "delta": 12, "delta beyond memory": 6}
 
 
 @pytest.mark.sample(2)

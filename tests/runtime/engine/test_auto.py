@@ -358,7 +358,7 @@ def where_committed(topology: TridentTopology, folder: Path) -> tuple[list[str],
 
 
 LARGE_BYTES = 1 << 20
-SMALL, LARGE = [["a b"]] * 10, [["a b " * 10]] * 1000
+SMALL, LARGE = [["a b"]] * 10, [["a b " * 10]] * 4000
 
 
 @pytest.mark.parametrize(

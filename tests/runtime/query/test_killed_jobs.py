@@ -82,6 +82,7 @@ def test_the_kept_query_is_exact_wherever_it_is_killed(
         assert state.txid == files
 
 
+@pytest.mark.long  # tests/crashtest/test_real_jobs.py shows it, too
 def test_the_job_of_the_readme_counts_twice_in_the_same_schedule(tmp_path: Path) -> None:
     files = live(tmp_path, problem(), ("after",))
     with sqlite3.connect(tmp_path / "counts.db") as db:
