@@ -379,9 +379,15 @@ def rehearse_upgrade(
             for key, now, former, new in state.changed:
                 print(state.state, key, "would become", new, "in place of", former)
     """
+    from trident.runtime.reading.targets import make_way_for
     from trident.runtime.replaying.rehearsing import rehearse_upgrade
 
-    return rehearse_upgrade(_declared(topology).graph(), _declared(to).graph(), Config.of(conf, **settings), batches)
+    if isinstance(topology, str) and isinstance(to, str):
+        make_way_for(topology, to)
+    former = _declared(topology)
+    if isinstance(topology, str) and isinstance(to, str):
+        make_way_for(to, topology)
+    return rehearse_upgrade(former.graph(), _declared(to).graph(), Config.of(conf, **settings), batches)
 
 
 def why(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import trident
 from tests.harness.commands import write_module
 from tests.harness.topology_runs import run_all
 from trident.cli.app import app
@@ -110,6 +112,20 @@ def test_totals_that_new_code_would_change_are_a_table_and_an_exit_code(folder: 
     first, _ = map(json.loads, done.stdout.splitlines())
     assert (first["state"], first["first"], first["equal"], first["changed"]) == ("count", 1, 3, [])
     assert done.exit_code == 0
+
+
+def test_new_code_of_another_folder_has_its_own_modules_though_they_are_called_the_same(folder: Path) -> None:
+    for name, condition in {"former": "word != ''", "new": "word != 'cow'"}.items():
+        (folder / name).mkdir()
+        write_module(folder / name, "proof_condition", f'WANTED = "{condition}"')
+        text = textwrap.dedent(MODULE).partition("new = ")[0].replace(', "word")\n', ', "word").where(WANTED)\n')
+        write_module(folder / name, "proof_words", f"from proof_condition import WANTED\n{text}")
+    former, new = (f"{folder}/{name}/proof_words.py:topology" for name in ("former", "new"))
+    done = command("rehearse", former, "--to", new, "--last", "1")
+    assert done.stdout.splitlines()[0] == "count: 1 of 2 keys would be another, by batches 2 to 2", done.output
+    count, total = trident.rehearse_upgrade(former, new, 1)
+    assert list(count.changed) == [(("cow",), 2, 3, 2)]
+    assert list(total.changed) == [((), 6, 8, 7)]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 _WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
 Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]
+_REHEARSE = (
+    "Change nothing: run the last N batches through the code at work and the new code, in this process, and say which totals "
+    "would be others."
+)
+Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
 Pause = Annotated[
     float,
     typer.Option("--wait-secs", "-w", metavar="SECONDS", min=0.0, help="How long what has begun may take."),
@@ -108,6 +113,7 @@ def _upgrade(
     include: Include = None,
     wait: Wait = False,
     timeout: Timeout = 300.0,
+    rehearsed: Rehearsal = None,
     cluster: ClusterAddress = None,
     token: ClusterToken = None,
     as_json: AsJson = False,
@@ -116,16 +122,19 @@ def _upgrade(
     """Give a topology new code, on the same log: its counts go on.
 
     The new code is compared with the log before anything is changed: a state whose key, value or aggregator is another
-    is refused. With --conf all settings are replaced; without, they stay. `trident rehearse` tells before which totals
-    the new code would change.
+    is refused. With --conf all settings are replaced; without, they stay.
 
-    Exit codes: as of `trident submit`.
+    Exit codes: as of `trident submit`; with --rehearse as of `trident rehearse`.
     """
     settings = conf_of(conf or [])
     with _client(cluster, token, debug) as client:
-        from trident.cli.submitting import Code, upgrade
+        from trident.cli.submitting import Code, rehearse, upgrade
 
         code = Code(target, include or [], requirements, settings)
+        if rehearsed is not None:
+            from trident.cli.proof_commands import print_rehearsed
+
+            print_rehearsed(rehearse(client, topology, code, conf is None, rehearsed), as_json)
         with _waiting():
             upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
 

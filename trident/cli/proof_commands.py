@@ -127,17 +127,24 @@ def rehearse_command(
 ) -> None:
     """Show which totals new code would change, before it runs: the last batches go through former and new code, aside.
 
-    Both begin with what the stores have now, as if these batches came once more. Nothing is written anywhere.
+    Both begin with what the stores have now, as if these batches came once more. Nothing is written anywhere. For a
+    topology on a cluster, `trident upgrade --rehearse` takes the former code from there.
 
     Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_topology, settings
+    from trident.runtime.reading.targets import make_way_for
 
     with reporting(debug):
-        config = settings(conf or [], {"log_dir": log_dir})
-        done = rehearse_upgrade(load_topology(target, name), load_topology(to, name), last, config)
-        for each in done:
-            _print_rehearsed(each, as_json)
+        config, former = settings(conf or [], {"log_dir": log_dir}), load_topology(target, name)
+        make_way_for(to, target)
+        print_rehearsed(rehearse_upgrade(former, load_topology(to, name), last, config), as_json)
+
+
+def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> None:
+    """Say what new code would change, and end the command with the exit code that tells whether it would."""
+    for each in done:
+        _print_rehearsed(each, as_json)
     raise typer.Exit(WRONG if any(each.changed for each in done) else 0)
 
 

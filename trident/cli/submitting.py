@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -15,6 +18,8 @@ from trident.cli.cluster_output import print_json
 from trident.cli.console import INTERRUPTED, problems, say
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.cluster.code.package_archive import unpack_into
+from trident.cluster.code.package_manifest import load_package
 from trident.cluster.code.topology_package import TopologyPackage, make_package, settings_of
 from trident.cluster.topology_of_cluster import first_line
 from trident.cluster_errors import ClusterError, NameTaken
@@ -22,7 +27,12 @@ from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
-from trident.runtime.reading.targets import NoSuchTarget
+from trident.reading import rehearse_upgrade
+from trident.runtime.reading.targets import NoSuchTarget, forget_modules_of
+from trident.setting_types import gathered
+
+if TYPE_CHECKING:
+    from trident.runtime.replaying.rehearsing import Rehearsed
 
 _LOOK_S = 0.3
 
@@ -94,6 +104,28 @@ def upgrade(
         _await_active(client, done["id"], package.sha256, wait_s, f"the upgrade goes on: `trident show {done['name']}`")
     if as_json:
         print_json(done)
+
+
+def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, batches: int) -> list[Rehearsed]:
+    """Say which totals new code would change: the last batches go through the code at work and the new one, in this process."""
+    base = client.show(topology).base
+    if base.kind != "trident":
+        raise typer.BadParameter(
+            f"{base.storm_name} has spouts and bolts, which keep no batches that could be run again"
+        )
+    package, conf = code.package(base.storm_name), {"log_dir": base.log_dir, **(base.conf if keep_conf else code.conf)}
+    with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
+        former = _unpacked(client.package_of(topology), Path(place, "former").resolve(), base.storm_name)
+        forget_modules_of(Path(place, "former").resolve())
+        new = _unpacked(package.data, Path(place, "new").resolve(), base.storm_name)
+        return rehearse_upgrade(former, new, batches, Config.of(gathered(conf)))
+
+
+def _unpacked(data: bytes, folder: Path, name: str) -> Any:
+    folder.mkdir()
+    manifest = unpack_into(io.BytesIO(data), folder)
+    forget_modules_of(folder, {path.stem for path in folder.iterdir()})
+    return load_package(folder, manifest, name)
 
 
 @dataclass(frozen=True)

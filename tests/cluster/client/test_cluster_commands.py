@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_a_state_and_a_log_are_read_under_the_name_that_was_submitted(cluster: M
     invoke(cluster, "kill", "renamed", "-w", "0")
 
 
-def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster) -> None:
+def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTING_FOLDER", str(cluster.folder / "states"))
     source = (cluster.folder / "counting.py").read_text(encoding="utf-8")
     invoke(cluster, "submit", target(cluster, "upgraded"), *QUICK, *WAIT)
     until(lambda: "committed" in invoke(cluster, "logs", "upgraded").stdout, "a batch is committed")
@@ -94,6 +96,15 @@ def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster) -> None:
     assert "does not fit its log:\n  state 'counts': key (word: string) -> (w: string)" in refused.stderr
     write_module(cluster.folder, "right", source.replace('["the moon"]', '["the moon"], ["the end"]'))
     words = ("upgrade", "upgraded", f"{cluster.folder}/right.py:upgraded", *WAIT)
+    log_dir = Path(cluster.log_address("upgraded"))
+    until(lambda: last_txid(log_dir) >= 3, "three batches are committed")
+    write_module(cluster.folder, "fewer", source.replace('"word")\n', '"word").where("word != \'cow\'")\n'))
+    fewer = ("upgrade", "upgraded", f"{cluster.folder}/fewer.py:upgraded")
+    told = invoke(cluster, *fewer, "--rehearse", "2", code=4).stdout
+    assert re.match(r"counts: 1 of 3 keys would be another, by batches \d+ to \d+\n", told)
+    same = invoke(cluster, "upgrade", "upgraded", target(cluster, "upgraded"), "--rehearse", "2").stdout
+    assert re.match(r"counts: the same: 3 keys, by batches \d+ to \d+\n", same)
+    assert json.loads(invoke(cluster, "show", "upgraded", "--json").stdout)["target"] == "several.py:upgraded"
     done = invoke(cluster, *words)
     assert done.stdout == "upgraded: generation 2 runs the new code, which fits its log\n"
     assert json.loads(invoke(cluster, "show", "upgraded", "--json").stdout)["target"] == "right.py:upgraded"

@@ -105,6 +105,11 @@ class ClusterClient(Closes):
         done: dict[str, Any] = self._http.ask("POST", f"{_path(storm_id)}/upgrade", json=wanted).json()
         return done
 
+    def package_of(self, topology: str) -> bytes:
+        """Return the package of code that a topology runs."""
+        _, base = find_topology(self.cluster, topology)
+        return self._http.ask("GET", f"{_CODE}/{base.code_hash}").content
+
     def activate(self, topology: str) -> None:
         self._act(topology, "activate")
 

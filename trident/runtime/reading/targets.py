@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,12 @@ def load_topology(target: str) -> TridentTopology:
     return topology
 
 
+def make_way_for(new: str, former: str) -> None:
+    """Before `new` is loaded, forget the modules of `former`, if it was loaded from another folder."""
+    if folder_of(new) != folder_of(former):
+        forget_modules_of(folder_of(former))
+
+
 def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None) -> Any:
     """Import what `MODULE:NAME` names, as `load_topology`: an object of one of these classes, or a function that makes one.
 
@@ -55,6 +62,31 @@ def folder_of(target: str) -> Path:
     """Return the folder that MODULE and what it imports are looked up in first."""
     path = Path(target.rpartition(":")[0])
     return path.resolve().parent if path.suffix == ".py" else Path.cwd()
+
+
+def forget_modules_of(folder: Path, names: Collection[str] | None = None) -> None:
+    """Let what is loaded next import its own modules, where they have the names of those of this folder.
+
+    What was loaded stays as it is, but what its functions import when they are called is looked up again from now on.
+
+    `names`: those of other folders with these names, too.
+    """
+    gone = _modules_in(folder).union(names or ())
+    for name in [name for name in sys.modules if name.partition(".")[0] in gone]:
+        del sys.modules[name]
+    sys.path[:] = [path for path in sys.path if path != str(folder)]
+
+
+def _modules_in(folder: Path) -> set[str]:
+    """Return the names of the loaded modules and packages that are in a folder itself, without ours."""
+    found = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if "." not in name}
+    places = {name: Path(file).resolve() for name, file in found.items() if file}
+    inside = {
+        name
+        for name, path in places.items()
+        if folder in (path.parent, path.parent.parent if path.stem == "__init__" else None)
+    }
+    return inside - {"trident", "states", "spouts", "__main__"}
 
 
 def _module(name: str, folder: Path | None) -> ModuleType:
