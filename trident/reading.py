@@ -13,6 +13,7 @@ from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from trident.coordination.records import CommitRecord
+    from trident.graph import Graph
     from trident.runtime.reading.change_feed import ChangeFeed
     from trident.runtime.reading.joint_reader import JointReader
     from trident.runtime.reading.state_reader import StateReader
@@ -208,7 +209,7 @@ def move_state(
     """
     from trident.runtime.start.moving import move_state
 
-    graphs, config = (_declared(topology).graph(), _declared(to).graph()), Config.of(conf, **settings)
+    graphs, config = _both_graphs(topology, to), Config.of(conf, **settings)
     called = called or (to if isinstance(to, str) else "its new declaration")
     return move_state(*graphs, _name(state), called, config, progress)
 
@@ -379,15 +380,9 @@ def rehearse_upgrade(
             for key, now, former, new in state.changed:
                 print(state.state, key, "would become", new, "in place of", former)
     """
-    from trident.runtime.reading.targets import make_way_for
     from trident.runtime.replaying.rehearsing import rehearse_upgrade
 
-    if isinstance(topology, str) and isinstance(to, str):
-        make_way_for(topology, to)
-    former = _declared(topology)
-    if isinstance(topology, str) and isinstance(to, str):
-        make_way_for(to, topology)
-    return rehearse_upgrade(former.graph(), _declared(to).graph(), Config.of(conf, **settings), batches)
+    return rehearse_upgrade(*_both_graphs(topology, to), Config.of(conf, **settings), batches)
 
 
 def why(
@@ -441,6 +436,14 @@ def _declared(topology: TridentTopology | str) -> TridentTopology:
     from trident.runtime.reading.targets import load_topology
 
     return load_topology(topology) if isinstance(topology, str) else topology
+
+
+def _both_graphs(former: TridentTopology | str, new: TridentTopology | str) -> tuple[Graph, Graph]:
+    from trident.runtime.reading.targets import load_both
+
+    if isinstance(former, str) and isinstance(new, str):
+        former, new = load_both(former, new)
+    return _declared(former).graph(), _declared(new).graph()
 
 
 def _name(state: TridentState | str) -> str:

@@ -59,15 +59,17 @@ public class StormBolts {
         }
     }
 
-    /** Each word, anchored to its sentence. */
-    public static class Split extends BaseRichBolt {
+    abstract static class Emitting extends BaseRichBolt {
         OutputCollector collector;
 
         @Override
         public void prepare(Map<String, Object> conf, TopologyContext context, OutputCollector collector) {
             this.collector = collector;
         }
+    }
 
+    /** Each word, anchored to its sentence. */
+    public static class Split extends Emitting {
         @Override
         public void execute(Tuple tuple) {
             for (String word : tuple.getString(0).split(" ")) {
@@ -83,14 +85,8 @@ public class StormBolts {
     }
 
     /** Counts in memory. */
-    public static class CountWords extends BaseRichBolt {
+    public static class CountWords extends Emitting {
         Map<String, Integer> counts = new HashMap<>();
-        OutputCollector collector;
-
-        @Override
-        public void prepare(Map<String, Object> conf, TopologyContext context, OutputCollector collector) {
-            this.collector = collector;
-        }
 
         @Override
         public void execute(Tuple tuple) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -132,16 +132,14 @@ def rehearse_command(
 
     Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, settings
-    from trident.runtime.reading.targets import make_way_for
+    from trident.cli.target import load_both, settings
 
     with reporting(debug):
-        config, former = settings(conf or [], {"log_dir": log_dir}), load_topology(target, name)
-        make_way_for(to, target)
-        print_rehearsed(rehearse_upgrade(former, load_topology(to, name), last, config), as_json)
+        config = settings(conf or [], {"log_dir": log_dir})
+        print_rehearsed(rehearse_upgrade(*load_both(target, to, name), last, config), as_json)
 
 
-def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> None:
+def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:
     """Say what new code would change, and end the command with the exit code that tells whether it would."""
     for each in done:
         _print_rehearsed(each, as_json)

@@ -47,11 +47,11 @@ def move_command(
 
     Exit codes: 0 moved, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
-    from trident.cli.target import load_topology, settings
+    from trident.cli.target import load_both, settings
 
     with reporting(debug):
         config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
-        declared, new = load_topology(target, name), load_topology(to, name)
+        declared, new = load_both(target, to, name)
         try:
             moved = move_state(declared, state, new, config, lines.update, called=to)
         except KeyboardInterrupt:

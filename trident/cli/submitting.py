@@ -1,4 +1,4 @@
-"""`trident submit` and `trident upgrade`: packs the code, sends it, and waits if that is asked for."""
+"""`trident submit` and `trident upgrade`: packs the code, sends it or rehearses it, and waits if that is asked for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
 from trident.reading import rehearse_upgrade
-from trident.runtime.reading.targets import NoSuchTarget, forget_modules_of
+from trident.runtime.reading.targets import NoSuchTarget, forget_modules
 from trident.setting_types import gathered
 
 if TYPE_CHECKING:
@@ -113,18 +113,20 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
         raise typer.BadParameter(
             f"{base.storm_name} has spouts and bolts, which keep no batches that could be run again"
         )
-    package, conf = code.package(base.storm_name), {"log_dir": base.log_dir, **(base.conf if keep_conf else code.conf)}
+    package, conf = code.package(base.storm_name), dict(base.conf if keep_conf else code.conf)
+    if base.log_dir:
+        conf.setdefault("log_dir", base.log_dir)
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
-        former = _unpacked(client.package_of(topology), Path(place, "former").resolve(), base.storm_name)
-        forget_modules_of(Path(place, "former").resolve())
-        new = _unpacked(package.data, Path(place, "new").resolve(), base.storm_name)
+        packages = {"former": client.package_of(topology), "new": package.data}
+        former, new = (_loaded(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
         return rehearse_upgrade(former, new, batches, Config.of(gathered(conf)))
 
 
-def _unpacked(data: bytes, folder: Path, name: str) -> Any:
+def _loaded(data: bytes, folder: Path, name: str) -> Any:
+    """Load a topology from a package, with the modules of this very package."""
     folder.mkdir()
     manifest = unpack_into(io.BytesIO(data), folder)
-    forget_modules_of(folder, {path.stem for path in folder.iterdir()})
+    forget_modules({path.stem for path in folder.iterdir()})
     return load_package(folder, manifest, name)
 
 

@@ -27,6 +27,11 @@ def load_topology(target: str, name: str | None = None) -> TridentTopology:
     return topology
 
 
+def load_both(former: str, new: str, name: str | None) -> tuple[TridentTopology, TridentTopology]:
+    """Import two declarations of one topology as `load_topology`, each with the modules of its own folder."""
+    return targets.load_both(former, new, lambda target: load_topology(target, name))
+
+
 def load_runnable(target: str) -> TridentTopology | StormTopology:
     """Import `MODULE:TOPOLOGY` as `load_topology`; also a topology of spouts and bolts, or the builder of one."""
     topology: TridentTopology | TopologyBuilder | StormTopology = _load(

@@ -97,10 +97,9 @@ def test_what_is_dropped_while_a_page_of_memory_moves_fails_the_batch_though_it_
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.connect(("127.0.0.1", server.port))
             names = [b"foreign-%d" % n for n in range(0, number, 2)[::-1]]
-            stuck.sendall(
-                b"get %b\r\n" % b" ".join(3 * names)
-            )  # more than the kernel keeps for it, which is 4 MB at most
-            # It takes no answer, so every second item of the first page stays in use.
+            # It takes no answer. That is more than the 4 MB that the kernel keeps, so every second item of the first page
+            # stays in use.
+            stuck.sendall(b"get %b\r\n" % b" ".join(3 * names))
             before, alike = asked, 0
             while alike < 50:  # until the server, which has one thread, waits for its client
                 now = client.stats()[b"cmd_get"]

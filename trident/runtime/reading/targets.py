@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,10 +33,44 @@ def load_topology(target: str) -> TridentTopology:
     return topology
 
 
-def make_way_for(new: str, former: str) -> None:
-    """Before `new` is loaded, forget the modules of `former`, if it was loaded from another folder."""
-    if folder_of(new) != folder_of(former):
-        forget_modules_of(folder_of(former))
+def load_both(
+    former: str, new: str, load: Callable[[str], TridentTopology] = load_topology
+) -> tuple[TridentTopology, TridentTopology]:
+    """Import two declarations of one topology, each with the modules of its own folder, also if they have the same names.
+
+    What a function of the former imports when it is called is looked up in the folder of the new one.
+    """
+    folders = folder_of(former), folder_of(new)
+    if folders[0] == folders[1]:
+        return load(former), load(new)
+    _forget_folder(folders[1])
+    declared = load(former)
+    _forget_folder(folders[0])
+    return declared, load(new)
+
+
+_KEPT = ("trident", "states", "spouts", "__main__")
+
+
+def _forget_folder(folder: Path) -> None:
+    loaded = [(name, module) for name, module in [*sys.modules.items()] if "." not in name and name not in _KEPT]
+    forget_modules([name for name, module in loaded if _is_in(folder, module)])
+    sys.path[:] = [path for path in sys.path if path != str(folder)]
+
+
+def _is_in(folder: Path, module: ModuleType) -> bool:
+    """Whether a module or package is in a folder itself."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return False
+    path = Path(file)
+    return folder == (path.parent.parent if path.stem == "__init__" else path.parent)
+
+
+def forget_modules(names: Collection[str]) -> None:
+    """Let what is loaded next import modules and packages with these names for itself."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+        del sys.modules[name]
 
 
 def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None) -> Any:
@@ -62,31 +96,6 @@ def folder_of(target: str) -> Path:
     """Return the folder that MODULE and what it imports are looked up in first."""
     path = Path(target.rpartition(":")[0])
     return path.resolve().parent if path.suffix == ".py" else Path.cwd()
-
-
-def forget_modules_of(folder: Path, names: Collection[str] | None = None) -> None:
-    """Let what is loaded next import its own modules, where they have the names of those of this folder.
-
-    What was loaded stays as it is, but what its functions import when they are called is looked up again from now on.
-
-    `names`: those of other folders with these names, too.
-    """
-    gone = _modules_in(folder).union(names or ())
-    for name in [name for name in sys.modules if name.partition(".")[0] in gone]:
-        del sys.modules[name]
-    sys.path[:] = [path for path in sys.path if path != str(folder)]
-
-
-def _modules_in(folder: Path) -> set[str]:
-    """Return the names of the loaded modules and packages that are in a folder itself, without ours."""
-    found = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if "." not in name}
-    places = {name: Path(file).resolve() for name, file in found.items() if file}
-    inside = {
-        name
-        for name, path in places.items()
-        if folder in (path.parent, path.parent.parent if path.stem == "__init__" else None)
-    }
-    return inside - {"trident", "states", "spouts", "__main__"}
 
 
 def _module(name: str, folder: Path | None) -> ModuleType:
