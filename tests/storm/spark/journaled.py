@@ -40,10 +40,11 @@ class Journal:
 
     def write(self, line: str) -> None:
         with self.path.open("a") as file:
-            file.write(f"{line}\n")  # one write, which O_APPEND makes whole
+            file.write(f"{line}\n")  # one write, which O_APPEND puts behind all others
 
     def lines(self) -> list[list[str]]:
-        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        whole, _, _unfinished = (self.path.read_text() if self.path.exists() else "").rpartition("\n")
+        return [line.split() for line in whole.splitlines()]
 
     def acked(self) -> set[int]:
         return {int(line[1]) for line in self.lines() if line[0] == "A"}
