@@ -18,7 +18,7 @@ from states.postgres.columns import AT, Columns, by_nulls, listed
 from states.postgres.options import identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
-from trident.servers.postgres_connection import PostgresConnection
+from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import Key
 from trident.storekit.plain_columns import OWN, TXID
 
@@ -72,8 +72,7 @@ class ChangeTable:
         found = self._found(connection)
         columns = ", ".join(f"{column.quoted} {column.form.sql}" for column in self._columns.all)
         for statement in () if found else _TABLES:
-            with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
-                connection.execute(self._sql(statement.replace("{columns}", columns)), {"state": self._state})
+            make(connection, self._sql(statement.replace("{columns}", columns)), {"state": self._state})
         found = found or self._found(connection)
         for column in self._columns.all:
             if found.get(column.name) != column.form.sql:

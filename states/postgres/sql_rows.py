@@ -10,7 +10,7 @@ from psycopg import errors
 
 from states.postgres.connection import Clause, FencedWrite, Session, packed_bytes
 from states.postgres.options import PostgresOptions, identifier, table_name
-from trident.servers.postgres_connection import PostgresConnection
+from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
 from trident.storekit import InTransaction, Puts, StoredRows, by_count, by_size
 
@@ -105,8 +105,7 @@ class PostgresRows(StoredRows):
         return FencedWrite(len(chunks), clauses)
 
     def _create(self, connection: PostgresConnection) -> None:
-        with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
-            connection.execute(self._sql(_CREATE), ())
+        make(connection, self._sql(_CREATE))
 
     def _rows(self, doing: str, query: str, *arguments: Any) -> list[Any]:
         def read(connection: PostgresConnection) -> list[Any]:

@@ -13,7 +13,7 @@ from states.postgres.columns import AT, Column, Columns, listed
 from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
 from trident.errors import BackendError
-from trident.servers.postgres_connection import PostgresConnection
+from trident.servers.postgres_connection import PostgresConnection, make
 from trident.storekit.plain_columns import OWN
 
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
@@ -115,8 +115,7 @@ class TypedTable:
         types += [f"{column.quoted} {column.form.sql}" for column in self._columns.all[len(keys) :]]
         statement = _CREATE.replace("{columns}", ", ".join(types)).replace("{keys}", listed(keys))
         for each in (statement.replace("{nulls}", "" if is_old else " NULLS NOT DISTINCT"), _SENTINELS):
-            with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
-                connection.execute(self.sql(each), ())
+            make(connection, self.sql(each))
         self._is_known = False
         self.prepare(connection)
 

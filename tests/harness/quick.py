@@ -9,6 +9,7 @@ fails.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
@@ -72,6 +73,9 @@ class Watch:
             started = self._started.read_text(encoding="utf-8").splitlines()
             self._started.unlink()
             pytest.fail(f"a quick test starts a JVM; mark it with spark: {started[0]}")
+
+    def pytest_unconfigure(self) -> None:
+        shutil.rmtree(self._home)
 
     @contextmanager
     def _without_java(self, test: str) -> Iterator[None]:

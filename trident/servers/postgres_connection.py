@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import psycopg
+from psycopg import errors
 
 from trident.redaction import redacted
 
@@ -50,6 +52,15 @@ class PostgresConnection(psycopg.Connection[Any]):
                     raise psycopg.OperationalError(f"no answer within {self.limit_s:g} s")
         except StopIteration as end:
             return cast("T", end.value)
+
+
+def make(connection: psycopg.Connection[Any], statement: bytes, given: Any = ()) -> None:
+    """Run a CREATE … IF NOT EXISTS outside of a transaction; another program may make the same at the same time.
+
+    The server finds that out at one of several places, and says something else at each.
+    """
+    with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
+        connection.execute(statement, given)
 
 
 def is_away(error: psycopg.Error) -> bool:
