@@ -213,8 +213,10 @@ class StateTable:
                         },
                         storage_options=opening.storage,
                     )
+                except opening.driver.exceptions.CommitFailedError:
+                    pass  # another writer has just made it, or is about to
                 except opening.driver.exceptions.DeltaError as error:
-                    if "already exists" not in str(error):  # another writer has just made it
+                    if "already exists" not in str(error):
                         raise
             if self.refresh() == ABSENT:
                 raise BackendError(f"cannot create Delta table {self.name}: it was created, but is not there")
