@@ -213,10 +213,10 @@ class StateTable:
                         },
                         storage_options=opening.storage,
                     )
-                except opening.driver.exceptions.CommitFailedError:
-                    pass  # another writer has just made it, or is about to
-                except opening.driver.exceptions.DeltaError as error:
-                    if "already exists" not in str(error):
+                except opening.driver.exceptions.DeltaError:
+                    if (
+                        self.refresh() == ABSENT
+                    ):  # or another writer has just made it; delta-rs has several errors for that
                         raise
             if self.refresh() == ABSENT:
                 raise BackendError(f"cannot create Delta table {self.name}: it was created, but is not there")

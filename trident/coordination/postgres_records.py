@@ -39,16 +39,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ANSWER_S = 10.0
-_CREATE = (
-    # Two first starts at once: CREATE … IF NOT EXISTS alone may fail.
-    "SELECT pg_advisory_xact_lock(7526470312)",
-    "CREATE TABLE IF NOT EXISTS trident_log_heads (topology text PRIMARY KEY, epoch bigint NOT NULL, id text NOT NULL, "
-    "about text NOT NULL, segment_epoch bigint NOT NULL, segment bigint NOT NULL, count bigint NOT NULL, "
-    "txid bigint NOT NULL DEFAULT 0, "
-    "winner_txids bigint[] NOT NULL DEFAULT '{}', winner_attempts bigint[] NOT NULL DEFAULT '{}', "
-    "adopted_states text[] NOT NULL DEFAULT '{}', adopted_txids bigint[] NOT NULL DEFAULT '{}')",
-    "CREATE TABLE IF NOT EXISTS trident_log (topology text, epoch bigint, segment bigint, number bigint, "
-    "record bytea NOT NULL, PRIMARY KEY (topology, epoch, segment, number))",
+_CREATE = (  # trident_log last: where it is, both are
+    b"CREATE TABLE IF NOT EXISTS trident_log_heads (topology text PRIMARY KEY, epoch bigint NOT NULL, id text NOT NULL, "
+    b"about text NOT NULL, segment_epoch bigint NOT NULL, segment bigint NOT NULL, count bigint NOT NULL, "
+    b"txid bigint NOT NULL DEFAULT 0, "
+    b"winner_txids bigint[] NOT NULL DEFAULT '{}', winner_attempts bigint[] NOT NULL DEFAULT '{}', "
+    b"adopted_states text[] NOT NULL DEFAULT '{}', adopted_txids bigint[] NOT NULL DEFAULT '{}')",
+    b"CREATE TABLE IF NOT EXISTS trident_log (topology text, epoch bigint, segment bigint, number bigint, "
+    b"record bytea NOT NULL, PRIMARY KEY (topology, epoch, segment, number))",
 )
 # A session whose machine is gone is to end soon: it holds the lock.
 _GREETING = """
@@ -327,9 +325,8 @@ class PostgresRecords:
             connection = self._opened()
             if connection.execute("SELECT to_regclass('trident_log')").fetchone() != (None,):
                 return  # by this user, or one who may
-            with connection.transaction():
-                for statement in _CREATE:
-                    connection.execute(statement)
+            for statement in _CREATE:
+                self._driver.make(connection, statement)
         except self._psycopg.Error as error:
             self.close()
             raise error if self._away(error) is not None else self._refused(error) from error

@@ -14,7 +14,7 @@ from states.delta import DeltaBackingMap
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, state_at, update, values, version_of
 from trident.errors import BackendError, FencedError
 from trident.state.interfaces import StateType
-from trident.state.txid import Sentinel
+from trident.state.txid import Sentinel, Txid
 
 
 def test_a_paused_writer_is_fenced_once_its_successor_has_committed(tmp_path: Path) -> None:
@@ -56,20 +56,17 @@ def test_a_paused_writer_that_commits_between_begin_and_end_of_its_successor(tmp
 
 
 def test_drivers_that_make_the_tables_at_the_same_time_are_told_apart_when_they_commit(tmp_path: Path) -> None:
-    for turn in range(5):  # without an answer to each of the errors that delta-rs has for it, none of them passes
-        path = tmp_path / str(turn)
-        drivers, log = [state_at(path) for _ in range(6)], Log()
-        all_of_them = threading.Barrier(len(drivers), timeout=30)
-        txids = [log.txid(1, 1 + number) for number in range(len(drivers))]
+    all_of_them = threading.Barrier(6, timeout=30)
 
-        def begin(
-            number: int, drivers: list[Any] = drivers, txids: list[Any] = txids, wait: Any = all_of_them.wait
-        ) -> None:
-            wait()
-            drivers[number].begin_commit(txids[number])
+    def begin(driver: Any, txid: Txid) -> None:
+        all_of_them.wait()
+        driver.begin_commit(txid)
 
-        with ThreadPoolExecutor(len(drivers)) as pool:
-            list(pool.map(begin, range(len(drivers))))
+    for turn in range(5):
+        path, log = tmp_path / str(turn), Log()
+        drivers, txids = [state_at(path) for _ in range(6)], [log.txid(1, attempt) for attempt in range(1, 7)]
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(begin, drivers, txids))
         for driver in drivers:
             driver.close()
         last = state_at(path)

@@ -16,6 +16,8 @@ from trident.errors import TopologyError, TridentError, describe
 from trident.setting_types import close_to
 from trident.topology import TridentTopology
 
+_KEPT = ("trident", "states", "spouts", "__main__")  # what no declaration brings along
+
 
 class NoSuchTarget(TopologyError):
     """There is no such module, or nothing of that name in it."""
@@ -47,9 +49,6 @@ def load_both(
     declared = load(former)
     _forget_folder(folders[0])
     return declared, load(new)
-
-
-_KEPT = ("trident", "states", "spouts", "__main__")
 
 
 def _forget_folder(folder: Path) -> None:
