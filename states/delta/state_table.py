@@ -213,10 +213,8 @@ class StateTable:
                         },
                         storage_options=opening.storage,
                     )
-                except opening.driver.exceptions.DeltaError:
-                    if (
-                        self.refresh() == ABSENT
-                    ):  # or another writer has just made it; delta-rs has several errors for that
+                except opening.driver.exceptions.DeltaError:  # several, if another writer has just made it
+                    if self.refresh() == ABSENT:
                         raise
             if self.refresh() == ABSENT:
                 raise BackendError(f"cannot create Delta table {self.name}: it was created, but is not there")
