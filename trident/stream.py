@@ -305,7 +305,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
         spec = spec_of(state)
-        if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate"):
+        if named := by_name(self, args, name or self._label or "aggregates", "persistent_aggregate", group):
             return self._persisted(spec, Aggregation(group, grouped, *named, combines=True), name, migrate)
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = has(aggregator, "combine"), has(aggregator, "reduce")

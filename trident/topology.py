@@ -83,12 +83,13 @@ class TridentTopology(Declaration):
         return Stream(self, self._add(DrpcNode(f"drpc:{function}", (), Fields("args: string"), function=function)))
 
     def merge(self, *args: Any) -> Stream:
-        """Unite streams: `merge(s1, s2, …)` or `merge(streams)`; the names are those of the first one.
+        """Unite streams: `merge(s1, s2, …)` or `merge(streams)`; the fields are those of the first one, in its order.
 
-        `merge(out_fields, …)` gives others. Fields are matched by position and must have the same types.
+        Fields are matched by name and must have the same types. `merge(out_fields, …)` gives other names; streams whose names
+        differ are then matched by position.
 
-        Different from Storm: the partitions of a merge are those of all its streams, so a step that works partition by
-        partition sees each stream's by themselves.
+        Different from Storm: it matches by position whatever the names are; and the partitions of a merge are those of all its
+        streams, so a step that works partition by partition sees each stream's by themselves.
         """
         return Stream(self, merge(self, args))
 

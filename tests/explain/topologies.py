@@ -57,7 +57,7 @@ def stock() -> TridentTopology:
     joined = topology.join(came, "item", went, "name", "item, came, went", kinds)
     left = joined.each(["came", "went"], lambda came, went: came - (went or 0), "left: int").parallelism_hint(4)
     stock = left.group_by("item").persistent_aggregate(MemoryMapState(), "left", Sum(), "stock")
-    topology.merge(came, went).persistent_aggregate(MemoryMapState.transactional(), "n", Sum(), "moved")
+    topology.merge("item, n", came, went).persistent_aggregate(MemoryMapState.transactional(), "n", Sum(), "moved")
     sold = went.group_by("name").aggregate("n", Sum(), "sold")
     sold.state_query(stock, "name", MapGet(), "in_stock").peek(print)
     return topology

@@ -17,6 +17,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import JoinType, Stream, TopologyError, TridentTopology
 from trident.operations import (
+    ArgMax,
     BaseStateUpdater,
     Count,
     FirstN,
@@ -164,12 +165,55 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     # several streams
     "merge of other types": (
         lambda t, s: t.merge(s.project("a"), s.project("n")),
-        "cannot merge stream 's/project.2' (n: int) with stream 's/project' (a: string): they must have as many fields, of the "
-        "same types in the same order",
+        "cannot merge stream 's/project.2' (n: int) with stream 's/project' (a: string): they must have fields of the "
+        "same names",
     ),
     "merge of other widths": (
         lambda t, s: t.merge(s, s.project("n")),
         "cannot merge stream 's/project' (n: int) with stream 's'",
+    ),
+    "merge of other names": (
+        lambda t, s: t.merge(s.project("a"), s.select(b=col("a"))),
+        "cannot merge stream 's/select' (b: string) with stream 's/project' (a: string): they must have fields of the same "
+        "names, in any order. Choose fields with project",
+    ),
+    "merge of a field at two places": (
+        lambda t, s: t.merge("x, y", s.select(a=col("a"), b=col("a")), s.select(b=col("a"), c=col("a"))),
+        "cannot merge stream 's/select.2' (b: string, c: string) with stream 's/select'",
+    ),
+    "merge of one name with two types": (
+        lambda t, s: t.merge(s.project("n", "a"), s.select(a=col("n"), n=col("n"))),
+        "with stream 's/project' (n: int, a: string): 'a' is string in the one and int in the other. Change the type",
+    ),
+    "merge under the same names in another order": (
+        lambda t, s: t.merge("a, n", s.project("n", "a"), s.project("a", "n")),
+        "merge gives ['n', 'a'] in this order, and names are given by position, so ['a', 'n'] would mix them",
+    ),
+    "join under the same names in another order": (
+        lambda t, s: t.join(s.project("a", "n"), "a", s.select("a", m=col("n")), "a", "a, m, n"),
+        "join gives ['a', 'n', 'm'] in this order, and names are given by position, so ['a', 'm', 'n'] would mix them",
+    ),
+    "an aggregator that names its field and is given another": (
+        lambda t, s: s.aggregate("n", Sum("m"), "x"),
+        "stream 's': Sum is given the fields (n), and names (m) itself; leave one of them out",
+    ),
+    "fields in another order than the aggregator names them": (
+        lambda t, s: s.aggregate({"x": ("n, a", ArgMax("a", by="n"))}),
+        "ArgMax is given the fields (n, a), and names (a, n) itself",
+    ),
+    "a result under a name of the key": (
+        lambda t, s: s.group_by("a").aggregate({"a": Max("n"), "rows": Count()}),
+        "gives its key (a) and the results of its aggregates, and both have a field 'a'; name the aggregate otherwise",
+    ),
+    "a new value under a name of the key": (
+        lambda t, s: (
+            s.group_by("a").persistent_aggregate(MemoryMapState(), {"a": Max("n"), "rows": Count()}).new_values_stream()
+        ),
+        "gives its key (a) and the results of its aggregates, and both have a field 'a'; name the aggregate otherwise",
+    ),
+    "a result of a window under a name of the key": (
+        lambda t, s: s.group_by("a").tumbling_window(2, {"a": Max("n"), "rows": Count()}),
+        "cannot add field 'a' to stream 's'",
     ),
     "merge under other names": (
         lambda t, s: t.merge("x, y", [s.project("a")]),

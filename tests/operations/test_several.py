@@ -34,6 +34,7 @@ from trident.operations import (
     StdDev,
     Sum,
     TopN,
+    TumblingCountWindow,
 )
 from trident.operations.adapters import aggregate_type
 from trident.operations.several import Several, several, value_of
@@ -322,6 +323,34 @@ def test_combiners_of_users_are_among_them() -> None:
     orders = topology.new_stream("orders", FixedBatchSpout("w: string", 2, ("a",), ("abc",), ("ab",)))
     state = orders.persistent_aggregate(MemoryMapState(), {"longest": ("w", Longest()), "n": Count()}, "words")
     assert run_all(topology, "in_process").state(state).get() == {"longest": "abc", "n": 3}
+
+
+@pytest.mark.parametrize("key", ["n_sum", "n_max", "count_all", "out", "aggregates", "k0", "v0"])
+@pytest.mark.parametrize("group", [lambda s, *args: s.aggregate(*args), lambda s, *args: s.tumbling_window(2, *args)])
+def test_a_key_may_be_called_as_arrow_and_kernels_call_columns(key: str, group: Any) -> None:
+    given_: Any
+    for given_, value in (({"x": Sum("n"), "y": Count(), "z": Avg("n")}, (3, 2, 1.5)), (("n", Sum(), "s"), (3,)),
+                          ((Count(), "s"), (2,)), (("n", Last(), "s"), (2,)), (("n", Max(), "s"), (2,))):  # fmt: skip
+        topology = TridentTopology("t")
+        rows = topology.new_stream("s", RowsSpout(f"{key}: string, n: bigint", {1: [("a", 1), ("a", 2)]}))
+        kept = keep(group(rows.group_by(key), *(given_ if isinstance(given_, tuple) else [given_])))
+        run_all(topology, "in_process")
+        assert kept.rows == [("a", *value)]
+
+
+@pytest.mark.parametrize("declare", ["aggregate", "persistent_aggregate", "window"])
+def test_an_aggregate_may_be_ordered_by_its_own_field(engine: str, declare: str) -> None:
+    topology = TridentTopology("t")
+    rows = topology.new_stream("s", RowsSpout("k: string, v: double", {1: [("a", 1.5), ("a", 2.5), ("a", None)]}))
+    given_ = {"most": ArgMax("v", by="v"), "least": ArgMin("v", by="v"), "top": TopN(2, "v", by="v")}
+    grouped: Any = rows.group_by("k")
+    state = {"aggregate": (), "persistent_aggregate": (MemoryMapState(),), "window": (TumblingCountWindow.of(3),)}[
+        declare
+    ]
+    made = getattr(grouped, declare)(*state, given_)
+    kept = keep(made.new_values_stream() if declare == "persistent_aggregate" else made)
+    run_all(topology, engine)
+    assert kept.rows == [("a", 2.5, 1.5, [2.5, 1.5])]
 
 
 @pytest.mark.parametrize(

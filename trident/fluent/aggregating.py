@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, is_nested
+from trident.fields import Fields, free_name, is_nested
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
@@ -71,7 +71,7 @@ class Aggregating(StreamBase):
 
     def _aggregated(self, group: Fields | None, args: Sequence[Any]) -> Self:
         """Add a full aggregate, of one aggregator or of several by name."""
-        named = by_name(self, args, "aggregates", "aggregate")
+        named = by_name(self, args, "aggregates", "aggregate", group)
         if named is None:
             return declare(self, group, [member_of(self, args, "aggregate")], full=True)
         made = declare(self, group, [Member(*named, combines=True)], full=True)
@@ -129,7 +129,9 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
         return ChainedAggregatorDeclarer(self._stream, self._group, [*self._members, (full, member)])
 
 
-def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str) -> tuple[Fields, Several, Fields] | None:
+def by_name(
+    stream: StreamBase, args: Sequence[Any], value: str, call: str, group: Fields | None
+) -> tuple[Fields, Several, Fields] | None:
     """Read `(aggregates by name[, out])`, or one that has several fields; None if the arguments are others.
 
     Returns what is read, the aggregator, and its output field, which is called `value` if `out` does not say it.
@@ -139,7 +141,7 @@ def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str) -> t
     inputs, given, out = stream._operation_args(args)
     if isinstance(given, WideAggregator):
         refuse_missing_output(call, given, out, stream.get_name())
-    name = value if out is None else out.names[0]
+    name = free_name(value, group or ()) if out is None else out.names[0]
     aggregates = given if isinstance(given, Mapping) else {name: (inputs, given)}
     made = several(aggregates, stream.fields, stream.get_name(), aggregate_type)
     read = dict.fromkeys(name for part in made.parts for name in part.inputs.names)
@@ -147,8 +149,17 @@ def by_name(stream: StreamBase, args: Sequence[Any], value: str, call: str) -> t
 
 
 def results(stream: S, aggregator: Several, value: str) -> S:
-    """Return a stream that has the results of several aggregates each as a field, in place of their value."""
-    columns = {name: col(name) for name in stream.fields.names if name != value} | results_of(aggregator, value)
+    """Return a stream that has the results of several aggregates each as a field, in place of their value.
+
+    Raises `TopologyError`: a result is called as a field of the key, beside which it is given.
+    """
+    columns, given = {name: col(name) for name in stream.fields.names if name != value}, results_of(aggregator, value)
+    if both := [name for name in columns if name in given]:
+        raise TopologyError(
+            f"stream {stream.get_name()!r} gives its key ({', '.join(columns)}) and the results of its aggregates, and both "
+            f"have a field {both[0]!r}; name the aggregate otherwise"
+        )
+    columns |= given
     types = [type_of(one, stream.fields, stream.get_name()) for one in columns.values()]
     return stream._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
 

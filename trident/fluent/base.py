@@ -10,7 +10,7 @@ from trident.fields import Fields, FieldsLike, is_nested
 from trident.fluent.declaration import Declaration
 from trident.graph import DrpcNode, Node, SpoutNode
 from trident.naming import TridentNames
-from trident.operations.several import fields_read
+from trident.operations.several import fields_read, refuse_other_fields
 from trident.roles import has
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class StreamBase(TridentNames):
         if inputs is None:
             # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
             inputs = self.fields if has(rest[0], "update_state") else self._select(fields_read(rest[0]))
+        refuse_other_fields(rest[0], inputs, self.get_name())
         return inputs, rest[0], out
 
 

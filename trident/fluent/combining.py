@@ -34,17 +34,38 @@ def merge(topology: Declaration, args: Sequence[Any]) -> Node:
         topology, "merge", rest[0] if len(rest) == 1 and isinstance(rest[0], (list, tuple)) else rest
     )
     first = streams[0]
-    for stream in streams[1:]:
-        if stream.fields.types != first.fields.types:
-            raise TopologyError(
-                f"cannot merge stream {stream.get_name()!r} ({stream.fields}) with stream {first.get_name()!r} "
-                f"({first.fields}): they must have as many fields, of the same types in the same order. "
-                "Use project to choose fields, and map to change types"
-            )
+    inputs = tuple(_in_order_of(first, stream, out) for stream in streams)
     fields = first.fields if out is None else named("merge", first.get_name(), out, first.fields)
     id_ = first._child_id("merge")
     parents = tuple(stream._node.id for stream in streams)
-    return topology._add(MergeNode(id_, parents, fields, inputs=tuple(stream.fields for stream in streams)))
+    return topology._add(MergeNode(id_, parents, fields, inputs=inputs))
+
+
+def _in_order_of(first: StreamBase, stream: StreamBase, out: Fields | None) -> Fields:
+    """Return the fields of a stream in the order of the first one's, by their names; `TopologyError` if they do not fit.
+
+    Other names are taken by position if `out` names the fields of the result, and the first one has none of them at another
+    place with the same type.
+    """
+    names, own, fields = first.fields.names, stream.fields.names, stream.fields
+    what = (
+        f"cannot merge stream {stream.get_name()!r} ({stream.fields}) with stream {first.get_name()!r} ({first.fields})"
+    )
+    there, here = (list(zip(one.fields.names, one.fields.types, strict=True)) for one in (first, stream))
+    apart = [field for field, other in zip(here, there, strict=False) if field != other and field in there]
+    if set(names) == set(own):
+        fields = fields.select(names)
+    elif out is None or apart or len(own) != len(names):
+        raise TopologyError(
+            f"{what}: they must have fields of the same names, in any order. Choose fields with project, and rename them with "
+            "select(new=col('old')); merge(names, one, other) takes fields by position, if none of them is at two places"
+        )
+    for name, wanted, type_ in zip(names, first.fields.types, fields.types, strict=True):
+        if type_ != wanted:
+            raise TopologyError(
+                f"{what}: {name!r} is {wanted} in the one and {type_} in the other. Change the type with select or map"
+            )
+    return fields
 
 
 def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
@@ -137,11 +158,16 @@ def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields])
 
 
 def named(call: str, stream: str, out: Fields, fields: Fields) -> Fields:
-    """Return `fields` under the names of `out`; `TopologyError` if there are not as many, or a type is another."""
+    """Return `fields` under the names of `out`; `TopologyError` if their number, a type, or only the order is another."""
     if len(out) != len(fields):
         raise TopologyError(
             f"stream {stream!r}: {call} gives {len(fields)} fields ({fields}), but {len(out)} output fields are named: "
             f"{list(out.names)}"
+        )
+    if out.names != fields.names and set(out.names) == set(fields.names):
+        raise TopologyError(
+            f"stream {stream!r}: {call} gives {list(fields.names)} in this order, and names are given by position, so "
+            f"{list(out.names)} would mix them; name them in this order, and choose another with project behind it"
         )
     for name, wanted, type_ in zip(out.names, out.types, fields.types, strict=True):
         if wanted not in (None, type_):

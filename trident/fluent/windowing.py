@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, free_name
+from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import by_name, member_of
 from trident.fluent.base import StreamBase, refuse_state
 from trident.fluent.declaration import spec_of
@@ -166,7 +166,7 @@ def _declare(
     _check_config(stream, group, config, late)
     spec, rest = spec_and_rest(args)
     key, limits = group or Fields(), _bounds(stream, config, bounds)
-    named = by_name(stream, rest, free_name("aggregates", key.names), "window")
+    named = by_name(stream, rest, "aggregates", "window", group)
     member = member_of(stream, rest, "window") if named is None else Member(*named, combines=True)
     key.concat(member.outputs, stream.get_name())  # both are kept, so their names must differ
     given = member.outputs if named is None else result_fields(named[1])

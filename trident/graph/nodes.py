@@ -121,7 +121,7 @@ class SelectNode(Node):
 
 @dataclass(frozen=True)
 class MergeNode(Node):
-    """`merge`: the union of all parents, field by position. `inputs` are the fields of each parent."""
+    """`merge`: the union of all parents. `inputs` are the fields of each parent, in the order of what it gives."""
 
     inputs: tuple[Fields, ...] = ()
 

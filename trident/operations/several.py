@@ -145,14 +145,14 @@ class ArgMax(WideAggregator):
     """
 
     def __init__(self, field: str, by: str) -> None:
-        self.of = (field, by)
+        self.of = _distinct(field, by)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
-        _refuse_nested(self, inputs, 1)
-        return Fields.of([name, f"{name}_by"], inputs.types)
+        _refuse_nested(self, inputs, -1)
+        return Fields.of([name, f"{name}_by"], [inputs.types[0], inputs.types[-1]])
 
     def init(self, tuple: TridentTuple) -> Values:
-        value, by = tuple
+        value, by = tuple[0], tuple[-1]
         return self.zero() if by is None or by != by else (value, by)
 
     def combine(self, val1: Values, val2: Values) -> Values:
@@ -260,10 +260,10 @@ class TopN(WideAggregator):
     def __init__(self, n: int, field: str, by: str | None = None) -> None:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise ValueError(f"TopN takes how many values to keep, at least 1; got {n!r}")
-        self.n, self.of = n, (field,) if by is None else (field, by)
+        self.n, self.of = n, _distinct(field, by or field)
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
-        _refuse_nested(self, inputs, len(inputs) - 1)
+        _refuse_nested(self, inputs, -1)
         names = [name] if len(inputs) == 1 else [name, f"{name}_by"]
         return Fields.of(names, [f"array<{type_}>" for type_ in inputs.types])
 
@@ -297,6 +297,10 @@ class Collect(WideAggregator):
 
     def zero(self) -> Values:
         return ([],)
+
+
+def _distinct(field: str, by: str) -> tuple[str, ...]:
+    return (field,) if by == field else (field, by)
 
 
 def _canonical(value: Any) -> Any:
@@ -439,6 +443,7 @@ _EXAMPLE = '{"revenue": Sum("euros"), "orders": Count()}'
 def _part(name: str, given: Any, fields: Fields, stream: str, typed: Callable[..., Fields]) -> Part:
     read, aggregator = given if isinstance(given, tuple) and len(given) == 2 else (fields_read(given), given)
     inputs = fields.select(Fields(read).names, stream)
+    refuse_other_fields(aggregator, inputs, stream)
     if isinstance(aggregator, (type, Several)) or not has(aggregator, "combine"):
         raise TopologyError(
             f"stream {stream!r}: aggregate {name!r} is {aggregator!r}; several aggregates in one value are combiners, as in "
@@ -459,6 +464,16 @@ def fields_read(aggregator: Any) -> tuple[str, ...]:
         read = [Fields(one[0]).names if isinstance(one, tuple) else fields_read(one) for one in aggregator.values()]
         return tuple(dict.fromkeys(name for names in read for name in names))
     return aggregator.of if isinstance(aggregator, Sum | Min | WideAggregator) else ()
+
+
+def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
+    """Refuse an aggregator that names its fields where it is given others, or the same in another order."""
+    own = () if isinstance(aggregator, Mapping) else fields_read(aggregator)
+    if own and own != inputs.names:
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} is given the fields ({', '.join(inputs.names)}), and names "
+            f"({', '.join(own)}) itself; leave one of them out"
+        )
 
 
 def value_of(several: Several, name: str) -> Fields:

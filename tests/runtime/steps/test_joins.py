@@ -29,7 +29,7 @@ from trident import (
 from trident.arrow import table_of
 from trident.errors import InexactPairingError
 from trident.graph import JoinNode
-from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum
+from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum, col
 from trident.runtime.steps.joins import join
 from trident.spout.interfaces import SpoutType
 
@@ -53,10 +53,10 @@ def by_text(found: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 # ---- merge -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_merge_takes_the_names_of_the_first_stream(engine: str, topology: TridentTopology) -> None:
+def test_a_merge_takes_fields_by_name_or_under_other_names_by_position(engine: str, topology: TridentTopology) -> None:
     first = rows(topology, "first", "a: string, n: int", ("x", 1), ("y", 2))
     second = rows(topology, "second", "n: string, m: int", ("x", 10))
-    merged = topology.merge(first, second)
+    merged = topology.merge(first, second.select(n=col("m"), a=col("n")))
     renamed = topology.merge("k, v", [second, first, second])
     assert (str(merged.fields), str(renamed.fields)) == ("a: string, n: int", "k: string, v: int")
     kept = keep(merged.filter("n", lambda n: n > 1))
@@ -66,6 +66,24 @@ def test_a_merge_takes_the_names_of_the_first_stream(engine: str, topology: Trid
     assert by_text(kept.rows) == [("x", 10), ("y", 2)]
     assert by_text(sums.rows) == [("x", 11), ("y", 2)]
     assert by_text(third.rows) == [("x", 1), ("x", 10), ("x", 10), ("y", 2)]
+
+
+@pytest.mark.parametrize("names", [None, "place, n, product"])
+def test_a_merge_of_the_same_names_in_another_order_mixes_no_fields(
+    engine: str, topology: TridentTopology, names: str | None
+) -> None:
+    first = rows(topology, "first", "shop: string, n: int, item: string", ("oslo", 1, "nut"))
+    second = rows(topology, "second", "item: string, shop: string, n: int", ("bolt", "rome", 2), ("nut", "oslo", 3))
+    merged = topology.merge(first, second) if names is None else topology.merge(names, first, second)
+    shop, n, item = merged.fields.names
+    all_rows, cut = keep(merged), keep(merged.project(item), "cut")
+    sums = keep(merged.group_by(shop).aggregate(n, Sum(), "sum"), "sums")
+    total = merged.group_by(shop, item).persistent_aggregate(MemoryMapState(), n, Sum(), "total")
+    done = run_all(topology, engine)
+    assert by_text(all_rows.rows) == [("oslo", 1, "nut"), ("oslo", 3, "nut"), ("rome", 2, "bolt")]
+    assert by_text(cut.rows) == [("bolt",), ("nut",), ("nut",)]
+    assert by_text(sums.rows) == [("oslo", 4), ("rome", 2)]
+    assert done.state(total).multi_get([("oslo", "nut"), ("rome", "bolt"), ("nut", "oslo")]) == [4, 2, None]
 
 
 def test_branches_of_a_stream_come_together_again(engine: str, topology: TridentTopology) -> None:
@@ -81,7 +99,7 @@ def test_branches_of_a_stream_come_together_again(engine: str, topology: Trident
 def test_new_values_merge_with_what_comes_from_a_spout(engine: str, topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("w: string, n: bigint", 2, ("a", 5), ("a", 6), ("b", 7)))
     counts = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
-    merged = topology.merge(stream, counts.new_values_stream())
+    merged = topology.merge("w, n", stream, counts.new_values_stream())
     sums = keep(merged.group_by("w").aggregate("n", Sum(), "sum"))
     total = keep(merged.shuffle().parallelism_hint(3).aggregate("n", Sum(), "sum"), "total")
     run_all(topology, engine)

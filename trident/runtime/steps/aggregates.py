@@ -22,7 +22,7 @@ from trident.operations import Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
 from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.key_columns import keys_of, one_form
+from trident.runtime.steps.key_columns import grouped, keys_of, one_form
 from trident.runtime.steps.rows import columns_of, iterate
 from trident.runtime.steps.several import added, is_several_native, merging_functions, several_of, several_of_partials
 from trident.state.encoding.equal_keys import OneForm
@@ -89,12 +89,10 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: Tupl
 
 
 def _aggregated(aggregation: Aggregation, table: pa.Table, function: str) -> list[Any]:
-    inputs: Any = [] if function == "count_all" else aggregation.inputs.names[0]
+    inputs = "" if function == "count_all" else aggregation.inputs.names[0]
     if aggregation.grouped:
-        keys = list(aggregation.group.names)
-        grouped = table.group_by(keys, use_threads=False).aggregate([(inputs, function)])
-        value = grouped.column("count_all" if function == "count_all" else f"{inputs}_{function}")
-        return [*(grouped.column(name) for name in keys), value]
+        values = None if function == "count_all" else table.column(inputs)
+        return grouped(list(map(table.column, aggregation.group.names)), [(values, function)])
     return [_whole(table, function, inputs)]
 
 
@@ -235,13 +233,8 @@ def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> p
     if not aggregation.grouped:
         value = getattr(pc, function)(table.column(output)).as_py()
         return pa.table([pa.array([value], arrow_type(aggregation.output.types[0] or ""))], schema=schema)
-    keys = list(aggregation.group.names)
-    grouped = table.group_by(keys, use_threads=False).aggregate([(output, function)])
-    columns = [*(grouped.column(name) for name in keys), grouped.column(f"{output}_{function}")]
+    columns = grouped(list(map(table.column, aggregation.group.names)), [(table.column(output), function)])
     return pa.table([c.cast(t) for c, t in zip(columns, schema.types, strict=True)], schema=schema)
-
-
-_RANK = "$rank"
 
 
 def is_pick(aggregator: Any) -> bool:
@@ -275,10 +268,8 @@ def _rows(
     ranks, sorted_rows = _ranks(table.num_rows, order, there)
     function = "min" if type(aggregation.aggregator) is First else "max"
     if aggregation.grouped:
-        names = list(aggregation.group.names)
-        ranked = table.select(names).append_column(_RANK, ranks)
-        grouped = ranked.group_by(names, use_threads=False).aggregate([(_RANK, function)])
-        keys, best = [grouped.column(name) for name in names], one_array(grouped.column(f"{_RANK}_{function}"))
+        *keys, bests = grouped(list(map(table.column, aggregation.group.names)), [(ranks, function)])
+        best = one_array(bests)
     else:
         bounds = pc.min_max(ranks)
         keys, best = [], pa.array([bounds[function].as_py()], pa.int64())

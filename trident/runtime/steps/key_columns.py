@@ -71,6 +71,25 @@ def _forms(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 Ints = npt.NDArray[np.int64]
 
 
+def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
+    """Group by columns, and aggregate columns, each with a function of Arrow; `count_all` takes none.
+
+    Returns the columns of the keys, then one for each function. Arrow makes names for these, such as `price_sum`, which a
+    field of the user's may have, so it is given none of the fields' names.
+    """
+    names, given = [f"k{at}" for at in range(len(keys))], [f"v{at}" for at in range(len(asked))]
+    columns = {
+        **dict(zip(names, keys, strict=True)),
+        **{given[at]: one for at, (one, _) in enumerate(asked) if one is not None},
+    }
+    wanted: Any = [
+        (name if name in columns else [], function) for name, (_, function) in zip(given, asked, strict=True)
+    ]
+    done = pa.table(columns).group_by(names, use_threads=False).aggregate(wanted)
+    made = [f"{name}_{function}" if name else function for name, function in wanted]
+    return [done.column(name) for name in (*names, *made)]
+
+
 def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
     """Number the distinct keys in order of appearance.
 

@@ -12,11 +12,11 @@ from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.several import Part, Several
+from trident.runtime.steps.key_columns import grouped
 
 Asked = list[tuple[str, str]]
-"""The columns to aggregate, each with a function of Arrow."""
+"""The columns to aggregate, each with a function of Arrow; rows as such have no name."""
 
-_ROWS = "$rows"
 _FUNCTIONS: dict[type[Any], Sequence[str]] = {
     Count: ("count",),
     Sum: ("sum",),
@@ -59,13 +59,12 @@ def _kept(part: Part) -> Sequence[str]:
 
 def several_of(aggregation: Aggregation, table: pa.Table) -> pa.Table:
     """Aggregate tuples: one row per key; ungrouped, one row."""
-    columns = table.append_column(_ROWS, pa.repeat(pa.scalar(0, pa.int8()), table.num_rows))
 
     def asked(part: Part) -> Asked:
-        read = part.inputs.names[0] if len(part.inputs) else _ROWS
+        read = part.inputs.names[0] if len(part.inputs) else ""
         return [(read, function) for function in _FUNCTIONS[type(part.aggregator)]]
 
-    return _aggregated(aggregation, columns, asked)
+    return _aggregated(aggregation, table, asked)
 
 
 def several_of_partials(aggregation: Aggregation, table: pa.Table) -> pa.Table:
@@ -90,16 +89,19 @@ def _aggregated(aggregation: Aggregation, table: pa.Table, asked: Callable[[Part
     several: Several = aggregation.aggregator
     wanted = [asked(part) for part in several.parts]
     distinct = list(dict.fromkeys(one for some in wanted for one in some))
-    keys = list(aggregation.group.names)
-    grouped = table.group_by(keys, use_threads=False).aggregate(distinct)
+    rows = pa.repeat(pa.scalar(0, pa.int8()), table.num_rows)
+    columns = [(table.column(name) if name else rows, function) for name, function in distinct]
+    done = grouped(list(map(table.column, aggregation.group.names)), columns)
+    keys = len(aggregation.group)
+    by_asked = dict(zip(distinct, map(one_array, done[keys:]), strict=True))
     schema = schema_of(aggregation.partial)
     made: list[pa.Array] = []
     for part, some in zip(several.parts, wanted, strict=True):
-        made += _fields(part, [one_array(grouped.column(f"{column}_{function}")) for column, function in some])
+        made += _fields(part, [by_asked[one] for one in some])
     fields = list(schema.types[-1])
     typed = [one.cast(field.type) for one, field in zip(made, fields, strict=True)]
     value = pa.StructArray.from_arrays(typed, fields=fields)
-    return pa.table([*(grouped.column(name) for name in keys), value], schema=schema)
+    return pa.table([*done[:keys], value], schema=schema)
 
 
 def _fields(part: Part, found: Sequence[Any]) -> list[Any]:
