@@ -40,7 +40,7 @@ def files() -> Iterator[Path]:
     """Walk the files of the project, without what tools make."""
     for folder, folders, names in os.walk(ROOT):
         folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.endswith(".egg-info"))
-        yield from (Path(folder, name) for name in sorted(names))
+        yield from (Path(folder, name) for name in sorted(names) if name not in NOT_OURS)  # a worktree has a file .git
 
 
 def text_of(path: Path) -> str:
