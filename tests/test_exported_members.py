@@ -29,10 +29,15 @@ def bound_names(tree: ast.Module) -> set[str]:
     A module with a `__getattr__` imports for the type checker what that gives.
     """
     names: set[str] = set()
-    lazily = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+    lazily = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in ast.walk(tree))
     typed = [each for node in tree.body if lazily and isinstance(node, ast.If) for each in node.body]
     for node in [*tree.body, *typed]:
-        if isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "typing", "collections.abc"):
+        if isinstance(node, ast.ImportFrom) and node.module not in (
+            "__future__",
+            "typing",
+            "collections.abc",
+            "importlib",
+        ):
             names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)

@@ -13,10 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from trident.config import NO_URL, Config, is_url
-from trident.errors import ConfigError
-from trident.servers.log_addresses import is_log_address
-
 
 class Recovery(StrEnum):
     """What to do when the log and a store do not belong together."""
@@ -44,6 +40,8 @@ class LogFormat(StrEnum):
 
 def local_folder(folder: Path | None) -> Path | None:
     """Refuse a URL where only a folder of this machine will do (a callback of typer)."""
+    from trident.config import NO_URL, is_url
+
     if folder is not None and is_url(str(folder)):
         raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
     return folder
@@ -51,16 +49,22 @@ def local_folder(folder: Path | None) -> Path | None:
 
 def log_named(log: str) -> str:
     """Return where a log is that is given as its place, or as the name of a topology that runs here or in a cluster."""
+    from trident.servers.log_addresses import is_log_address
+
     if is_log_address(log) or os.sep in log or Path(log).exists():
         return log
-    from trident.runtime.reading.state_reader import log_place
+    from trident.cluster.cluster_log import submitted_log
+    from trident.config import Config
 
-    place = log_place(log, Config())
+    place = submitted_log(log) or Config().log_folder(log)
     return place if is_log_address(place) or Path(place).exists() else log
 
 
 def existing_log(log: str) -> str:
     """Refuse what can be neither a folder of this machine nor the address of a log on a server (a callback of typer)."""
+    from trident.config import Config
+    from trident.errors import ConfigError
+
     try:
         return Config(log_dir=log).log_dir or log
     except ConfigError as error:

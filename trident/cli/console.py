@@ -9,16 +9,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.table import Table
 
 from trident.errors import FencedError, TridentError
-from trident.observe.events import AttemptFailed, JsonFormatter, TopologyTerminated, event_logger, event_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.spark.session")  # says that Spark starts, which takes some seconds
@@ -57,6 +56,9 @@ def is_wide(console: Console) -> bool:
 
 def table(console: Console, *columns: str, title: str | None = None) -> Table:
     """Return a table for a console: in a box on a screen that is wide enough, else plain text."""
+    from rich import box
+    from rich.table import Table
+
     plain = not (console.is_terminal and is_wide(console))
     made = Table(title=title, title_justify="left", box=None if plain else box.HEAVY_HEAD, padding=(0, 1))
     if plain:
@@ -95,10 +97,14 @@ def reporting(debug: bool = False, as_json: bool = False) -> Iterator[None]:
 
 def json_line(text: str) -> str:
     """Return a message as a line of JSON, without the log."""
+    from trident.observe.events import JsonFormatter
+
     return JsonFormatter().format(logging.makeLogRecord({"name": logger.name, "levelname": "INFO", "msg": text}))
 
 
 def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
@@ -108,6 +114,8 @@ def _console(stderr: bool) -> Console:
 def _log_to(console: Console, level: int) -> None:
     handler: logging.Handler
     if console.is_terminal:
+        from rich.logging import RichHandler
+
         handler, text = RichHandler(console=console, show_path=False, log_time_format=_TIME), "%(name)s: %(message)s"
     else:  # one line each, as wide as it is
         handler, text = logging.StreamHandler(console.file), "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
@@ -118,6 +126,8 @@ def _log_to(console: Console, level: int) -> None:
 
 
 def _log_as_json(level: int) -> _JsonLines:
+    from trident.observe.events import JsonFormatter, event_logger
+
     handler = _JsonLines()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
@@ -140,6 +150,8 @@ class _JsonLines(logging.StreamHandler[TextIO]):
     last_error: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        from trident.observe.events import TopologyTerminated, event_of
+
         event = event_of(record)
         if isinstance(event, TopologyTerminated):
             self.last_error = event.exception
@@ -159,6 +171,8 @@ class _Plain(logging.Handler):
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     # The error that ended a topology, which names the last failure, is raised as well, and printed by `reporting`.
+    from trident.observe.events import AttemptFailed, TopologyTerminated, event_of
+
     event = event_of(record)
     is_last_failure = isinstance(event, AttemptFailed) and not event.will_retry
     return not (is_last_failure or (isinstance(event, TopologyTerminated) and event.exception is not None))

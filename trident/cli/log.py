@@ -19,11 +19,10 @@ from trident.coordination.history import read_history
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
-from trident.coordination.records import LETTERS, CommitRecord, numbers_of
+from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.errors import LogError
 from trident.naming import counted
 from trident.redaction import redacted
-from trident.runtime.loop.batch_time import TIME
 from trident.servers.log_addresses import is_log_address
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS

@@ -11,17 +11,14 @@ import typer
 
 from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Target, argument, option
 from trident.cli.console import problems, reporting, results, say, table
-from trident.cli.log import commit_as_json, commit_line
 from trident.http.plain_json import plain
 from trident.naming import counted
-from trident.reading import rehearse_upgrade, verify_state, why
-from trident.runtime.reading.written_keys import parse_key
-from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import Verified
+    from trident.topology import TridentTopology
 
 WRONG = 4
 """The exit code if keys are wrong."""
@@ -65,6 +62,7 @@ def verify_command(
     Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_topology, settings
+    from trident.reading import verify_state
 
     with reporting(debug):
         if not 0 < share <= 1:
@@ -102,6 +100,7 @@ def why_command(
     Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
     """
     from trident.cli.target import load_topology, settings
+    from trident.reading import why
 
     with reporting(debug):
         topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
@@ -133,6 +132,7 @@ def rehearse_command(
     Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_both, settings
+    from trident.reading import rehearse_upgrade
 
     with reporting(debug):
         config = settings(conf or [], {"log_dir": log_dir})
@@ -147,6 +147,8 @@ def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:
 
 
 def _key(topology: TridentTopology, state: str, text: str) -> Any:
+    from trident.runtime.reading.written_keys import parse_key
+
     try:
         return parse_key(text, topology.graph().state(state).key_fields, state)
     except ValueError as error:
@@ -212,6 +214,8 @@ def _print_keys(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None
 
 
 def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
+    from trident.cli.log import commit_as_json, commit_line
+
     if as_json:
         facts = {name: plain(value) for name, value in vars(origin).items() if name != "batch"}
         typer.echo(json.dumps({**commit_as_json(origin.batch), **facts}, ensure_ascii=False))

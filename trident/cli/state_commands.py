@@ -10,8 +10,6 @@ import typer
 from trident.cli.arguments import Conf, Debug, LogDir, SubmittedName, Target, argument, option
 from trident.cli.console import problems, reporting, say
 from trident.naming import counted
-from trident.reading import forget_keys, migrate_state, move_state
-from trident.runtime.reading.written_keys import parse_key
 
 app = typer.Typer(
     help="Move a state to where a new declaration of its topology has it, migrate its values to a new type, or forget keys.",
@@ -48,6 +46,7 @@ def move_command(
     Exit codes: 0 moved, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_both, settings
+    from trident.reading import move_state
 
     with reporting(debug):
         config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
@@ -81,6 +80,7 @@ def migrate_command(
     Exit codes: 0 migrated, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_topology, settings
+    from trident.reading import migrate_state
 
     with reporting(debug):
         config, lines = settings(conf or [], {"log_dir": log_dir}), _Lines(state)
@@ -106,6 +106,8 @@ def forget_command(
     Exit codes: 0 forgotten, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
     from trident.cli.target import load_topology, settings
+    from trident.reading import forget_keys
+    from trident.runtime.reading.written_keys import parse_key
 
     with reporting(debug):
         topology = load_topology(target, name)

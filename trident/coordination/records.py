@@ -168,6 +168,9 @@ def record_from_data(data: Any) -> Record:
         raise ValueError(f"a {tag} record with fields {sorted(values)}: {error}") from error
 
 
+TIME = "$time"
+"""The key, among the definitions of a batch's spouts, of the time of the batch; no stream has this name."""
+
 LETTERS = "$letters"
 """The key, among the definitions of a batch's spouts, of the dead letters that it puts back; no stream has this name."""
 

@@ -13,11 +13,11 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state
 from trident import TridentTopology
-from trident.coordination.records import DefineRecord
+from trident.coordination.records import TIME, DefineRecord
 from trident.coordination.transaction_log import FileLog
 from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow
 from trident.planner import make_plan
-from trident.runtime.loop.batch_time import TIME, BatchTime, now_of
+from trident.runtime.loop.batch_time import BatchTime, now_of
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.shares import Now
 from trident.spout import SpoutType

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trident.coordination.records import LETTERS
+from trident.coordination.records import LETTERS, TIME
 from trident.observe.batch_committed import Phases
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch_time import TIME
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Definition, TransactionAttempt
 

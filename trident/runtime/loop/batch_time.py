@@ -15,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from trident.coordination.records import TIME
 from trident.graph import WindowNode
 from trident.operations.timers import TimersConfig
 from trident.planner import Plan
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.shares import Now
-
-TIME = "$time"
-"""The name of the time among a batch's definitions; no stream can have this name."""
-
 
 _AHEAD_MS, _TIMERS = 60_000, "timers"
 

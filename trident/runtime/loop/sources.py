@@ -9,14 +9,14 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from trident.coordination.records import LETTERS, DefineRecord
+from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.planner import Plan
 from trident.runtime.clock import Clock
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.back_pressure import Lags, Throttle
 from trident.runtime.loop.batch import Batch, Defined, Definitions, Undecided, of_spouts
-from trident.runtime.loop.batch_time import TIME, BatchTime
+from trident.runtime.loop.batch_time import BatchTime
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.retrying import Waiting
 from trident.runtime.start.opened_topology import OpenedTopology

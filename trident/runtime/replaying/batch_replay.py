@@ -12,6 +12,7 @@ from trident.coordination.history import read_history
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import (
     LETTERS,
+    TIME,
     AdoptRecord,
     CommitRecord,
     Record,
@@ -29,7 +30,7 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.attempts import txids_of
 from trident.runtime.loop.batch import Batch, BatchTimes, Defined
-from trident.runtime.loop.batch_time import TIME, now_of
+from trident.runtime.loop.batch_time import now_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
