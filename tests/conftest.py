@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import quick, quick_java, sampling, workers
+from tests.harness import leftovers, quick, quick_java, sampling, workers
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis, start_s3
 from trident.spark.environment import pin_worker_python
 
@@ -42,6 +42,7 @@ settings.register_profile("trident", settings.get_profile("full"), max_examples=
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    leftovers.watch()
     config.pluginmanager.register(quick.Watch())
     settings.load_profile("full" if config.option.markexpr in ("soak", "not soak") else "trident")
     if not hasattr(config, "workerinput"):

@@ -29,6 +29,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 
+from tests.harness import leftovers
 from tests.harness.quick import refuse_in_quick_tests
 
 __all__ = [
@@ -117,12 +118,13 @@ class Server:
         refuse_in_quick_tests(self.name)
         log = self.work / "server.log"
         with log.open("ab") as out:
-            # A session of its own: Ctrl-C at the tests reaches the fixture, which stops it.
+            # A session of its own: Ctrl-C at the tests reaches the fixture, which stops it; `leftovers` if that cannot.
             process = subprocess.Popen(
                 self.argv, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.work,
                 start_new_session=True, **_as_user(self._user),
             )  # fmt: skip
         self._process = process
+        leftovers.note(process.pid)
         deadline = time.monotonic() + self._limit
         while True:
             with contextlib.suppress(OSError):
