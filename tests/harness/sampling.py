@@ -24,10 +24,15 @@ def mark(items: list[pytest.Item]) -> None:
     for same in cases.values():
         sample = same[0].get_closest_marker("sample")
         assert sample is not None
-        first = chosen([item.callspec.indices for item in same], *sample.args)
+        first = chosen([_values(item) for item in same], *sample.args)
         for number, item in enumerate(same):
             if number not in first:
                 item.add_marker("long")
+
+
+def _values(item: pytest.Function) -> dict[str, int]:
+    """Return which value each parameter has; where several are combined, cases share the objects, not pytest's numbers."""
+    return {name: id(value) for name, value in item.callspec.params.items()}
 
 
 def chosen(cases: list[dict[str, int]], n: int) -> set[int]:

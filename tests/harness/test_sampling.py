@@ -47,5 +47,8 @@ def test_the_default_run_takes_a_sample_and_names_failures_at_once(tmp_path: Pat
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     progress = done.stdout.partition("= FAILURES =")[0]
     failed = sum("FAILED test_it.py::test_matrix[" in line for line in progress.splitlines())
+    assert (
+        "FAILED test_it.py::test_matrix[2-blue]" in progress
+    )  # the second of a sample has other values than the first
     assert f"{failed} failed, {run - failed} passed" in done.stdout, done.stdout
     assert failed == (3 if words else 1)
