@@ -66,4 +66,6 @@ def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> Tim
             )
         return TimersConfig()
     type_ = event_time_type(stream, event_time)
-    return TimersConfig(event=EventTime(event_time, milliseconds("delay", delay, 0)), time_type=type_)
+    return TimersConfig(
+        event_time=EventTime(event_time, milliseconds("delay", delay, 0)).of_type(type_), time_type=type_
+    )

@@ -164,6 +164,8 @@ def _declare(
 ) -> S:
     refuse_state(stream, "a window")
     _check_config(stream, group, config, late)
+    if config.event_time is not None:
+        config = config.timed(event_time_type(stream, config.event_time.field))
     spec, rest = spec_and_rest(args)
     key, limits = group or Fields(), _bounds(stream, config, bounds)
     named = by_name(stream, rest, "aggregates", "window", group)

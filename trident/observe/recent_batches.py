@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trident.observe.batch_committed import BatchCommitted, Phases
@@ -68,6 +68,16 @@ class RecentBatches:
                     "secondsBehind": lag["amount"] / rate if lag and lag["unit"] == "records" and rate else None,
                 }
             )
+        return entries
+
+    def left_out(self, states: Iterable[str]) -> list[Entry]:
+        """Return the windows that half of the tuples of the remembered batches came to in vain: too late, without a time."""
+        given, entries = sum(each.tuples for each in self._all), []
+        for state in states:
+            why = (f"{state}/late", f"{state}/no_event_time")
+            count = sum(each.counters.get(name, 0) for each in self._all for name in why)
+            if count and count * 2 >= given:
+                entries.append({"state": state, "tuples": count, "of": given})
         return entries
 
     def keys(self, state: str) -> Entry:

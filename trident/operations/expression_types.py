@@ -139,6 +139,21 @@ def _of_time(name: str, result: str | None = None) -> Callable[[Types, Options],
     return rule
 
 
+def _of_moment(name: str, result: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        if types[0] != "timestamp":
+            raise _MistypedError(f"{name} takes a timestamp, which is a moment; a {types[0]} is none")
+        return result
+
+    return rule
+
+
+def _date_trunc(types: Types, options: Options) -> str:
+    if options[1] is not None:
+        return _of_moment("date_trunc with a zone", "timestamp")(types, options)
+    return _of_time("date_trunc")(types, options)
+
+
 def _extreme(name: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
         if not set(types) <= _ORDERED and not all(map(_is_decimal, types)):
@@ -248,7 +263,9 @@ _RULES: dict[str, Callable[[Types, Options], str]] = {
     **{name: _of_numbers(name) for name in ("abs", "round")},
     **{name: _of_numbers(name, "bigint") for name in ("floor", "ceil")},
     "date_part": _of_time("date_part", "int"),
-    "date_trunc": _of_time("date_trunc"),
+    "date_trunc": _date_trunc,
+    "in_zone": _of_moment("in_zone", "timestamp_ntz"),
+    **{name: _of_moment(name, "timestamp") for name in ("from_utc_timestamp", "to_utc_timestamp")},
     "concat": lambda types, options: _texts(types),
     **{name: _extreme(name) for name in ("greatest", "least")},
     "length": _of_text("length", "bigint"),

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from trident.errors import TopologyError
 from trident.fields import normal_type
+from trident.operations.zones import checked_zone
 
 _BINARY = re.compile(r"[-+*/%&|<>=!]+")
 
@@ -120,9 +121,25 @@ class Expression:
         """A part of a date or a time as an int: `"year"`, `"month"`, … `"second"`, `"day_of_week"` (Sunday is 1), in UTC."""
         return Expression("date_part", (self,), (_one_of("date_part", part, PARTS),))
 
-    def date_trunc(self, unit: str) -> Expression:
-        """The beginning of the unit that a date or a moment is in: `"month"`, `"week"` (from Monday), `"hour"` and so on."""
-        return Expression("date_trunc", (self,), (_one_of("date_trunc", unit, UNITS),))
+    def date_trunc(self, unit: str, zone: str | None = None) -> Expression:
+        """The beginning of the unit that a date or a moment is in: `"month"`, `"week"` (from Monday), `"hour"` and so on.
+
+        `zone`: whose clocks say where it is; of a timestamp.
+        """
+        options = (_one_of("date_trunc", unit, UNITS), zone and checked_zone("date_trunc", zone))
+        return Expression("date_trunc", (self,), options)
+
+    def in_zone(self, zone: str) -> Expression:
+        """What clocks in a zone show at a moment, a timestamp_ntz: `col("at").in_zone("Europe/Berlin").cast("date")`."""
+        return Expression("in_zone", (self,), (checked_zone("in_zone", zone),))
+
+    def from_utc_timestamp(self, zone: str) -> Expression:
+        """The same as a timestamp: what clocks in UTC show then, those in the zone show at the moment. As in Spark."""
+        return Expression("from_utc_timestamp", (self,), (checked_zone("from_utc_timestamp", zone),))
+
+    def to_utc_timestamp(self, zone: str) -> Expression:
+        """The moment at which clocks in a zone show what those in UTC show at a moment: back from `from_utc_timestamp`."""
+        return Expression("to_utc_timestamp", (self,), (checked_zone("to_utc_timestamp", zone),))
 
     def to_date(self, format: str) -> Expression:
         """The date that a text says in a format of `strptime`: `"%d.%m.%Y"`. `cast("date")` reads `2026-11-26`."""

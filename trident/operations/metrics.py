@@ -57,6 +57,22 @@ def count_again(counts: Mapping[str, int]) -> None:
         add_counts(_here.counts, counts)
 
 
+_REMARK = "\0"
+
+
+def remark(step: str, kind: str, text: str) -> None:
+    """Have the driver say something of a step, once in a run for each kind; it comes back as counts do."""
+    count_again({_REMARK.join(("", step, kind, text)): 1})
+
+
+def take_remarks(counts: dict[str, int]) -> list[tuple[str, str, str]]:
+    """Take the remarks out of what was counted: step, kind and text of each."""
+    found = [name for name in counts if name.startswith(_REMARK)]
+    for name in found:
+        del counts[name]
+    return [(step, kind, text) for _, step, kind, text in (name.split(_REMARK, 3) for name in found)]
+
+
 def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:
     """Add counts by name."""
     for name, count in more.items():

@@ -158,6 +158,23 @@ def _truncated(node: Node) -> Expression:
     return _of(node.this).date_trunc(_unit(node.args["unit"].name, UNITS))
 
 
+def _zoned(made: Callable[[Expression, Any], Expression]) -> Callable[[Node], Expression]:
+    """Return the rule of from_utc_timestamp or to_utc_timestamp, which sqlglot makes a cast at a time zone."""
+
+    def rule(node: Node) -> Expression:
+        if type(node.this).__name__ != "Cast":
+            raise _Unknown("Spark has no AT TIME ZONE: write from_utc_timestamp(at, 'Europe/Berlin')")
+        return made(_of(node.this), _literal(node.args["zone"]))
+
+    return rule
+
+
+def _convert_timezone(node: Node) -> Expression:
+    if node.args.get("source_tz") is not None:
+        raise _Unknown("convert_timezone takes the zone to convert to and a timestamp here; moments are in UTC")
+    return _of(node.args["timestamp"]).in_zone(_literal(node.args["target_tz"]))
+
+
 def _unit(name: str, known: tuple[str, ...]) -> str:
     unit = {"mon": "month", "mm": "month", "yyyy": "year", "yy": "year", "dd": "day", "dayofweek": "day_of_week"}.get(
         name.lower(), name.lower()
@@ -297,6 +314,9 @@ _RULES: dict[str, Callable[[Node], Expression]] = {
     "StrToTime": lambda node: _of(node.this).to_timestamp(_format(node)),
     "TimestampTrunc": _truncated,
     "DateTrunc": _truncated,
+    "AtTimeZone": _zoned(Expression.from_utc_timestamp),
+    "FromTimeZone": _zoned(Expression.to_utc_timestamp),
+    "ConvertTimezone": _convert_timezone,
     "Extract": lambda node: _of(node.expression).date_part(_unit(node.this.name, PARTS)),
     "Explode": _one(Expression.explode),
     **{name.title().replace("_", ""): _part(name) for name in PARTS},
@@ -313,10 +333,11 @@ _FUNCTIONS: dict[str, Callable[..., Expression]] = {
 }
 
 SQL_FUNCTIONS = (
-    "abs", "cast", "ceil", "char_length", "coalesce", "concat", "contains", "date", "date_part", "date_trunc", "day",
-    "dayofmonth", "dayofweek", "dayofyear", "endswith", "explode", "extract", "floor", "get_json_object", "greatest", "hour",
-    "if", "ifnull", "isnotnull", "isnull", "lcase", "least", "left", "length", "lower", "minute", "mod", "month", "nullif",
-    "nvl", "quarter", "regexp_extract", "regexp_replace", "replace", "round", "second", "startswith", "substr", "substring",
-    "to_date", "to_timestamp", "trim", "trunc", "ucase", "upper", "weekofyear", "year",
+    "abs", "cast", "ceil", "char_length", "coalesce", "concat", "contains", "convert_timezone", "date", "date_part",
+    "date_trunc", "day", "dayofmonth", "dayofweek", "dayofyear", "endswith", "explode", "extract", "floor",
+    "from_utc_timestamp", "get_json_object", "greatest", "hour", "if", "ifnull", "isnotnull", "isnull", "lcase",
+    "least", "left", "length", "lower", "minute", "mod", "month", "nullif", "nvl", "quarter", "regexp_extract",
+    "regexp_replace", "replace", "round", "second", "startswith", "substr", "substring", "to_date", "to_timestamp",
+    "to_utc_timestamp", "trim", "trunc", "ucase", "upper", "weekofyear", "year",
 )  # fmt: skip
 """The functions that there are, by Spark's names."""

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from trident.operations.interfaces import Operation
-from trident.operations.windows import FIRST_MS, LAST_MS, EventTime, WindowConfig
+from trident.operations.windows import FIRST_MS, LAST_MS, WindowConfig
 from trident.tuples import TridentCollector, TridentTuple
 
 T = TypeVar("T")
-_MS = timedelta(milliseconds=1)
+_US = timedelta(microseconds=1)
 _BEGINNINGS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
 
 
@@ -30,29 +30,28 @@ class TimersConfig(WindowConfig):
 
     length: int = 1
     slide: int = 1
-    event: EventTime | None = None
     time_type: str = "timestamp"
     counts = False
     what = "process"
     keeps_results = False
 
     @property
-    def event_time(self) -> EventTime | None:
-        return self.event
+    def per_ms(self) -> int:
+        return 1 if self.time_type == "bigint" else 1000
 
     @property
     def kept_ms(self) -> None:
         return None
 
     def __str__(self) -> str:
-        if self.event is None:
+        if (times := self.event_time) is None:
             return "timers by the time of the batch"
-        return f"timers by event time {self.event.field}, delay {self._amount(self.event.delay_ms)}"
+        return f"timers by event time {times.field}, delay {self._amount(times.delay_ms)}"
 
 
-def time_of(ms: int, time_type: str) -> Any:
-    """Return milliseconds since 1970 as a time of a type."""
-    return ms if time_type == "bigint" else _BEGINNINGS[time_type] + ms * _MS
+def time_of(ordinate: int, time_type: str) -> Any:
+    """Return a time of a type: of milliseconds since 1970 for a bigint, else of microseconds."""
+    return ordinate if time_type == "bigint" else _BEGINNINGS[time_type] + ordinate * _US
 
 
 class Timers:
@@ -66,16 +65,14 @@ class Timers:
         The watermark after this batch, or the time of this batch. Timers up to it fire in this batch, behind its tuples.
     """
 
-    def __init__(
-        self, key: TridentTuple, now_ms: int, times_ms: set[int], time_type: str, fires_ms: int | None = None
-    ) -> None:
-        self.key, self.now, self._type = key, time_of(now_ms, time_type), time_type
-        self._times, self._fires = times_ms, fires_ms
+    def __init__(self, key: TridentTuple, now: int, times: set[int], time_type: str, fires: int | None = None) -> None:
+        self.key, self.now, self._type = key, time_of(now, time_type), time_type
+        self._times, self._fires = times, fires
 
     @property
     def times(self) -> list[Any]:
         """The times of its timers, earliest first."""
-        return [time_of(ms, self._type) for ms in sorted(self._times)]
+        return [time_of(each, self._type) for each in sorted(self._times)]
 
     def set(self, time: Any) -> None:
         """Set a timer: `on_timer` is called with this time. Twice the same time is one timer.
@@ -83,7 +80,7 @@ class Timers:
         Parameters
         ----------
         time
-            A part of a millisecond is rounded up. What is not after `now` fires in this batch.
+            To the microsecond, if it is a datetime. What is not after `now` fires in this batch.
 
         Raises
         ------
@@ -92,23 +89,23 @@ class Timers:
         TypeError
             It is no time of this process.
         """
-        ms = self._ms_of(time)
-        if self._fires is not None and ms <= self._fires:
+        ordinate = self._ordinate_of(time)
+        if self._fires is not None and ordinate <= self._fires:
             raise ValueError(
                 f"on_timer of {time_of(self._fires, self._type)} sets a timer at {time}, which is not later: it would fire for "
                 "ever. Set a later one, or do now what it would do"
             )
-        self._times.add(ms)
+        self._times.add(ordinate)
 
     def delete(self, time: Any) -> None:
         """Delete the timer of a time, if there is one."""
-        self._times.discard(self._ms_of(time))
+        self._times.discard(self._ordinate_of(time))
 
     def clear(self) -> None:
         """Delete all timers of the key."""
         self._times.clear()
 
-    def _ms_of(self, time: Any) -> int:
+    def _ordinate_of(self, time: Any) -> int:
         if self._type == "bigint":
             if isinstance(time, int) and not isinstance(time, bool) and FIRST_MS <= time <= LAST_MS:
                 return time
@@ -116,7 +113,7 @@ class Timers:
         else:
             beginning = _BEGINNINGS[self._type]
             if isinstance(time, datetime) and (time.tzinfo is None) == (beginning.tzinfo is None):
-                return -((beginning - time) // _MS)
+                return (time - beginning) // _US
             wanted = f"a datetime {'without' if beginning.tzinfo is None else 'with'} a time zone"
         raise TypeError(f"a timer at {time!r}: the times of this process are {self._type}, so give {wanted}")
 

@@ -1,7 +1,8 @@
 """The configurations of windows: a number of tuples or a period, tumbling or sliding, by the time of the batch or of the event.
 
-All windows of a kind, but for sessions, are one grid. A tuple has an *ordinate*: its position for a count, a time in
-milliseconds for a duration. The windows end at every multiple of `slide` and hold the `length` ordinates before their end.
+All windows of a kind, but for sessions, are one grid. A tuple has an *ordinate*: its position for a count, for a duration a
+time in the unit of its type, so that none is cut: microseconds of a timestamp, else milliseconds. The windows end at every
+multiple of `slide` and hold the `length` ordinates before their end.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ from datetime import timedelta
 from typing import ClassVar, Self
 
 from trident.errors import TopologyError
+from trident.operations.zones import checked_zone
 
-_MS = timedelta(milliseconds=1)
+_MS, _MOST = timedelta(milliseconds=1), timedelta(days=3_652_059)
+_CHANGE_MS = 86_400_000  # clocks are changed by no more
 
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years that a datetime has, in milliseconds since 1970."""
+
+
+def first_and_last(per_ms: int) -> tuple[int, int]:
+    """Return the first and the last time that a datetime has, in a unit: 1 for milliseconds, 1000 for microseconds."""
+    return FIRST_MS * per_ms, (LAST_MS + 1) * per_ms - 1
+
 
 LATE = "$late"
 """The field of a window that also gives late tuples, true in their rows."""
@@ -34,11 +43,22 @@ class EventTime:
     `delay_ms`: how far the watermark is behind the latest event; tuples may come out of order by that much.
     `lateness_ms`: how long beyond its end, by the watermark, a window is kept; a tuple that comes meanwhile makes it fire
     again.
+    `per_ms`: how many ordinates a millisecond has; 1000 once a timestamp is known to be one.
     """
 
     field: str
     delay_ms: int = 0
     lateness_ms: int = 0
+    per_ms: int = 1
+
+    @property
+    def delay(self) -> int:
+        """The delay in ordinates."""
+        return self.delay_ms * self.per_ms
+
+    def of_type(self, type_: str) -> EventTime:
+        """Return it for a field of a type."""
+        return self if type_ == "bigint" else replace(self, per_ms=1000)
 
 
 @dataclass(frozen=True)
@@ -49,10 +69,16 @@ class WindowConfig:
     ----------
     length, slide
         Numbers of tuples, or milliseconds. A tumbling window slides by its length.
+    event_time
+        Where the time of a tuple comes from; None if it is counted, or has the time of its batch.
+    zone
+        Whose clocks say where windows end; None: those of UTC, or of the field itself.
     """
 
     length: int
     slide: int
+    event_time: EventTime | None = None
+    zone: str | None = None
 
     counts: ClassVar[bool]
     """Whether tuples are counted; otherwise time is."""
@@ -79,15 +105,28 @@ class WindowConfig:
             )
 
     @property
-    def event_time(self) -> EventTime | None:
-        """Where the time of a tuple comes from; None if it is counted, or has the time of its batch."""
-        return None
-
-    @property
     def kept_ms(self) -> int | None:
         """How long a tuple may have to be kept, in milliseconds of the window's time; None: until others come, however late."""
-        times = self.event_time or EventTime("")
-        return None if self.counts else self.length + times.delay_ms + times.lateness_ms
+        times, longer = self.event_time or EventTime(""), _CHANGE_MS if self.zone else 0
+        return None if self.counts else self.length + longer + times.delay_ms + times.lateness_ms
+
+    @property
+    def per_ms(self) -> int:
+        """How many ordinates one of `length` and `slide` has."""
+        return self.event_time.per_ms if self.event_time else 1
+
+    def timed(self, type_: str) -> Self:
+        """Return it for an event time of a type."""
+        if self.zone is not None and type_ == "timestamp_ntz":
+            raise TopologyError(
+                f"a {self.what} of {self}: a timestamp_ntz is what clocks showed at its place, so leave out the zone"
+            )
+        return replace(self, event_time=self.event_time.of_type(type_)) if self.event_time else self
+
+    @property
+    def times(self) -> str:
+        """What times are counted in, and by whose clocks; nothing for milliseconds by those of UTC."""
+        return (" microseconds" if self.per_ms > 1 else "") + (f" in zone {self.zone}" if self.zone else "")
 
     @property
     def by_batch_time(self) -> bool:
@@ -100,8 +139,10 @@ class WindowConfig:
     def __str__(self) -> str:
         kind = "count" if self.counts else "time"
         if self.slide == self.length:
-            return f"tumbling {kind} of {self._amount(self.length)}"
-        return f"sliding {kind} of {self._amount(self.length)} every {self._amount(self.slide)}"
+            shown = f"tumbling {kind} of {self._amount(self.length)}"
+        else:
+            shown = f"sliding {kind} of {self._amount(self.length)} every {self._amount(self.slide)}"
+        return shown if self.zone is None else f"{shown} in zone {self.zone}"
 
 
 class _CountWindow(WindowConfig):
@@ -110,12 +151,7 @@ class _CountWindow(WindowConfig):
 
 @dataclass(frozen=True)
 class _DurationWindow(WindowConfig):
-    event: EventTime | None = None
     counts = False
-
-    @property
-    def event_time(self) -> EventTime | None:
-        return self.event
 
     def by_event_time(
         self, field: str, delay: timedelta = timedelta(0), allowed_lateness: timedelta = timedelta(0)
@@ -129,13 +165,13 @@ class _DurationWindow(WindowConfig):
         if not isinstance(field, str) or not field:
             raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
         times = EventTime(field, milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0))
-        return replace(self, event=times)
+        return replace(self, event_time=times)
 
     def __str__(self) -> str:
-        if self.event is None:
+        if (times := self.event_time) is None:
             return super().__str__()
-        delay, lateness = self._amount(self.event.delay_ms), self._amount(self.event.lateness_ms)
-        return f"{super().__str__()} by event time {self.event.field}, delay {delay}, allowed lateness {lateness}"
+        delay, lateness = self._amount(times.delay_ms), self._amount(times.lateness_ms)
+        return f"{super().__str__()} by event time {times.field}, delay {delay}, allowed lateness {lateness}"
 
 
 class TumblingCountWindow(_CountWindow):
@@ -160,19 +196,23 @@ class TumblingDurationWindow(_DurationWindow):
     """The tuples of each period, counted from 1970."""
 
     @classmethod
-    def of(cls, duration: timedelta) -> TumblingDurationWindow:
-        """Return the window of a duration of at least a millisecond."""
+    def of(cls, duration: timedelta, zone: str | None = None) -> TumblingDurationWindow:
+        """Return the window of a duration of at least a millisecond.
+
+        `zone`: whose clocks say when windows end, `"Europe/Berlin"` or `"+05:30"`: a day may have 23 or 25 hours there.
+        """
         length = milliseconds("length", duration, 1)
-        return cls(length, length)
+        return cls(length, length, zone=zone and checked_zone("a window", zone))
 
 
 class SlidingDurationWindow(_DurationWindow):
     """At every multiple of `slide` the tuples of the last `length`."""
 
     @classmethod
-    def of(cls, length: timedelta, slide: timedelta) -> SlidingDurationWindow:
-        """Return the window of a duration that fires after every `slide`."""
-        return cls(milliseconds("length", length, 1), milliseconds("slide", slide, 1))
+    def of(cls, length: timedelta, slide: timedelta, zone: str | None = None) -> SlidingDurationWindow:
+        """Return the window of a duration that fires after every `slide`; `zone` as of `TumblingDurationWindow.of`."""
+        zone = zone and checked_zone("a window", zone)
+        return cls(milliseconds("length", length, 1), milliseconds("slide", slide, 1), zone=zone)
 
 
 @dataclass(frozen=True)
@@ -182,7 +222,6 @@ class SessionWindow(WindowConfig):
     Its length and its slide are the gap.
     """
 
-    event: EventTime = EventTime("")
     counts = False
 
     @classmethod
@@ -197,21 +236,20 @@ class SessionWindow(WindowConfig):
         length = milliseconds("gap", gap, 1)
         return cls(length, length, EventTime(field, milliseconds("delay", delay, 0)))
 
-    @property
-    def event_time(self) -> EventTime:
-        return self.event
-
     def __str__(self) -> str:
-        delay = self._amount(self.event.delay_ms)
-        return f"sessions with gap {self._amount(self.length)} by event time {self.event.field}, delay {delay}"
+        times = self.event_time or EventTime("")
+        delay = self._amount(times.delay_ms)
+        return f"sessions with gap {self._amount(self.length)} by event time {times.field}, delay {delay}"
 
 
 def milliseconds(what: str, duration: timedelta, least: int) -> int:
-    """Return a duration in milliseconds; `TopologyError` if it is not a whole number of them, or less than `least`."""
+    """Return a duration in milliseconds; `TopologyError` if it is not a whole number of them, or too short or too long."""
     if not isinstance(duration, timedelta):
         raise TopologyError(
             f"the {what} of a window by time is a timedelta, such as timedelta(minutes=1); got {duration!r}"
         )
-    if duration < least * _MS or duration % _MS:
-        raise TopologyError(f"{what} {duration!r} of a window: give whole milliseconds, at least {least}")
+    if not least * _MS <= duration <= _MOST or duration % _MS:
+        raise TopologyError(
+            f"{what} {duration!r} of a window: give whole milliseconds, at least {least} and at most 9,999 years"
+        )
     return duration // _MS

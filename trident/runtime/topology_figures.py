@@ -76,6 +76,11 @@ class TopologyFigures:
 
         return describe(self._graph)
 
+    @cached_property
+    def _over_time(self) -> list[str]:
+        """The states of windows and of joins over time."""
+        return [node.state for node in self._graph.nodes if isinstance(node, WindowNode | JoinWithinNode)]
+
     # ---- statistics and pages ---------------------------------------------------------------------------------------
 
     @property
@@ -117,6 +122,7 @@ class TopologyFigures:
             "lagTrend": self._totals.series.lag(self._clock_now),
             "health": {
                 **{key: _shown(status[key]) for key in _OF_HEALTH},
+                "leftOut": batches.left_out(self._over_time),
                 "fenced": isinstance(error, FencedError),
                 "error": None if error is None else redacted(describe(error)),
             },
@@ -145,7 +151,6 @@ class TopologyFigures:
     def _states(self, batches: RecentBatches) -> list[dict[str, Any]]:
         """Return what is known of the states now: how exact, where each commits, and which batch changed it last."""
         last = _last_commits(self._opened.log.state)
-        windows = {node.state for node in self._graph.nodes if isinstance(node, WindowNode | JoinWithinNode)}
         entries = []
         for described in self._described:
             name = described["state"]
@@ -161,7 +166,7 @@ class TopologyFigures:
                     "placementWhy": None if placed is None else placed.why,
                     "lastTxid": txid,
                     "lastCommitTime": at_ms,
-                    "canLookUp": name not in windows,
+                    "canLookUp": name not in self._over_time,
                     **batches.keys(name),
                 }
             )

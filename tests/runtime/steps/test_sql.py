@@ -59,6 +59,8 @@ SAME = [
     "left(s, 2)", "upper(s)", "ucase(t)", "lower(s)", "lcase(s)", "trim(s)", "length(s)", "char_length(t)",
     "contains(s, 'l')", "startswith(s, 'Hel')", "endswith(s, 'c')", "a is null", "a is not null", "isnull(s)",
     "isnotnull(s)", "not p", "p is true", "a = b", "a <> b", "a != b", "a <=> b", "-a", "a + b * 2 - 1", "(a + b) * 2",
+    "from_utc_timestamp(u, 'Europe/Berlin')", "to_utc_timestamp(u, 'America/New_York')", "convert_timezone('+05:30', u)",
+    "to_date(from_utc_timestamp(u, 'Australia/Sydney'))", "cast(from_utc_timestamp(u, 'America/Lima') as date)",
     "a / b", "w.shop", "w.euros + 1", "m + a", "m - 0.5BD", "m * m", "m > x", "m > 1", "true", "a + 1 is null or p",
 ]  # fmt: skip
 
@@ -109,6 +111,9 @@ def test_each_function_of_the_list_is_among_the_texts() -> None:
         ("a in (select 1)", "IN takes a list of values"),
         ("s like t", "t has to be a plain value"),
         ("substring(s, 0)", "substring begins to count at 1, got 0"),
+        ("u at time zone 'Europe/Berlin'", "Spark has no AT TIME ZONE: write from_utc_timestamp"),
+        ("convert_timezone('UTC', 'Asia/Tokyo', u)", "takes the zone to convert to and a timestamp"),
+        ("from_utc_timestamp(u, 'Berlin')", "the zone 'Berlin', which is none: give a name such as 'Europe/Berlin'"),
         ("date_trunc('fortnight', u)", "fortnight is none of year"),
         ("sum(a)", "there is no function sum here"),
         ("a as b", "names its column 'b'; give it to select as it is"),

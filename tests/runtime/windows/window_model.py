@@ -135,6 +135,7 @@ class SessionModel:
         self.kept += [row for row in rows if row[2] is not None]
         latest = max((at for *_, at in rows if at is not None), default=None)
         if latest is not None:
+            assert self.config.event_time is not None
             latest -= self.config.event_time.delay_ms
             self.watermark = latest if before is None else max(before, latest)
         fired, open_ones = [], []

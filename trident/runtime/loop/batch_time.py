@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from trident.coordination.records import TIME
 from trident.graph import WindowNode
 from trident.operations.timers import TimersConfig
@@ -114,7 +116,11 @@ class BatchTime:
     @staticmethod
     def _ends(level: Iterable[Grid | None], now: int, before: int, at: int) -> bool:
         grids = (grid for grid in level if grid is not None)
-        return any((before // grid.slide + 1) * grid.slide <= min(now, at + grid.length) for grid in grids)
+        return any(
+            (grid.reached(before) // grid.slide + 1) * grid.slide
+            <= min(grid.reached(now), int(grid.places(np.array([at]))[0]) + grid.length)
+            for grid in grids
+        )
 
 
 def now_of(definitions: Mapping[str, Any]) -> Now | None:

@@ -5,6 +5,7 @@ Each thing that happens becomes one event here; `Monitoring` passes it on.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +14,15 @@ from typing import Any, NamedTuple
 from trident.observe.batch_committed import BatchCommitted, Placement, Read
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.reported_errors import LastErrors
-from trident.operations.metrics import add_counts
+from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.figures.operation_totals import OperationTotals
 from trident.runtime.loop.batch import Batch
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
+
+logger = logging.getLogger(__name__)
 
 _TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
 _MS_PER_S = 1000
@@ -80,6 +83,7 @@ class Progress:
         self.last_failure: Failure | None = None
         self.last_attempt: TransactionAttempt | None = None
         self.replays = {"checked": 0, "skipped": 0, "differed": 0}
+        self._said: set[tuple[str, str]] = set()
         self._told_of: set[str] = set()  # steps that give other results at a replay
         self._first: float | None = None
         self._last = self._defined = 0.0
@@ -113,6 +117,7 @@ class Progress:
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = dict(output.metrics)
         add_counts(counters, committed.metrics)
+        self._say(take_remarks(counters), outcome.at_ms)
         return BatchCommitted(
             self._name,
             self._run_id,
@@ -134,6 +139,14 @@ class Progress:
             output.shared,
             output.bytes_spilled,
         )
+
+    def _say(self, remarks: Sequence[tuple[str, str, str]], at_ms: int) -> None:
+        """Say what operations have remarked, once of each kind."""
+        for step, kind, text in remarks:
+            if (step, kind) not in self._said:
+                self._said.add((step, kind))
+                logger.warning("topology %s: step %s: %s", self._name, step, text)
+                self.errors.add(step, text, at_ms / _MS_PER_S)
 
     def failed(
         self,

@@ -26,6 +26,7 @@ from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
 from trident.runtime.steps.failures import StepFailed, TupleErrors, failure_of
+from trident.runtime.steps.local_times import in_zone, to_utc, truncated
 from trident.runtime.steps.rows import tuples_of
 from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
 
@@ -216,6 +217,8 @@ def _as_numbers(operands: Sequence[Any]) -> list[Any]:
 def _cast(value: Any, type_: pa.DataType, safe: bool = True) -> Any:
     if value.type == type_:
         return value
+    if pa.types.is_date(type_):
+        value = _without_zone(value)
     if pa.types.is_decimal(type_) and pa.types.is_integer(value.type):  # Arrow would need digits for every whole number
         value = pc.cast(value, pa.decimal128(19, 0))
     return pc.cast(value, type_, safe=safe)
@@ -272,14 +275,22 @@ def _to_whole(function: str) -> Kernel:
 
 
 def _date_part(operands: Operands, options: Options) -> Any:
-    (value,), (part,) = operands, options
+    value, (part,) = _without_zone(operands[0]), options
     if part == "day_of_week":
         return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
     return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
 
 
 def _date_trunc(operands: Operands, options: Options) -> Any:
-    return pc.floor_temporal(operands[0], unit=options[0], week_starts_monday=True).cast(operands[0].type)
+    (value,), (unit, zone) = operands, options
+    if zone is not None:
+        return truncated(value, unit, zone)
+    return pc.floor_temporal(_without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
+
+
+def _without_zone(value: Any) -> Any:
+    """Return moments as what clocks show in UTC: else Arrow asks for a zone database of the machine, which may have none."""
+    return value.cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
 
 
 def _read_time(operands: Operands, options: Options) -> Any:
@@ -355,6 +366,9 @@ _KERNELS: dict[str, Kernel] = {
     "isin": _isin,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
+    "in_zone": lambda operands, options: in_zone(operands[0], options[0], pa.timestamp("us")),
+    "from_utc_timestamp": lambda operands, options: in_zone(operands[0], options[0], operands[0].type),
+    "to_utc_timestamp": lambda operands, options: to_utc(operands[0], options[0]),
     "to_date": lambda operands, options: _read_time(operands, options).cast(pa.date32()),
     "to_timestamp": lambda operands, options: _read_time(operands, options).cast(pa.timestamp("us", "UTC")),
     "like": lambda operands, options: pc.match_like(operands[0], options[0]),

@@ -1,9 +1,9 @@
 """Keys that must be looked at when a time has come, in the directory and the chunks of `kept_windows`.
 
 A key is noted with its time in a *pane*, which begins after the present. The further away the time is, the wider the pane: 1,
-8, 64 … milliseconds, at most an eighth of how far away it is. So a directory has few panes, however far times reach. When a
-pane has begun, its keys are taken out: those whose time has come are due, the others are noted again, in narrower panes. So
-each key is read a few times, not with each batch.
+8, 64 … milliseconds or microseconds, at most an eighth of how far away it is. So a directory has few panes, however far times
+reach. When a pane has begun, its keys are taken out: those whose time has come are due, the others are noted again, in
+narrower panes. So each key is read a few times, not with each batch.
 
 The number of a pane is where it begins, in units of its width, and in the last five bits the exponent of the width.
 """
@@ -38,8 +38,8 @@ class DueKeys:
     `frontier`: how far time had come when it was last written; None: never.
     """
 
-    def __init__(self, state: Any, key: Fields, place: PartitionPlace = ONE) -> None:
-        self._store = WindowStore(state, key.concat(bigint(_DUE)), 1 << _BITS, place, key)
+    def __init__(self, state: Any, key: Fields, place: PartitionPlace = ONE, times: str = "") -> None:
+        self._store = WindowStore(state, key.concat(bigint(_DUE)), 1 << _BITS, place, key, times)
         self.frontier = self._store.directory.frontier
 
     @property

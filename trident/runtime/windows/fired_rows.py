@@ -13,9 +13,10 @@ from trident.arrow import arrow_type, schema_of
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.several import Several, result_fields
-from trident.operations.windows import FIRST_MS, LATE, late_field
+from trident.operations.windows import LATE, first_and_last, late_field
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import StepRun
+from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.worker_input import END, START, aggregating, bigint, merged, with_column
 
 _MANY = 1 << 20
@@ -112,7 +113,11 @@ def _widened(node: WindowNode, table: pa.Table) -> pa.Table:
 
 def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     ends = table.column(END).to_numpy()
-    starts = table.column(START).to_numpy() if START in table.column_names else ends - node.config.length
+    grid, unit = Grid.of(node.config), node.config.per_ms
+    starts = table.column(START).to_numpy() if START in table.column_names else ends - grid.length
     if node.config.counts:
         return np.maximum(starts, 0), ends
-    return np.maximum(starts, FIRST_MS) * 1000, ends * 1000  # a timestamp is in microseconds
+    if grid.clock is not None:
+        starts, ends = grid.clock.begins(starts), grid.clock.is_over(ends)
+    (first, last), us = first_and_last(unit), 1000 // unit  # a timestamp is in microseconds
+    return np.maximum(starts, first) * us, np.minimum(ends, last) * us

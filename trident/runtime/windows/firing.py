@@ -26,6 +26,7 @@ from trident.runtime.steps.key_columns import Ints
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.directory import TupleRun as Chunks
+from trident.runtime.windows.event_times import NOWHERE
 from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
@@ -34,6 +35,7 @@ from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
 from trident.runtime.windows.timer_update import update_timers
 from trident.runtime.windows.worker_input import (
+    AT,
     PANE,
     ROWS,
     bigint,
@@ -61,7 +63,28 @@ def update_window(
     place
         Which partition it is.
     """
-    filled = [table for table in tables if table.num_rows]
+    filled, lost = _with_times(node, [table for table in tables if table.num_rows])
+    rows = _updated(node, state, filled, moment, run, place)
+    return pa.concat_tables([rows, *(late_rows(node, table) for table in lost)])
+
+
+def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table], list[pa.Table]]:
+    """Return the tuples that have a time, and those that are late rows because no calendar has theirs."""
+    if not len(node.late):
+        return tables, []
+    own, lost = [], []
+    for table in tables:
+        is_lost = table.column(AT).to_numpy() == NOWHERE
+        if is_lost.any():
+            lost.append(table.filter(pa.array(is_lost)))
+            table = table.filter(pa.array(~is_lost))
+        own.extend([table] if table.num_rows else [])
+    return own, lost
+
+
+def _updated(
+    node: WindowNode, state: Any, filled: list[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace
+) -> pa.Table:
     if node.config.counts and node.grouped:
         return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
     if isinstance(node.config, SessionWindow):
@@ -86,7 +109,8 @@ class _Update:
     def __init__(self, node: WindowNode, state: Any, moment: Moment, run: StepRun, place: PartitionPlace) -> None:
         self._node, self._moment, self._run = node, moment, run
         self._grid = Grid.of(node.config)
-        self._store = WindowStore(state, content_fields(node), self._grid.width, place, node.group)
+        times = node.config.times
+        self._store = WindowStore(state, content_fields(node), self._grid.width, place, node.group, times)
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
         self._began_again = False
@@ -96,7 +120,8 @@ class _Update:
         """Fire all windows that hold rows, and forget how far they have fired; return the rows of what fired."""
         runs = self._store.directory.panes
         panes = sorted(runs)
-        ends = self._grid.ends(panes, self._before, self._grid.ends_of(panes[-1])[-1]) if panes else []
+        before = None if self._before is None else self._grid.reached(self._before)
+        ends = self._grid.ends(panes, before, self._grid.ends_of(panes[-1])[-1]) if panes else []
         read = self._store.read(run for pane in panes for run in runs[pane])
         rows = self._results(ends, {pane: self._pane(pane, runs[pane], read) for pane in panes})
         for pane in panes:
@@ -115,13 +140,13 @@ class _Update:
             self._move_to(self._moment.now.ms)
         elif config.event_time is not None:
             # The times of late rows, and of those in other partitions, move the watermark too.
-            self._frontier = self._moment.watermark(self._frontier, config.event_time.delay_ms)
+            self._frontier = self._moment.watermark(self._frontier, config.event_time)
         if not tables:
             return
         table = pa.concat_tables(tables)
         key = self._node.group.concat(bigint(PANE))
         if config.by_batch_time:  # the frontier is later than the batch if a store was adopted and the clock is behind
-            table = with_column(table, PANE, np.full(table.num_rows, self._frontier) // self._grid.width)
+            table = with_column(table, PANE, self._grid.pane_of(np.full(table.num_rows, self._frontier)))
         elif config.event_time is not None:
             table = self._in_time(table)
         else:
@@ -191,11 +216,15 @@ class _Update:
     def _complete(self, frontier: int) -> list[int]:
         """Return the ends of the windows that fire: those that the frontier passes, and earlier ones that got late rows."""
         lateness, before = self._grid.lateness, self._before
-        passed = self._grid.ends(sorted({*self._store.directory.panes, *self._new}), before, frontier)
-        if not lateness or before is None:
+        reached, until = self._grid.reached, self._grid.reached(frontier)
+        held = sorted({*self._store.directory.panes, *self._new})
+        if before is None:
+            return self._grid.ends(held, None, until)
+        passed = self._grid.ends(held, reached(before), until)
+        if not lateness:
             return passed
         late = [pane for pane in self._moment.panes if not self._grid.is_over(pane, before)]  # in any partition
-        return [*self._grid.ends(late, before - lateness, before), *passed]
+        return [*self._grid.ends(late, reached(before - lateness), reached(before)), *passed]
 
     def _mergeable(self, pane: int) -> list[Chunks]:
         runs = self._store.directory.panes.get(pane, [])

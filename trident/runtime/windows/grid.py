@@ -1,4 +1,4 @@
-"""The grid of windows: arithmetic over ordinates, which are positions or milliseconds.
+"""The grid of windows: arithmetic over ordinates, which are positions or times in the unit of their type.
 
 Windows end at every multiple of `slide` and hold the `length` ordinates before their end. The width of a *pane* is the
 greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane.
@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
+import numpy as np
+
 from trident.operations.windows import WindowConfig
+from trident.runtime.steps.key_columns import Ints
+from trident.runtime.steps.local_times import LocalClock
 
 
 @dataclass(frozen=True)
@@ -21,21 +25,37 @@ class Grid:
 
     `length`, `slide`: of the windows.
     `lateness`: how long a window is kept after its end.
+    `clock`: says what clocks show at a moment, if that is what the ordinates are; else moments are.
     """
 
     length: int
     slide: int
     lateness: int = 0
+    clock: LocalClock | None = None
 
     @staticmethod
     def of(config: WindowConfig) -> Grid:
         """Return the grid of a configuration."""
-        return Grid(config.length, config.slide, config.event_time.lateness_ms if config.event_time else 0)
+        unit, lateness_ms = config.per_ms, config.event_time.lateness_ms if config.event_time else 0
+        clock = None if config.zone is None else LocalClock.of(config.zone, 1000 * unit, config.slide * unit)
+        return Grid(config.length * unit, config.slide * unit, lateness_ms * unit, clock)
 
     @cached_property
     def width(self) -> int:
         """How many ordinates a pane has."""
         return gcd(self.length, self.slide)
+
+    def places(self, moments: Ints) -> Ints:
+        """Return the ordinate of each moment."""
+        return moments if self.clock is None else self.clock.local(moments)
+
+    def pane_of(self, moments: Ints) -> Ints:
+        """Return the pane of each moment."""
+        return np.asarray(self.places(moments) // self.width, np.int64)
+
+    def reached(self, moment: int) -> int:
+        """Return the ordinate up to which windows are complete at a moment."""
+        return moment if self.clock is None else self.clock.reached(moment)
 
     def ends_of(self, pane: int) -> range:
         """Return the ends of the windows that hold a pane, ascending; there is at least one."""
@@ -43,8 +63,8 @@ class Grid:
         return range(-(-first // self.slide) * self.slide, last + 1, self.slide)
 
     def is_over(self, pane: int, frontier: int) -> bool:
-        """Whether no window that holds the pane can fire any more."""
-        return self.ends_of(pane)[-1] + self.lateness <= frontier
+        """Whether no window that holds the pane can fire any more, at a moment."""
+        return self.ends_of(pane)[-1] <= self.reached(frontier - self.lateness)
 
     def ends(self, panes: Iterable[int], after: int | None, until: int) -> list[int]:
         """Return the ends e, `after < e <= until`, of the windows that hold one of the panes (ascending); no end twice.

@@ -6,7 +6,7 @@
                         takes tuples: first time, last time, the values
     ("windows",)     -> the directory of `due_keys`, with the watermark, and its chunks
 
-Times are milliseconds.
+Times are in the unit of the event time: microseconds of a timestamp, else milliseconds.
 
 A batch reads and writes the keys of its own rows, and those that have a session which may be complete. A key is *due* at the
 earliest end of its sessions. Most tuples only make a session longer; then the key keeps its place, is looked at too early,
@@ -48,7 +48,7 @@ class KeptSessions:
 
     def __init__(self, node: WindowNode, state: Any, place: PartitionPlace = ONE) -> None:
         self._state, self._values = state, value_fields(node)
-        self._due = DueKeys(state, node.group, place)
+        self._due = DueKeys(state, node.group, place, node.config.times)
         self.schema = schema_of(Fields.of([ID, START, AT], ["bigint"] * 3).concat(self._values))
         self.watermark = self._due.frontier
         self._found: list[bool] = []

@@ -5,8 +5,9 @@
     ("key", *key)    -> version, when to look at the key, the value, the times of its timers, ascending
     ("windows",)     -> the directory of `due_keys`, with how far time has come, and its chunks
 
-Times are milliseconds. A batch reads and writes the keys of its own tuples, and those with a timer that may fire. A key that
-sets its timer to a later time again and again is noted only when the earlier time has come; see `DueKeys.note`.
+Times are milliseconds, or microseconds where they are timestamps. A batch reads and writes the keys of its own tuples, and
+those with a timer that may fire. A key that sets its timer to a later time again and again is noted only when the earlier
+time has come; see `DueKeys.note`.
 """
 
 from __future__ import annotations

@@ -62,14 +62,21 @@ class WindowStore:
     `place`: which partition it is.
     `key`: those of `fields` by which rows are partitioned.
     `taken_from`: the partitions of another layout whose rows this commit takes over; most often none.
-    Raises `CorruptValueError`: the state holds rows of other fields.
+    `times`: what times are counted in, as of `WindowConfig`.
+    Raises `CorruptValueError`: the state holds rows of other fields, or times of another unit.
     """
 
     def __init__(
-        self, state: Any, fields: Fields, width: int = 1, place: PartitionPlace = ONE, key: Fields | None = None
+        self,
+        state: Any,
+        fields: Fields,
+        width: int = 1,
+        place: PartitionPlace = ONE,
+        key: Fields | None = None,
+        times: str = "",
     ) -> None:
         self._state, self.schema, self._place = state, schema_of(fields), place
-        self._content = f"{fields}; in panes of {width}"
+        self._content = f"{fields}; in panes of {width}{times}"
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
         self.taken_from: Sequence[PartitionPlace] = ()
@@ -134,7 +141,8 @@ class WindowStore:
     def _directory(self, place: PartitionPlace) -> Directory:
         (data,) = self._state.multi_get([place.key("windows")])
         directory = Directory.of(data)
-        if directory.panes and directory.content != self._content:
+        other_unit = directory.content and _unit_of(directory.content) != _unit_of(self._content)
+        if other_unit or (directory.panes and directory.content != self._content):
             raise CorruptValueError(
                 f"read the directory of a window: it holds ({directory.content}), but this topology keeps ({self._content}); "
                 "it was written by another version of the topology. Give the window another state_name"
@@ -192,6 +200,10 @@ class WindowStore:
             return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
         except (pa.ArrowException, OSError) as error:
             raise CorruptValueError(f"read {key!r} of a window: it is damaged ({error}); restore the store") from error
+
+
+def _unit_of(content: str) -> str:
+    return content.rpartition("in panes of ")[2].partition(" ")[2]
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from trident.runtime.steps.key_columns import Ints
 
 
 class Spans(NamedTuple):
-    """Rows, or sessions: the number of each one's key, its first and its last time in milliseconds (int64, one each)."""
+    """Rows, or sessions: the number of each one's key, its first and its last time (int64, one each)."""
 
     keys: Ints
     starts: Ints

@@ -51,15 +51,15 @@ def update_sessions(
     """
     store = KeptSessions(node, state, place)
     assert node.config.event_time is not None, node
-    watermark = moment.watermark(store.watermark, node.config.event_time.delay_ms)
+    watermark, gap = moment.watermark(store.watermark, node.config.event_time), node.config.length * node.config.per_ms
     if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
     came = _came(node, tables)
     keys, names, ids = keys_together(node.group, [came, store.due_keys(watermark)])
     kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
-    numbers, sessions = sessions_of(_spans(kept, came), node.config.length)
-    ends = sessions.lasts + node.config.length
+    numbers, sessions = sessions_of(_spans(kept, came), gap)
+    ends = sessions.lasts + gap
     kept = with_column(kept, SESSION, numbers[: kept.num_rows])
     came = with_column(came, SESSION, numbers[kept.num_rows :])
     came, late = _in_time(node, came, ends, store.watermark)

@@ -23,7 +23,9 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import JoinWithinNode, WindowNode
+from trident.operations.windows import FIRST_MS, EventTime
 from trident.runtime.steps.key_columns import places_of
+from trident.runtime.windows.event_times import NOWHERE
 from trident.runtime.windows.worker_input import AT, MARKS, panes_of
 from trident.state.interfaces import Key
 
@@ -62,7 +64,7 @@ class Moment:
     """What all partitions must know of a batch. It is plain data, so it can go to wherever a partition is committed.
 
     `given`: the number of rows that came, for all partitions.
-    `reached`: the latest event time among them: of a window in milliseconds, of a join of the left and of the right side in
+    `reached`: the latest event time among them: of a window in ordinates, of a join of the left and of the right side in
     microseconds. None where no row with a time came.
     `now`: the time of the batch; None if no window uses it.
     `panes`: the panes that rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
@@ -73,10 +75,10 @@ class Moment:
     now: Now | None = None
     panes: tuple[int, ...] = ()
 
-    def watermark(self, before: int | None, delay_ms: int) -> int | None:
+    def watermark(self, before: int | None, times: EventTime) -> int | None:
         """Return the watermark of a window after the batch: its latest time less the delay; it never goes back."""
         reached = self.reached[0]
-        return before if reached is None else _later(before, reached - delay_ms)
+        return before if reached is None else _later(before, max(reached - times.delay, FIRST_MS * times.per_ms))
 
 
 def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None) -> Moment:
@@ -89,8 +91,8 @@ def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None
         if not table.num_rows or (isinstance(node, WindowNode) and event_time is None):
             continue
         side = 0 if event_time is not None else MARKS.index(table.column_names[0])
-        times = table.column(MARKS[side] if event_time is None else AT).to_numpy()
-        reached[side] = _later(reached[side], int(times.max()))
+        latest = int(table.column(MARKS[side] if event_time is None else AT).to_numpy().max())
+        reached[side] = _later(reached[side], None if latest == NOWHERE else latest)
         if isinstance(node, WindowNode) and event_time is not None and event_time.lateness_ms:
             panes.update(np.unique(panes_of(node, table)).tolist())
     return Moment(given, (reached[0], reached[1]), now, tuple(sorted(panes)))

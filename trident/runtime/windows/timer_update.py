@@ -37,7 +37,7 @@ def update_timers(
     `moment`: what all partitions know of the batch.
     `place`: which partition it is.
     """
-    due = DueKeys(state, node.group, place)
+    due = DueKeys(state, node.group, place, node.config.times)
     now = _now(node, due.frontier, moment)
     rows = schema_of(node.fields).empty_table()
     if now is not None and (tables or _must_run(node, due, now, moment)):
@@ -52,16 +52,16 @@ def update_timers(
         rows = calls.rows()
         store.write(names, keys, calls.kept, now)
     if node.config.by_batch_time and due.earliest is not None:
-        run.timers.append(due.earliest)
+        run.timers.append(-(-due.earliest // node.config.per_ms))
     return rows
 
 
 def _now(node: WindowNode, before: int | None, moment: Moment) -> int | None:
     """Return how far time comes with the batch: to the watermark, or to its time, which the log has."""
     if node.config.event_time is not None:
-        return moment.watermark(before, node.config.event_time.delay_ms)
+        return moment.watermark(before, node.config.event_time)
     assert moment.now is not None, node
-    return moment.now.ms
+    return moment.now.ms * node.config.per_ms
 
 
 def _must_run(node: WindowNode, due: DueKeys, now: int, moment: Moment) -> bool:
@@ -99,16 +99,16 @@ class _Calls:
         queue = [(min(one.times), order[at], at) for at, one in enumerate(self.kept) if one.times]
         heapify(queue)
         while queue and queue[0][0] <= self._now:
-            ms, name, at = heappop(queue)
+            time, name, at = heappop(queue)
             times = self.kept[at].times
-            times.discard(ms)
-            self._fire(self._node.id, at, ms)
+            times.discard(time)
+            self._fire(self._node.id, at, time)
             if times:
                 heappush(queue, (min(times), name, at))
 
     @calls_user_code(lambda local: (local["step"], local.get("timers") and local["timers"].key))
-    def _fire(self, step: str, at: int, ms: int) -> None:
-        timers, time = self._timers(at, ms), time_of(ms, self._time_type)
+    def _fire(self, step: str, at: int, ordinate: int) -> None:
+        timers, time = self._timers(at, ordinate), time_of(ordinate, self._time_type)
         try:
             self._call(at, self._code.on_timer, time, timers)
         except StepFailed:

@@ -12,19 +12,18 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, JoinSide, JoinWithinNode, Member, WindowNode
-from trident.operations.metrics import count_again
 from trident.operations.names import merging_member
 from trident.operations.several import Several
-from trident.operations.windows import FIRST_MS, LAST_MS, SessionWindow
+from trident.operations.windows import SessionWindow
 from trident.runtime.steps.aggregates import merged_table, partial
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import StepRun
+from trident.runtime.windows.event_times import timed
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.session_spans import Spans, sessions_of
 
@@ -62,7 +61,8 @@ def window_input(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     """Return what is sent to the window for one table of its inputs."""
     event_time = node.config.event_time
     if event_time is not None:
-        table = _timed(node, table, event_time.field)
+        tuples, at = timed(table, node.id, node.state, event_time.field, keeps_wrong=len(node.late) > 0)
+        table = with_column(tuples, AT, at)
     if not node.combines or node.config.counts or len(node.late):
         return _tuples(node, table, [AT] if event_time is not None else [])
     if event_time is None:
@@ -76,7 +76,7 @@ def _by_session(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
         return partials(node, table, node.group, run)
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     at = table.column(AT).to_numpy()
-    numbers, found = sessions_of(Spans(ids, at, at), node.config.length)
+    numbers, found = sessions_of(Spans(ids, at, at), node.config.length * node.config.per_ms)
     part = partials(node, with_column(table, SESSION, numbers), bigint(SESSION), run)
     of_part = part.column(SESSION).to_numpy()
     keys = table.select(list(node.group.names)).take(pa.array(firsts[found.keys[of_part]]))
@@ -93,7 +93,7 @@ def _by_pane(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     if not table.num_rows:
         return partials(node, table, node.group, run)
     at = table.column(AT).to_numpy()
-    panes = at // Grid.of(node.config).width
+    panes = Grid.of(node.config).pane_of(at)
     distinct, sizes = np.unique(panes, return_counts=True)
     if len(distinct) == 1:  # the usual case in small batches: one column less to group by
         part = partials(node, table, node.group, run)
@@ -112,7 +112,7 @@ def panes_of(node: WindowNode, table: pa.Table) -> Ints:
     if PANE in table.column_names:
         panes: Ints = table.column(PANE).to_numpy()
         return panes
-    return np.asarray(table.column(AT).to_numpy() // Grid.of(node.config).width, np.int64)
+    return Grid.of(node.config).pane_of(table.column(AT).to_numpy())
 
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: StepRun) -> pa.Table:
@@ -155,19 +155,6 @@ def _raw_fields(node: WindowNode) -> Fields:
     return node.group.concat(node.inputs.select(more)) if len(node.group) or more else NOTHING
 
 
-def _timed(node: WindowNode, table: pa.Table, field: str) -> pa.Table:
-    """The tuples that have a time, and their times in milliseconds; those without are dropped and counted."""
-    column = table.column(field)
-    times = column.cast(pa.int64())
-    unit = 1 if pa.types.is_integer(column.type) else 1000
-    known = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_MS * unit), pc.less_equal(times, LAST_MS * unit)), False)
-    kept = table.filter(known)
-    if kept.num_rows < table.num_rows:
-        count_again({f"{node.state}/no_event_time": table.num_rows - kept.num_rows})
-    at = times.filter(known).to_numpy() // unit
-    return with_column(kept, AT, np.asarray(at, np.int64))
-
-
 MARKS = ("$left", "$right")
 """The name of the column of times (bigint, microseconds), which says which side a table belongs to."""
 
@@ -175,15 +162,9 @@ MARKS = ("$left", "$right")
 def join_input(node: JoinWithinNode, port: int, table: pa.Table) -> pa.Table:
     """Return what is sent for one table of a side. Rows without a time are dropped and counted."""
     side = node.sides[port]
-    column = table.column(side.time)
-    times = column.cast(pa.int64())
-    unit = 1 if pa.types.is_integer(column.type) else 1000
-    known = pc.and_(pc.greater_equal(times, FIRST_MS * unit), pc.less_equal(times, LAST_MS * unit))
-    known = pc.fill_null(known, False)
-    kept = table.filter(known)
-    if kept.num_rows < table.num_rows:
-        count_again({f"{node.state}/no_event_time": table.num_rows - kept.num_rows})
-    at = np.asarray(times.filter(known).to_numpy(), np.int64) * (1000 // unit)
+    kept, at = timed(table, node.id, node.state, side.time)
+    if not pa.types.is_timestamp(table.schema.field(side.time).type):
+        at = at * 1000
     return kept.add_column(0, pa.field(MARKS[port], pa.int64()), pa.array(at, pa.int64()))
 
 
