@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from tests.runtime.windows.moving_life import SLIDING
 from tests.runtime.windows.test_timers import Ends
 from tests.runtime.windows.window_life import BY_TIME, ROWS, SESSIONS
 from trident import Config, TridentTopology
-from trident.operations import Count, Sum, TumblingCountWindow
+from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow, col
 
 FIELDS = "key: string, n: bigint, at: bigint"
+DAY = TumblingDurationWindow.of(timedelta(days=1), zone="Europe/Berlin").by_event_time("at", delay=timedelta(hours=2))
 
 
 def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list[Any]]:
@@ -39,6 +41,10 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
         parallelism=partitions,
     )
     ends = rows.group_by("key").process(state, Ends(), "end: bigint, m: int", event_time="at", state_name="ends")
+    hours = rows.select(
+        "key", "n", at=col("n") * 3_600_000 + 1_729_900_000_000
+    )  # about 2024-10-27, in Berlin a longer day
+    by_day = hours.group_by("key").window(DAY, state, "n", Sum(), "sum", bounds="start, end", state_name="days")
     left, right = (
         topology.new_stream(side, FixedBatchSpout(FIELDS, 20, *given))
         for side, given in (("left", LEFT), ("right", RIGHT))
@@ -63,6 +69,9 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
         counted.parallelism_hint(partitions)
         .group_by("key")
         .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_counted"),
+        by_day.parallelism_hint(partitions)
+        .group_by("key", "start")
+        .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_days"),
         joined.group_by("l", "r").persistent_aggregate(state, Count(), "times", state_name="of_joined"),
     ]
 

@@ -26,7 +26,7 @@ ABOUT = [
     ("Pacific/Apia", datetime(2011, 12, 30, 10)),  # a day left out
     ("America/Toronto", datetime(1919, 3, 31, 4, 30)),  # from 23:30 to 00:30
     ("Asia/Kathmandu", datetime(1985, 12, 31, 18, 30)),
-    ("Africa/Accra", datetime(1954, 1, 1)),  # midnight twice, at New Year
+    ("Europe/Lisbon", datetime(1912, 1, 1)),  # at New Year
     ("Europe/London", datetime(1970, 1, 1)),
 ]
 
@@ -64,6 +64,12 @@ def test_a_time_begins_and_is_over_when_clocks_say_so(zone: str, moment: datetim
         assert shown(zone, int(over) - 1) < time
         assert all(there >= time for at, there in zip(moments, local, strict=True) if at >= over)
         assert clock.reached(int(over)) >= time > clock.reached(int(over) - 1)
+
+
+@pytest.mark.parametrize("zone", sorted({zone for zone, _ in ABOUT}))
+def test_changes_come_in_order_and_once(zone: str) -> None:
+    starts = [start for year in range(1900, 2040) for start, _ in changes_in(zone, year)]
+    assert starts == sorted(set(starts))
 
 
 def test_moments_far_apart_are_converted_together() -> None:
