@@ -34,6 +34,7 @@ VALUES = (
     "trident.errors",
     "trident.extras",
     "trident.fields",
+    "trident.moments",
     "trident.naming",
     "trident.object_stores",
     "trident.redaction",
@@ -64,6 +65,7 @@ FOR_STORES = (
     "trident.redaction",
     "trident.servers",
     "trident.arrow",
+    "trident.moments",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 DRIVERS = (
@@ -85,6 +87,7 @@ RUNTIME = (
     "trident.notebook",
     "trident.observe",
     "trident.arrow",
+    "trident.moment_columns",
     "trident.coordination",
     "trident.planner",
     *ENGINES,
@@ -103,7 +106,7 @@ LAYERS = (
     Layer(("trident.redaction",)),
     Layer(("trident.retention",), ("trident.errors",)),
     # What notebooks show, as functions of values.
-    Layer(("trident.notebook",), ("trident.naming", "trident.roles")),
+    Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),
     Layer(("trident.extras",), ("trident.errors",), deferred=("pyspark",)),
     Layer(("trident.servers.postgres_connection",), ("psycopg", "trident.redaction")),
     Layer(
@@ -152,7 +155,10 @@ LAYERS = (
         ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.runtime.steps.kernels",),
     ),
-    Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
+    Layer(
+        ("trident.arrow", "trident.alignment", "trident.moment_columns"),
+        ("pyarrow", "trident.errors", "trident.fields", "trident.moments"),
+    ),
     Layer(
         ("trident.http.server_thread",),
         ("trident.errors", "trident.extras", "trident.roles"),
@@ -384,7 +390,7 @@ LAYERS = (
             "trident.storm.interfaces",
             "trident.storm.interfaces",
             "trident.storm.storm_tuples",
-            "trident.arrow",
+            *("trident.arrow", "trident.alignment", "trident.moment_columns"),
             *("pyarrow", "pandas", "numpy", "pyspark", "py4j"),
             *("confluent_kafka", "redis"),
             *VALUES,

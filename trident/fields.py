@@ -165,6 +165,11 @@ def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
     return tuple((name, declared or "") for name, declared in zip(fields.names, fields.types, strict=True))
 
 
+def struct_type(names: Sequence[str], types: Sequence[str]) -> str:
+    """Return the DDL type of a struct."""
+    return f"struct<{','.join(f'{name}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
+
+
 def free_name(name: str, taken: Collection[str]) -> str:
     """Return a name that is not taken: this one, with a `_` at its end for each time that it is."""
     while name in taken:

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from trident.errors import BadDataError
+from trident.moment_columns import moments_as_text, read_formatted, read_moments
 
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
@@ -81,15 +83,25 @@ class CsvFormat:
     def convert_options(self) -> pacsv.ConvertOptions:
         """Return Arrow's options for what values mean."""
         return pacsv.ConvertOptions(
-            column_types=self.schema,
+            column_types=pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in self.schema]),
             include_columns=self.schema.names,
             include_missing_columns=self.missing_columns == "null",
             null_values=list(self.null_values),
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
-            timestamp_parsers=[*self.timestamp_formats] or None,
             decimal_point=self.decimal_point,
         )
+
+    def typed(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
+        """Return what Arrow has read with its moments and dates, which were texts."""
+
+        def column_of(one: pa.Field) -> Any:
+            column = table.column(one.name)
+            if self.timestamp_formats and pa.types.is_timestamp(one.type):
+                return read_formatted(column, self.timestamp_formats, one.type, f"column {one.name!r}")
+            return read_moments(column, one.type, f"column {one.name!r}")
+
+        return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
 
 
 class CsvParser:
@@ -108,7 +120,7 @@ class CsvParser:
         read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
         if not text.strip(b"\n"):
             return self._schema.empty_table()
-        return pacsv.read_csv(pa.py_buffer(text), read, self._parse, self._convert)
+        return self._format.typed(pacsv.read_csv(pa.py_buffer(text), read, self._parse, self._convert))
 
     def is_row(self, line: bytes) -> bool:
         return line != b"\n"

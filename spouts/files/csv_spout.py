@@ -50,8 +50,8 @@ class CsvFileSpout(RowFileSpout):
     missing_columns
         What a header without a field means: `"error"`, or `"null"`.
     timestamp_formats
-        Formats as in `%d.%m.%Y %H:%M`, tried in order; default: ISO 8601. A `timestamp` needs an offset in its text, a
-        `timestamp_ntz` none.
+        Formats as in `%d.%m.%Y %H:%M`, tried in order, for timestamps; default: ISO 8601. A `timestamp` needs an offset in its
+        text (`%z`), a `timestamp_ntz` none.
     decimal_point
         Of numbers.
     multiline
@@ -173,7 +173,10 @@ class WholeCsvEmitter:
                 encoding=self._options.text.encoding,
             )
             try:
-                yield from pacsv.open_csv(data, read, self._format.parse_options(True), self._format.convert_options())
+                for batch in pacsv.open_csv(
+                    data, read, self._format.parse_options(True), self._format.convert_options()
+                ):
+                    yield self._format.typed(batch)
             except pa.ArrowException as error:
                 raise BadDataError(
                     f"the CSV file {path} cannot be read: {error}. Mend it, change the fields, or raise "

@@ -21,6 +21,7 @@ from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.moment_columns import moments_as_text, read_moments
 
 
 class JsonFileSpout(RowFileSpout):
@@ -99,9 +100,9 @@ class JsonParser:
     """Reads lines that are objects."""
 
     def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
-        # Arrow reads no dates from JSON, but makes them of text.
+        # Arrow reads no dates from JSON, and takes moments without an offset for UTC.
         self._schema = schema
-        self._read = pa.schema([pa.field(one.name, _without_dates(one.type)) for one in schema])
+        self._read = pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in schema])
         self._parse = pajson.ParseOptions(explicit_schema=self._read, unexpected_field_behavior=unknown_fields)
 
     def parse(self, text: bytes) -> pa.Table:
@@ -109,7 +110,8 @@ class JsonParser:
             return self._schema.empty_table()
         read = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
         table = pajson.read_json(pa.BufferReader(text), read, self._parse)
-        return table if self._read is self._schema else table.cast(self._schema)
+        columns = [read_moments(table[one.name], one.type, one.name) for one in self._schema]
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
     def is_row(self, line: bytes) -> bool:
         return bool(line.strip())
@@ -120,13 +122,3 @@ class JsonParser:
 
     def describe(self, error: Exception) -> str:
         return _WHERE.sub("", str(error))
-
-
-def _without_dates(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(type_):
-        return pa.string()
-    if isinstance(type_, pa.ListType):
-        return pa.list_(_without_dates(type_.value_type))
-    if isinstance(type_, pa.StructType):
-        return pa.struct([pa.field(one.name, _without_dates(one.type)) for one in type_])
-    return type_

@@ -15,6 +15,7 @@ import pyarrow.json as pj
 from trident.arrow import python_of, schema_of
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
+from trident.moment_columns import moments_as_text, read_moments
 from trident.servers.avro import Avro
 
 
@@ -149,7 +150,8 @@ class Json(Format):
         ends = numbers.cast(pa.string()).cast(pa.binary())
         parts = (b'{"v":', values.fill_null(b"null"), b',"n":', ends, b"}\n", b"")
         data = _joined(pc.binary_join_element_wise(*(_binary(part) for part in parts)))
-        schema = pa.schema([("v", pa.struct(list(schema_of(self.fields)))), ("n", pa.int64())])
+        fields = schema_of(self.fields)
+        schema = pa.schema([("v", moments_as_text(pa.struct(list(fields)))), ("n", pa.int64())])
         table = pj.read_json(
             pa.BufferReader(data),
             pj.ReadOptions(use_threads=False, block_size=max(1 << 16, data.size + 1)),
@@ -157,8 +159,8 @@ class Json(Format):
         )
         if not table["n"].combine_chunks().equals(numbers):
             raise ValueError("it is not one JSON object")
-        columns: list[pa.Array] = table["v"].combine_chunks().flatten()
-        return columns
+        columns = table["v"].combine_chunks().flatten()
+        return [read_moments(column, one.type, one.name) for column, one in zip(columns, fields, strict=True)]
 
     def _why(self, error: Exception) -> str:
         """Leave out what is of the text that `read` makes, and not of the value."""

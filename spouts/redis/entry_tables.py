@@ -11,6 +11,7 @@ from spouts.redis.stream_server import Entry
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
+from trident.moment_columns import read_moments
 
 _OF_ENTRIES = ("id", "stream")
 
@@ -54,7 +55,10 @@ class EntryTables:
 
 def _typed(raw: list[bytes | None], type_: pa.DataType) -> Any:
     array = pa.array(raw, pa.binary())
-    return array if pa.types.is_binary(type_) else array.cast(pa.string()).cast(type_)
+    if pa.types.is_binary(type_):
+        return array
+    texts = array.cast(pa.string())
+    return read_moments(texts, type_, "its text") if pa.types.is_temporal(type_) else texts.cast(type_)
 
 
 def _misfit(
@@ -63,10 +67,11 @@ def _misfit(
     for entry, value in zip(entries, raw, strict=True):
         try:
             _typed([value], type_)
-        except (pa.ArrowException, ValueError):
+        except (pa.ArrowException, ValueError) as cause:
+            why = f": {cause}" if pa.types.is_temporal(type_) else ""
             shown = value if value is None or len(value) <= 80 else value[:80] + b"..."
             return SpoutError(
-                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is no {type_}. "
+                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is no {type_}{why}. "
                 f"Declare the field as '{name}: binary' and read it in a step, whose exceptions may become dead letters"
             )
     return SpoutError(f"field {name!r} cannot be read as {type_}: {error}")

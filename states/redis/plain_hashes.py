@@ -18,6 +18,7 @@ from typing import Any
 
 from states.redis.options import RedisOptions
 from trident.errors import CorruptValueError
+from trident.moments import moment_of
 from trident.state.encoding.codec import decode_found, encode
 from trident.state.encoding.equal_keys import canonical
 from trident.state.encoding.json_serializers import STORED_FORMS
@@ -45,8 +46,8 @@ ToText = Callable[[Any], str]
 OfText = Callable[[str], Any]
 
 
-def _moment(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text).astimezone(dt.UTC)
+def _moment(type_: str) -> OfText:
+    return lambda text: moment_of(text, type_)
 
 
 _WHOLE = (str, int)
@@ -59,9 +60,9 @@ _FORMS: dict[str, tuple[ToText, OfText]] = {
     "bigint": _WHOLE,
     "float": (repr, float),
     "double": (repr, float),
-    "date": (dt.date.isoformat, dt.date.fromisoformat),
-    "timestamp": (lambda value: value.astimezone(dt.UTC).isoformat(), _moment),
-    "timestamp_ntz": (dt.datetime.isoformat, dt.datetime.fromisoformat),
+    "date": (dt.date.isoformat, _moment("date")),
+    "timestamp": (lambda value: value.astimezone(dt.UTC).isoformat(), _moment("timestamp")),
+    "timestamp_ntz": (dt.datetime.isoformat, _moment("timestamp_ntz")),
     "binary": (bytes.hex, bytes.fromhex),
 }
 

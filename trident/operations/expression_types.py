@@ -17,7 +17,7 @@ _ORDERED = frozenset({*_NUMBERS, "string", "boolean", "binary", "date", "timesta
 _CASTS = {
     "number": {"number", "decimal", "string", "boolean"},
     "decimal": {"number", "decimal", "string"},
-    "string": {"number", "decimal", "string", "boolean", "binary", "date", "timestamp_ntz"},
+    "string": {"number", "decimal", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"},
     "boolean": {"boolean", "number", "string"},
     "binary": {"binary"},
     "date": {"date", "timestamp", "timestamp_ntz", "string"},

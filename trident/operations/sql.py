@@ -6,14 +6,15 @@ not fit fails as its tuple would, also without ANSI mode; times are in UTC; regu
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 from trident.errors import TopologyError
 from trident.extras import needs_package
+from trident.moments import MOMENTS, moment_of
 from trident.operations.expressions import (
     PARTS,
     UNITS,
@@ -122,10 +123,17 @@ def _cast(node: Node) -> Expression:
     value = _of(node.this)
     if type_.startswith("decimal") and value.kind == "lit" and isinstance(value.options[0], str):
         return lit(Decimal(value.options[0]))
-    if type_ == "timestamp" and value.kind == "lit" and isinstance(value.options[0], str):
-        moment = dt.datetime.fromisoformat(value.options[0])
-        return lit(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC))
+    if type_ in MOMENTS and value.kind == "lit" and isinstance(value.options[0], str):
+        return _moment(value.options[0], type_)
     return value.cast(type_)
+
+
+def _moment(text: str, type_: str) -> Expression:
+    """Return a literal; here the session is in UTC, so a `timestamp` that is written out needs no offset."""
+    try:
+        return lit(moment_of(text, type_, in_utc=True))
+    except ValueError as error:
+        raise _Unknown(str(error)) from None
 
 
 def _case(node: Node) -> Expression:
@@ -185,7 +193,13 @@ def _unit(name: str, known: tuple[str, ...]) -> str:
 
 
 def _format(node: Node) -> str:
-    return str(node.args["format"].this).replace("strict", "")
+    made = str(node.args["format"].this).replace("strict", "").replace("%-", "%")
+    if not _PATTERN.fullmatch(made) or "%Y" not in made:
+        raise _Unknown("a pattern of dates has yyyy, and may have MM, MMM, dd, HH, hh a, mm, ss and marks between them")
+    return made
+
+
+_PATTERN = re.compile(r"(?:%[YmbBdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 
 
 def _to_date(node: Node) -> Expression:

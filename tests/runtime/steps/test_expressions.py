@@ -216,7 +216,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: col("a").upper(), "upper takes a string, but col('a') is int"),
     (lambda: col("r").length(), "length takes a string, but col('r') is binary"),
     (lambda: col("l").cast("int"), "there is no cast to int, but col('l') is array<string>"),
-    (lambda: col("s").cast("timestamp"), "there is no cast to timestamp, but col('s') is string"),
+    (lambda: col("p").cast("timestamp"), "there is no cast to timestamp, but col('p') is boolean"),
     (lambda: col("s").cast("number"), "'number' is not a Spark type"),
     (lambda: coalesce(col("a"), "x"), "coalesce takes values of one type, or numbers"),
     (lambda: coalesce(), "coalesce needs at least one value"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 from trident.fields import Fields
+from trident.moments import MOMENTS, moment_of
 from trident.state.interfaces import Key
 
 
@@ -103,9 +103,8 @@ def _boolean(value: Any) -> bool:
     return ("false", "true").index(_string(value).lower()) == 1
 
 
-def _timestamp(value: Any) -> datetime:
-    read = datetime.fromisoformat(value)
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
+def _moment(type_: str) -> Callable[[Any], Any]:
+    return lambda value: moment_of(_string(value), type_, in_utc=True)
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -114,8 +113,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("float", "double"), _number),
     "boolean": _boolean,
     "decimal": lambda value: Decimal(str(value)),
-    "date": date.fromisoformat,
-    "timestamp": _timestamp,
-    "timestamp_ntz": datetime.fromisoformat,
+    **{type_: _moment(type_) for type_ in MOMENTS},
     "binary": lambda value: _string(value).encode(),
 }

@@ -20,6 +20,7 @@ from trident.arrow import arrow_type, schema_of
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
+from trident.moment_columns import read_formatted, read_moments
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, lit
 from trident.operations.metrics import count_again, counting
@@ -217,6 +218,8 @@ def _as_numbers(operands: Sequence[Any]) -> list[Any]:
 def _cast(value: Any, type_: pa.DataType, safe: bool = True) -> Any:
     if value.type == type_:
         return value
+    if pa.types.is_temporal(type_) and pa.types.is_string(value.type):
+        return _of_texts(value, lambda texts: read_moments(texts, type_, "cast"))
     if pa.types.is_date(type_):
         value = _without_zone(value)
     if pa.types.is_decimal(type_) and pa.types.is_integer(value.type):  # Arrow would need digits for every whole number
@@ -293,8 +296,19 @@ def _without_zone(value: Any) -> Any:
     return value.cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
 
 
-def _read_time(operands: Operands, options: Options) -> Any:
-    return pc.strptime(operands[0], options[0], "us", error_is_null=False)
+def _formatted(call: str, ddl: str) -> Kernel:
+    """Read texts in a format; without an offset in it they are in UTC."""
+
+    def kernel(operands: Operands, options: Options) -> Any:
+        zone = "UTC" if "%z" in options[0] else None
+        as_ = pa.timestamp("us", zone)
+        return _of_texts(operands[0], lambda texts: read_formatted(texts, options, as_, call).cast(arrow_type(ddl)))
+
+    return kernel
+
+
+def _of_texts(value: Any, read: Callable[[Any], Any]) -> Any:
+    return read(pa.array([value.as_py()], pa.string()))[0] if isinstance(value, pa.Scalar) else read(value)
 
 
 def _regexp_extract(operands: Operands, options: Options) -> Any:
@@ -369,8 +383,8 @@ _KERNELS: dict[str, Kernel] = {
     "in_zone": lambda operands, options: in_zone(operands[0], options[0], pa.timestamp("us")),
     "from_utc_timestamp": lambda operands, options: in_zone(operands[0], options[0], operands[0].type),
     "to_utc_timestamp": lambda operands, options: to_utc(operands[0], options[0]),
-    "to_date": lambda operands, options: _read_time(operands, options).cast(pa.date32()),
-    "to_timestamp": lambda operands, options: _read_time(operands, options).cast(pa.timestamp("us", "UTC")),
+    "to_date": _formatted("to_date", "date"),
+    "to_timestamp": _formatted("to_timestamp", "timestamp"),
     "like": lambda operands, options: pc.match_like(operands[0], options[0]),
     "rlike": lambda operands, options: pc.match_substring_regex(operands[0], options[0]),
     "regexp_extract": _regexp_extract,

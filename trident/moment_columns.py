@@ -1,0 +1,100 @@
+"""Columns of texts as columns of moments and dates, by the rules of `trident.moments`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.alignment import ddl_of, rebuild
+from trident.moments import moment_of
+
+__all__ = ["moments_as_text", "read_formatted", "read_moments"]
+
+_FIRST, _LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)
+
+
+def moments_as_text(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which a parser reads a column: texts in place of moments and dates."""
+    if isinstance(type_, pa.ListType):
+        return pa.list_(moments_as_text(type_.value_type))
+    if isinstance(type_, pa.StructType):
+        return pa.struct([pa.field(one.name, moments_as_text(one.type)) for one in type_])
+    return pa.string() if pa.types.is_temporal(type_) else type_
+
+
+def read_moments(column: Any, type_: pa.DataType, name: str) -> Any:
+    """Return a column whose texts, also within lists and structs, are moments and dates; others stay as they are.
+
+    Raises `pa.ArrowInvalid` that names the column and the first text that is none.
+    """
+    if column.type == type_:
+        return column
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([rebuild(chunk, type_, name, _read) for chunk in column.chunks], type_)
+    return rebuild(column, type_, name, _read)
+
+
+def _read(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
+    try:
+        made = texts.cast(type_)
+        if _is_of_python(made):
+            return made
+    except pa.ArrowInvalid:
+        pass
+    ddl = ddl_of(type_) or ""
+    try:  # one is no moment, or has white space around it, or zeros behind its microseconds
+        return pa.array([None if one is None else moment_of(one, ddl) for one in texts.to_pylist()], type_)
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{path}: {error}") from None
+
+
+def _is_of_python(moments: pa.Array) -> bool:
+    """Whether all are in the years that datetime has; Arrow reads a year 0, and an offset may lead beyond."""
+    low, high = pc.min_max(moments).values()
+    first, last = (pa.scalar(one).cast(moments.type) for one in (_FIRST, _LAST))
+    return not low.is_valid or bool(low.value >= first.value and high.value <= last.value)
+
+
+_VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}
+
+
+def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name: str) -> Any:
+    """Return the moments that texts say in the first of some formats of `strptime` that fits; else as `read_moments`."""
+    made = pa.nulls(len(texts), type_)
+    for format_ in formats:
+        found = pc.if_else(pc.is_null(made), pc.strptime(texts, format_, "us", error_is_null=True), None)
+        if (found.type.tz is None) == (type_.tz is None):
+            _check_formatted(texts, found, format_, name)
+            made = pc.coalesce(made, found.cast(type_))
+    lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
+    if len(lacking):
+        raise pa.ArrowInvalid(
+            f"{name}: {lacking[0].as_py()!r} is no {ddl_of(type_)} in {' or '.join(map(repr, formats))}"
+        )
+    return made
+
+
+def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
+    """Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none."""
+    odd = pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1))  # where it would have led
+    is_rare = not any(one in format_ for one in ("%Z", "%z", "%j"))
+    at = pc.fill_null(odd, False) if is_rare else pc.is_valid(made)
+    distinct = texts.filter(at).unique()
+    plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
+    for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):
+        try:
+            said = dt.datetime.strptime(text.strip(), plain)  # aware with %z
+            problem = "" if pa.scalar(said, made.type) == moment else ": it would be another one"
+        except ValueError as error:
+            if "bad directive" in str(error):
+                return
+            problem = f": {error}"
+            if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
+                continue
+        if problem:
+            raise pa.ArrowInvalid(f"{name}: {text!r} is no moment in {format_!r}{problem}")

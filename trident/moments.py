@@ -1,0 +1,66 @@
+"""Moments and dates as texts: the one reader of them for files, records, entries, stores, keys, and casts in expressions.
+
+ISO 8601, as Arrow and Spark read it: `2024-03-31`, `2024-03-31 02:30`, `2024-03-31T02:30:00.5+02:00`; white space around it is
+passed over. What a text does not say is not guessed, and what its type cannot hold is not left out: a `timestamp` has an offset
+(`Z`, `+02:00`, `+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+__all__ = ["MOMENTS", "moment_of"]
+
+_TEXT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?)(Z|[+-]\d\d(?::?[0-5]\d)?)?)?", re.ASCII
+)
+_FINER = re.compile(r"\.\d{6}\d*[1-9]")
+_LIKE = {"date": "2024-03-31", "timestamp": "2024-03-31T02:30:00Z", "timestamp_ntz": "2024-03-31T02:30:00"}
+
+
+MOMENTS = frozenset(_LIKE)
+"""The types that are read."""
+
+
+def moment_of(text: str, type_: str, in_utc: bool = False) -> Any:
+    """Return the date, the aware datetime in UTC or the naive one that a text says.
+
+    `in_utc`: whoever wrote a `timestamp` without an offset means UTC.
+
+    Raises
+    ------
+    ValueError
+        It is none of this type; the message says why, and what to do.
+    """
+    found = _TEXT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no {type_}, which is written as {_LIKE[type_]}")
+    day, time, offset = found.groups()
+    if in_utc and type_ == "timestamp":
+        offset = offset or "Z"
+    if problem := _misfit(type_, time or "", offset):
+        raise ValueError(f"{text!r} {problem}")
+    try:
+        if type_ == "date":
+            return dt.date.fromisoformat(day)
+        moment = dt.datetime.fromisoformat(f"{day}T{(time or '00')[:15]}{offset or ''}")
+        return moment.astimezone(dt.UTC) if type_ == "timestamp" else moment
+    except OverflowError:
+        raise ValueError(f"{text!r} is in UTC beyond the years 1 to 9999") from None
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no {type_}: {error}") from None
+
+
+def _misfit(type_: str, time: str, offset: str | None) -> str | None:
+    if type_ == "date":
+        return time and "has a time, which a date does not: declare a timestamp or a timestamp_ntz"
+    if type_ == "timestamp_ntz" and offset:
+        return "has an offset, which a timestamp_ntz does not: declare a timestamp, or write it without one"
+    if type_ == "timestamp" and not offset:
+        return (
+            "has no offset, so which moment it is depends on a time zone: write it with one, as in …Z, or declare a "
+            "timestamp_ntz"
+        )
+    return "is finer than microseconds: round it where it is written" if _FINER.search(time) else None
