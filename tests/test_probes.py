@@ -73,7 +73,7 @@ ALLOWED = {
     ("trident/cli/doctor.py", "__version__"): "a module that no package manager knows may say its version itself",
     ("trident/extras.py", "get_data"): "a loader of Python's may read files, and need not",
     ("trident/runtime/engine/dataframe_runner.py", "toArrow"): OLDER,
-    ("spouts/files/column_types.py", "string_view"): OLDER,
+    ("trident/alignment.py", "string_view"): OLDER,
     ("trident/runtime/steps/aggregates.py", COMPUTED): KERNELS,
     ("trident/runtime/steps/vector_steps.py", COMPUTED): KERNELS,
     ("trident/state/encoding/extensions.py", "dtype"): NUMPY,

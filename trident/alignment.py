@@ -1,27 +1,24 @@
 """Columns of others as the types of fields, without a loss: each value is that of the file or table, or is refused.
 
-The one place where Arrow data that is not of this program gets its declared types: Parquet, Delta, DataFrames, Arrow tables.
-Members of structs are found by name. What has a greater type than declared is read as long as its values fit.
+The one place where Arrow data that another program wrote gets its declared types: Parquet, Delta, DataFrames, Arrow tables.
+Members of structs are found by name. A column of another type is read as long as each of its values is one of the field's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.fields import struct_type
+from trident.errors import BadDataError, TopologyError
+from trident.fields import Fields, struct_type
 
-__all__ = ["Misfit", "align", "ddl_of", "reads_as", "rebuild", "spark_type"]
+__all__ = ["align", "check_readable", "ddl_of", "fields_of_schema", "reads_as", "rebuild"]
 
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
-
-
-class Misfit(ValueError):
-    """A column, or a value in it, that is not of the declared type; its text says where, what and what to do."""
-
 
 # ---- types --------------------------------------------------------------------------------------------------------------
 
@@ -31,29 +28,26 @@ _DDL = {
     pa.timestamp("us", "UTC"): "timestamp", pa.timestamp("us"): "timestamp_ntz",
 }  # fmt: skip
 _AS = {
-    pa.null(): pa.string(),  # nobody knows better
+    pa.null(): pa.string(),  # which has nulls, as any type
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-    pa.date64(): pa.date32(),
-    pa.large_string(): pa.string(), pa.large_binary(): pa.binary(),
+    pa.float16(): pa.float32(), pa.date64(): pa.date32(), pa.large_string(): pa.string(), pa.large_binary(): pa.binary(),
 }  # fmt: skip
 if hasattr(pa, "string_view"):  # since Arrow 16
     _AS |= {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
-def spark_type(type_: pa.DataType) -> pa.DataType:
+def _spark_type(type_: pa.DataType) -> pa.DataType:
     """Return the type that a column is read as if none is declared; one that Spark does not have stays as it is."""
     if isinstance(type_, pa.BaseExtensionType):
-        return spark_type(type_.storage_type)
+        return _spark_type(type_.storage_type)
     if isinstance(type_, pa.DictionaryType):
-        return spark_type(type_.value_type)
-    if isinstance(type_, _LISTS):
-        return pa.list_(spark_type(type_.value_type))
-    if isinstance(type_, pa.MapType):
-        return pa.map_(spark_type(type_.key_type), spark_type(type_.item_type))
-    if isinstance(type_, pa.StructType):
-        return pa.struct([pa.field(one.name, spark_type(one.type)) for one in type_])
+        return _spark_type(type_.value_type)
+    if isinstance(type_, (*_LISTS, pa.MapType, pa.StructType)):
+        parts = [_spark_type(part) for part in _parts(type_).values()]
+        if isinstance(type_, pa.StructType):
+            return pa.struct([pa.field(one.name, part) for one, part in zip(type_, parts, strict=True)])
+        return pa.map_(*parts) if isinstance(type_, pa.MapType) else pa.list_(*parts)
     if isinstance(type_, pa.TimestampType):
         return pa.timestamp("us", None if type_.tz is None else "UTC")
     if pa.types.is_decimal(type_) and type_.precision <= 38:
@@ -61,82 +55,105 @@ def spark_type(type_: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_fixed_size_binary(type_) else _AS.get(type_, type_)
 
 
+def _parts(type_: pa.DataType) -> dict[str, pa.DataType]:
+    """Return the types within a list, map or struct, by how they are shown in the path of a value; none of another type."""
+    if isinstance(type_, _LISTS):
+        return {"[]": type_.value_type}
+    if isinstance(type_, pa.MapType):
+        return {"[key]": type_.key_type, "[value]": type_.item_type}
+    return {f".{one.name}": one.type for one in type_} if isinstance(type_, pa.StructType) else {}
+
+
 def ddl_of(type_: pa.DataType) -> str | None:
     """Return the DDL type that a column is read as if none is declared; None if Spark has no type for it."""
-    return _ddl(spark_type(type_))
+    found = _spark_type(type_)
+    if isinstance(found, pa.Decimal128Type):
+        return f"decimal({found.precision},{found.scale})"
+    inner = [ddl for ddl in map(ddl_of, _parts(found).values()) if ddl is not None]
+    if not inner or len(inner) < len(_parts(found)):
+        return _DDL.get(found)
+    if isinstance(found, pa.StructType):
+        return struct_type([one.name for one in found], inner)
+    return f"{'map' if isinstance(found, pa.MapType) else 'array'}<{','.join(inner)}>"
 
 
-def _ddl(type_: pa.DataType) -> str | None:
-    if isinstance(type_, pa.ListType):
-        parts = {"": _ddl(type_.value_type)}
-    elif isinstance(type_, pa.MapType):
-        parts = {"key": _ddl(type_.key_type), "value": _ddl(type_.item_type)}
-    elif isinstance(type_, pa.StructType):
-        parts = {one.name: _ddl(one.type) for one in type_}
-    elif isinstance(type_, pa.Decimal128Type):
-        return f"decimal({type_.precision},{type_.scale})"
-    else:
-        return _DDL.get(type_)
-    inner = [part for part in parts.values() if part is not None]
-    if len(inner) < len(parts):
-        return None
-    if isinstance(type_, pa.StructType):
-        return struct_type(list(parts), inner)
-    return f"{'map' if isinstance(type_, pa.MapType) else 'array'}<{','.join(inner)}>"
+def fields_of_schema(schema: pa.Schema) -> Fields:
+    """Return the fields of an Arrow schema; `TopologyError` naming a column that Spark has no type for."""
+    types = [ddl_of(column.type) for column in schema]
+    for column, type_ in zip(schema, types, strict=True):
+        if type_ is None:
+            others = ", ".join(repr(one) for one, ddl in zip(schema.names, types, strict=True) if ddl is not None)
+            raise TopologyError(
+                f"column {column.name!r} is of Arrow type {column.type}, which Spark has no type for; cast it first, where it "
+                f"is written, or leave it out: name the fields to read, of {others or 'which there are no others'}"
+            )
+    return Fields.of(schema.names, types)
 
 
 def reads_as(type_: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of a column may be values of a declared type."""
-    found = spark_type(type_)
+    if isinstance(type_, (pa.DictionaryType, pa.BaseExtensionType)):
+        return reads_as(type_.value_type if isinstance(type_, pa.DictionaryType) else type_.storage_type, wanted)
+    found = _spark_type(type_)
     if pa.types.is_null(type_) or found == wanted:
         return True
-    if isinstance(found, pa.StructType) and isinstance(wanted, pa.StructType):
-        both = [one for one in wanted if found.get_field_index(one.name) >= 0]
-        is_grown = len(both) in (len(found), len(wanted))  # else a member may have got another name
-        return is_grown and bool(both) and all(reads_as(found.field(one.name).type, one.type) for one in both)
-    if isinstance(found, pa.ListType) and isinstance(wanted, pa.ListType):
-        return reads_as(found.value_type, wanted.value_type)
-    if isinstance(found, pa.MapType) and isinstance(wanted, pa.MapType):
-        return reads_as(found.key_type, wanted.key_type) and reads_as(found.item_type, wanted.item_type)
-    if pa.types.is_decimal(found) or pa.types.is_decimal(wanted):
-        return all(pa.types.is_decimal(one) or pa.types.is_integer(one) for one in (found, wanted))
-    return all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in (found, wanted))
+    mine, theirs = _parts(type_), _parts(wanted)
+    if mine or theirs:
+        both = mine.keys() & theirs.keys()  # of a struct the members of one may be more; if of both, one was renamed
+        return len(both) in {len(mine), len(theirs)} - {0} and all(reads_as(mine[part], theirs[part]) for part in both)
+    kinds = {_kind(found), _kind(wanted)}
+    return kinds <= {"whole", "decimal"} or kinds <= {"whole", "float"}
+
+
+def _kind(type_: pa.DataType) -> str:
+    if pa.types.is_integer(type_):
+        return "whole"
+    return "decimal" if pa.types.is_decimal(type_) else "float" if pa.types.is_floating(type_) else str(type_)
 
 
 # ---- values -------------------------------------------------------------------------------------------------------------
 
 
-def align(column: Any, wanted: pa.DataType, name: str) -> Any:
-    """Return an array as one of a declared type; `Misfit` naming the value if one would lose something."""
+def check_readable(type_: pa.DataType, wanted: pa.DataType, name: str, what: str) -> None:
+    """Raise `BadDataError` if values of a column of `what` cannot be of a declared type."""
+    if reads_as(type_, wanted):
+        return
+    ddl = ddl_of(type_)
+    way_out = (
+        f"Declare it as {ddl}, cast it where it is written, or leave it out"
+        if ddl is not None
+        else "Spark has no type for it: cast it where it is written, as to a string or a bigint, or leave it out"
+    )
+    raise BadDataError(
+        f"column {name!r} of {what} is of type {type_}, and the field is declared as {ddl_of(wanted)}. {way_out}"
+    )
+
+
+def align(column: Any, wanted: pa.DataType, name: str, what: str) -> Any:
+    """Return a column of `what` as one of a declared type; `BadDataError` naming a value that would lose something."""
     if column.type == wanted:
         return column
-    if not reads_as(column.type, wanted):
-        raise Misfit(_of_another_type(name, column.type, wanted))
+    check_readable(column.type, wanted, name, what)
+    convert = partial(_convert, what)
     if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([rebuild(chunk, wanted, name, _convert) for chunk in column.chunks], wanted)
-    return rebuild(column, wanted, name, _convert)
+        return pa.chunked_array([rebuild(chunk, wanted, name, convert) for chunk in column.chunks], wanted)
+    return rebuild(column, wanted, name, convert)
 
 
-def _of_another_type(name: str, found: pa.DataType, wanted: pa.DataType) -> str:
-    type_ = ddl_of(found)
-    said = f"column {name!r} is of type {found}, and the field is declared as {ddl_of(wanted)}"
-    if type_ is None:
-        return f"{said}: Spark has no type for it. Cast it where it is written, as to a string or a bigint, or leave it out"
-    return f"{said}. Declare it as {type_}, or leave it out"
-
-
-def _convert(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
+def _convert(what: str, array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
     try:
         return _converted(array, wanted)
     except pa.ArrowInvalid as error:
         if len(array) > 1:
             half = len(array) // 2
-            return pa.concat_arrays([_convert(one, wanted, path) for one in (array[:half], array[half:])])
-        type_ = ddl_of(array.type)
-        raise Misfit(
-            f"the value {array[0]} of column {path!r} is no {ddl_of(wanted)}: the column is {array.type}. "
-            + (f"Declare it as {type_}" if type_ != ddl_of(wanted) else "Write it in a type that Spark has")
-            + ", or leave it out"
+            return pa.concat_arrays([_convert(what, one, wanted, path) for one in (array[:half], array[half:])])
+        ddl, declared = ddl_of(array.type), ddl_of(wanted)
+        way_out = (
+            f"Declare it as {ddl}" if ddl != declared else f"Cast it where it is written, to what a {declared} holds"
+        )
+        raise BadDataError(
+            f"the value {array[0]} of column {path!r} of {what} cannot be read: {error}. The column is of type {array.type}, "
+            f"and the field is declared as {declared}. {way_out}, or leave it out"
         ) from error
 
 
@@ -145,50 +162,48 @@ def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), wanted)
     if pa.types.is_decimal(wanted) and pa.types.is_integer(array.type):
         array = array.cast(pa.decimal128(20, 0))  # Arrow would need digits for every whole number
-    if not pa.types.is_floating(wanted) or not (pa.types.is_integer(array.type) or array.type == pa.float64()):
-        return array.cast(wanted)
-    made = array.cast(wanted, safe=False)  # Arrow refuses some numbers that are exact, and rounds others
-    back = made.cast(array.type)
-    if not pc.all(pc.or_kleene(pc.equal(back, array), pc.is_nan(made)), min_count=0).as_py():
-        raise pa.ArrowInvalid("it is not exact")
+    may_round = pa.types.is_floating(wanted) and (pa.types.is_integer(array.type) or array.type == pa.float64())
+    made = array.cast(wanted, safe=not may_round)
+    if may_round:  # Arrow rounds without an error, and refuses large whole numbers that are exact
+        same = pc.or_kleene(pc.equal(made.cast(array.type), array), pc.is_nan(made))
+        if not pc.all(same, min_count=0).as_py():
+            raise pa.ArrowInvalid(f"Casting from {array.type} to {wanted} would lose data")
     return made
 
 
 def rebuild(array: pa.Array, wanted: pa.DataType, path: str, convert: Convert) -> pa.Array:
     """Return an array as one of another type; `convert` makes what is no list, map or struct, of its values and its path."""
-    if array.type == wanted:
-        return array
     if isinstance(array.type, pa.BaseExtensionType):
         return rebuild(array.storage, wanted, path, convert)
     if isinstance(array.type, pa.DictionaryType):
         return rebuild(array.dictionary_decode(), wanted, path, convert)
+    if array.type == wanted:
+        return array
     if isinstance(array.type, pa.StructType) and isinstance(wanted, pa.StructType):
-        there = {one.name: column for one, column in zip(array.type, array.flatten(), strict=True)}
-        columns = [
-            rebuild(there[one.name], one.type, f"{path}.{one.name}", convert)
-            if one.name in there
-            else pa.nulls(len(array), one.type)
-            for one in wanted
-        ]
-        return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
-    if isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
-        values = rebuild(array.flatten(), wanted.value_type, f"{path}[]", convert)
-        return pa.ListArray.from_arrays(_offsets(array), values).cast(wanted)
-    if isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
-        whole = array.take(pa.array(range(len(array)), pa.int64()))  # with offsets from 0, and nothing under a null
-        keys, items = (
-            rebuild(part, type_, f"{path}[{what}]", convert)
-            for part, type_, what in ((whole.keys, wanted.key_type, "key"), (whole.items, wanted.item_type, "value"))
-        )
-        return pa.MapArray.from_arrays(_masked(whole, whole.offsets), keys, items).cast(wanted)
-    return convert(array, wanted, path)
+        columns = {f".{one.name}": column for one, column in zip(array.type, array.flatten(), strict=True)}
+    elif isinstance(array.type, _LISTS) and isinstance(wanted, pa.ListType):
+        columns = {"[]": array.flatten()}
+    elif isinstance(array.type, pa.MapType) and isinstance(wanted, pa.MapType):
+        array = array.take(pa.array(range(len(array)), pa.int64()))  # with offsets from 0, and nothing under a null
+        columns = {"[key]": array.keys, "[value]": array.items}
+    else:
+        return convert(array, wanted, path)
+    made = [
+        rebuild(columns[part], type_, path + part, convert) if part in columns else pa.nulls(len(array), type_)
+        for part, type_ in _parts(wanted).items()
+    ]
+    return _nested(array, wanted, made)
 
 
-def _offsets(array: pa.Array) -> pa.Array:
-    """Return where the lists begin in the flattened values, in which a null has nothing."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
-    ends = pc.cumulative_sum(lengths)
-    return _masked(array, pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32()))
+def _nested(array: pa.Array, wanted: pa.DataType, parts: list[pa.Array]) -> pa.Array:
+    """Return an array of other parts, with the lengths and the nulls of this one."""
+    if isinstance(wanted, pa.StructType):
+        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
+    if isinstance(wanted, pa.MapType):
+        return pa.MapArray.from_arrays(_masked(array, array.offsets), *parts).cast(wanted)
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int32())
+    return pa.ListArray.from_arrays(_masked(array, offsets), *parts).cast(wanted)
 
 
 def _masked(array: pa.Array, offsets: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spouts.delta.table_log import LogEntry, LoggedFile, Metadata
 from spouts.delta.version_rows import fields_of_table
-from spouts.files.column_types import reads_as
+from trident.alignment import reads_as
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields

@@ -69,9 +69,10 @@ class DeltaEmitter:
             return
         file = parquet_file(source, footer, reads_ahead=not self.place.is_local)
         wanted = self._in_file(piece.file)
-        names = columns_in(what, read_schema(file), wanted, "null")  # a column that was added later is null
+        schema = read_schema(file)
+        names = columns_in(what, schema, wanted, "null")  # a column that was added later is null
         for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
-            columns = dict(zip(wanted.names, columns_as(batch, wanted), strict=True))
+            columns = dict(zip(wanted.names, columns_as(batch, schema, wanted, what), strict=True))
             yield self._table(piece, columns, len(batch))
 
     def _in_file(self, file: LoggedFile) -> pa.Schema:
@@ -96,7 +97,7 @@ class DeltaEmitter:
 
 
 _ESCAPED = re.compile(r"(?:\\u00[0-9A-Fa-f]{2})+")
-_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "void": "string"}
 
 
 def fields_of_table(schema: Mapping[str, Any]) -> Fields:

@@ -17,11 +17,11 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spouts.files.column_types import read_schema, reads_as
+from spouts.files.column_types import read_schema
 from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position
 from spouts.files.ranges import FileRange, Piece, open_error, opened
-from spouts.rows.driver_rows import ddl_of
+from trident.alignment import align, check_readable
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.fields import Fields
@@ -60,8 +60,7 @@ class ParquetEmitter:
                     doing = f"cannot read the batch defined as bytes {range_.start} to {range_.end}"
                     raise open_error(range_.path, error, doing) from error
                 raise BadDataError(
-                    f"the Parquet file {range_.path} cannot be read: {str(error).strip(' .')}. Put an undamaged file there, or "
-                    "declare other types, and start again"
+                    f"the Parquet file {range_.path} cannot be read: {str(error).strip(' .')}. {_way_out(error)}"
                 ) from error
 
     def _rows(self, piece: Piece, source: pa.NativeFile) -> Iterator[pa.Table]:
@@ -70,16 +69,23 @@ class ParquetEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        file = parquet_file(source, footer, reads_ahead=False)
-        names = columns_in(f"the Parquet file {path}", read_schema(file), self._wanted, self._options.missing_columns)
+        file, what = parquet_file(source, footer, reads_ahead=False), f"the Parquet file {path}"
+        schema = read_schema(file)
+        names = columns_in(what, schema, self._wanted, self._options.missing_columns)
         for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
-            yield self._finished(path, batch)
+            columns = columns_as(batch, schema, self._wanted, what)
+            if len(self._schema) > len(self._wanted):
+                columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
+            yield pa.Table.from_arrays(columns, schema=self._schema)
 
-    def _finished(self, path: str, batch: pa.RecordBatch) -> pa.Table:
-        columns = columns_as(batch, self._wanted)
-        if len(self._schema) > len(self._wanted):
-            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
-        return pa.Table.from_arrays(columns, schema=self._schema)
+
+def _way_out(error: Exception) -> str:
+    if isinstance(error, pa.ArrowNotImplementedError):  # the file is sound
+        return (
+            f"This is what pyarrow {pa.__version__} does not read: write the file in another way, or leave the column out, "
+            "and start again"
+        )
+    return "Put an undamaged file there, and start again"
 
 
 def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool) -> pq.ParquetFile:
@@ -109,22 +115,26 @@ def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) ->
                 f"{what} has no column {field.name!r}, or has it more than once; it has {schema.names}. Leave the field "
                 "out, or give missing_columns='null' to have null there"
             )
-        if not reads_as(schema.field(at).type, field.type):
-            raise BadDataError(
-                f"column {field.name!r} of {what} is of type {schema.field(at).type}, and the field is declared as "
-                f"{ddl_of(field.type, field.name)}. Declare it as what it is, or leave it out"
-            )
+        check_readable(schema.field(at).type, field.type, field.name, what)
         found.append(field.name)
     return found
 
 
-def columns_as(batch: pa.RecordBatch, wanted: pa.Schema) -> list[pa.Array]:
-    """Return the wanted columns in their types; null where the batch does not have one."""
+def columns_as(batch: pa.RecordBatch, schema: pa.Schema, wanted: pa.Schema, what: str) -> list[pa.Array]:
+    """Return the wanted columns in their types; null where the batch does not have one.
+
+    `schema`: what `read_schema` says of the file.
+    `what`: the file, for messages.
+    """
     columns: list[pa.Array] = []
     for field in wanted:
         at = batch.schema.get_field_index(field.name)
         column = pa.nulls(len(batch), field.type) if at < 0 else batch.column(at)
-        columns.append(column if column.type == field.type else column.cast(field.type))
+        if at >= 0:  # moments in INT96 are local times to Arrow
+            column = (
+                column if column.type == schema.field(field.name).type else column.cast(schema.field(field.name).type)
+            )
+        columns.append(align(column, field.type, field.name, what))
     return columns
 
 

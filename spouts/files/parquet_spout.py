@@ -13,12 +13,13 @@ from typing import Any, Unpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spouts.files.column_types import fields_of_columns, read_schema, typed_as
+from spouts.files.column_types import read_schema, typed_as
 from spouts.files.cutting import CuttingClock, FileCoordinator
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles, ParquetOptions
 from spouts.files.ranges import open_error
+from trident.alignment import fields_of_schema
 from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
@@ -104,10 +105,10 @@ class ParquetFileSpout:
             )
         schema = _schema_in(first)
         if fields is None:
-            return fields_of_columns(schema)
+            return fields_of_schema(schema)
 
         def type_of(name: str) -> str | None:
-            return fields_of_columns(pa.schema([schema.field(name)])).types[0]
+            return fields_of_schema(pa.schema([schema.field(name)])).types[0]
 
         return typed_as(fields, schema.names, type_of, first)
 

@@ -8,26 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from trident.alignment import align
 from trident.arrow import arrow_type, ipc_of, schema_of, table_of, table_of_ipc
-from trident.errors import TopologyError
+from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, type_of_hint
 
 _MIN_ROWS_PER_PART = 1024
-
-_DDL: dict[pa.DataType, str] = {
-    pa.string(): "string",
-    pa.large_string(): "string",
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.binary(): "binary",
-    pa.large_binary(): "binary",
-    pa.date32(): "date",
-}
 
 
 class ArrowPart:
@@ -143,28 +129,6 @@ def _misfit(fields: Fields, rows: Sequence[Sequence[Any]], error: Exception) -> 
     return TopologyError(f"the rows do not fit the fields ({fields}): {error}")
 
 
-def fields_of_schema(schema: pa.Schema) -> Fields:
-    """Return the fields of an Arrow schema."""
-    return Fields.of(schema.names, [ddl_of(column.type, column.name) for column in schema])
-
-
-def ddl_of(type_: pa.DataType, name: str) -> str:
-    """Return the DDL type of an Arrow type; `TopologyError` naming the column if Spark has none."""
-    if type_ in _DDL:
-        return _DDL[type_]
-    if isinstance(type_, pa.TimestampType):
-        return "timestamp_ntz" if type_.tz is None else "timestamp"
-    if isinstance(type_, pa.Decimal128Type):
-        return f"decimal({type_.precision},{type_.scale})"
-    if isinstance(type_, (pa.ListType, pa.LargeListType)):
-        return f"array<{ddl_of(type_.value_type, name)}>"
-    if isinstance(type_, pa.MapType):
-        return f"map<{ddl_of(type_.key_type, name)},{ddl_of(type_.item_type, name)}>"
-    if isinstance(type_, pa.StructType):
-        return "struct<" + ",".join(f"{one.name}:{ddl_of(one.type, name)}" for one in type_) + ">"
-    raise TopologyError(f"column {name!r} is of Arrow type {type_}, which Spark has no type for; cast it first")
-
-
 def fitted(table: pa.Table, fields: Fields) -> pa.Table:
     """Return a table under the fields' names and types: itself, not copied, where it has them already."""
     if table.num_columns != len(fields):
@@ -173,8 +137,9 @@ def fitted(table: pa.Table, fields: Fields) -> pa.Table:
     schema = schema_of(fields)
     if table.schema.equals(schema):
         return table
+    what = f"a table with columns {table.schema.names}"
     try:
-        return table.rename_columns(list(fields.names)).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        said = f"a table with columns {table.schema.names} cannot be read as ({fields})"
-        raise TopologyError(f"{said}: {error}") from error
+        parts = zip(table.columns, schema, strict=True)
+        return pa.Table.from_arrays([align(column, one.type, one.name, what) for column, one in parts], schema=schema)
+    except BadDataError as error:
+        raise TopologyError(f"{what} cannot be read as ({fields}): {error}") from error

@@ -18,11 +18,11 @@ from spouts.rows.driver_rows import (
     RowsEmitter,
     check_arity,
     cut_table,
-    fields_of_schema,
     fitted,
     table_of_rows,
     typed_fields,
 )
+from trident.alignment import fields_of_schema
 from trident.arrow import ipc_of, table_of_ipc
 from trident.errors import ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from trident.alignment import align
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError, describe
 from trident.fields import Fields
@@ -75,7 +76,7 @@ def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLim
         context = TaskContext.get()
         return write_chunks(folder, fields, limits, 0 if context is None else context.partitionId(), batches)
 
-    columns = df.select(*(f"`{name}`" for name in fields.names))
+    columns = df.select(*("`" + name.replace("`", "``") + "`" for name in fields.names))
     rows = sorted(columns.mapInArrow(write, _WRITTEN).collect())
     chunks = [Chunk(*row[2:]) for row in rows]
     for chunk in chunks:
@@ -110,7 +111,10 @@ def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: ChunkL
     rows = size = 0
     for batch in batches:
         table = pa.Table.from_batches([batch])
-        rest = table if table.schema.equals(schema) else table.cast(schema)
+        parts = zip(table.columns, schema, strict=True)
+        rest = pa.Table.from_arrays(
+            [align(column, one.type, one.name, "the DataFrame") for column, one in parts], schema=schema
+        )
         while rest.num_rows:
             per_row = max(1, rest.nbytes // rest.num_rows)
             taken = rest.slice(0, max(0 if pieces else 1, min(limits.rows - rows, (limits.bytes - size) // per_row)))

@@ -13,8 +13,9 @@ from spouts.spark.dataframe_batches import DataFrameCoordinator
 from spouts.spark.manifests import owner_of
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
-from trident.fields import Fields, FieldsLike, normal_type
+from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
+from trident.spout.query_batches import fields_of_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,10 +128,7 @@ def fields_of_source(source: Any, fields: FieldsLike | None, spout: str, streams
 
 def fields_of_dataframe(df: DataFrame) -> Fields:
     """Return the columns of a DataFrame as fields; `TopologyError` for a type that tuples do not have."""
-    columns = df.schema.fields
-    fields = Fields.of(
-        [column.name for column in columns], [normal_type(column.dataType.simpleString()) for column in columns]
-    )
+    fields = fields_of_schema(df.schema)
     schema_of(fields)
     return fields
 

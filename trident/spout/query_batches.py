@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, normal_type
+from trident.fields import Fields, FieldsLike, normal_type, widens
 from trident.spout.interfaces import BatchCoordinator, SpoutType
+
+_VOID = re.compile(r"\bvoid\b")
 
 
 class QueryBatches:
@@ -58,6 +61,27 @@ def fields_of_schema(schema: Any, names: Iterable[str] | None = None) -> Fields:
     if type(schema).__module__.partition(".")[0] != "pyspark":  # asked without an import of PySpark
         return Fields(schema)
     columns = [column for column in schema.fields if names is None or column.name in names]
-    return Fields.of(
-        [column.name for column in columns], [normal_type(column.dataType.simpleString()) for column in columns]
-    )
+    return Fields.of([column.name for column in columns], [_type_of(column) for column in columns])
+
+
+def _type_of(column: Any) -> str:
+    """Return the DDL type of a column of Spark; what has only nulls, of type void, is a string unless it is declared."""
+    try:
+        return normal_type(_VOID.sub("string", column.dataType.simpleString()))
+    except TopologyError as error:
+        raise TopologyError(f"column {column.name!r}: {error}. Cast it in the query, or leave it out") from None
+
+
+def cast_of(column: Any, declared: str | None) -> str:
+    """Return the SQL of a column of Spark as the type that is declared, which has all of its values; see `fits`."""
+    quoted = "`" + column.name.replace("`", "``") + "`"
+    is_same = column.dataType.typeName() != "void" and _type_of(column) == declared
+    return quoted if is_same else f"CAST({quoted} AS {declared})"
+
+
+def fits(column: Any, declared: str | None) -> bool:
+    """Whether a cast of Spark makes the declared type of a column without a loss; one of structs goes by position."""
+    if column.dataType.typeName() == "void":
+        return True
+    found = _type_of(column)
+    return found == declared or (declared is not None and "struct<" not in found and widens(found, declared))

@@ -163,6 +163,20 @@ def test_columns_of_every_name_and_more_than_are_read(spark: SparkSession) -> No
     assert kept.rows == [(1, "x")]
 
 
+def test_a_column_of_only_nulls_and_narrower_ones_are_what_is_declared(spark: SparkSession) -> None:
+    df = spark.sql("select 'x' as k, null as n, 1 as i, null as other, struct(1 as a) as w")
+    topology = TridentTopology("nulls")
+    kept = keep(topology.new_stream("rows", QueryBatches("k: string, n: struct<a:int>, i: bigint")))
+    with topology.foreach_batch() as function:
+        function(df, 0)
+    assert kept.rows == [("x", None, 1)]
+    assert str(QueryBatches(df.schema).fields) == "k: string, n: string, i: int, other: string, w: struct<a:int>"
+    wide = TridentTopology("struct")
+    keep(wide.new_stream("rows", QueryBatches("w: struct<b:int,a:int>")))
+    with pytest.raises(TopologyError, match="Spark casts a struct by position"):
+        wide.foreach_batch()(df, 0)
+
+
 def test_a_state_of_one_value_of_a_group_of_columns(orders: DataFrame) -> None:
     with exactly_once(
         "orders", MemoryMapState.opaque(), group_by=["shop", "customer"], aggregate=Sum(), of="euros", value="total"

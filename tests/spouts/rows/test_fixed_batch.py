@@ -190,7 +190,7 @@ def test_a_table_may_be_given_instead_of_rows() -> None:
         ("n", [numbers(1), (1,)], "rows and tables cannot be mixed"),
         ("n, m", [numbers(1)], r"the table has 1 columns \['n'\], but there are 2 fields"),
         ("n: int", [pa.table({"n": ["x"]})], r"cannot be read as \(n: int\)"),
-        ("n", [pa.table({"n": pa.array([1], pa.uint64())})], "column 'n' is of Arrow type uint64"),
+        ("n", [pa.table({"n": pa.array([1], pa.time64("us"))})], "column 'n' is of Arrow type time64"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(fields: str, given: list[Any], message: str) -> None:

@@ -29,6 +29,7 @@ from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spark.connect import connect_problem
 from trident.spark.job_errors import JobFailed, bound_reached, executor_problem, jvm_gone
 from trident.spout.interfaces import TransactionAttempt
+from trident.spout.query_batches import cast_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,8 +96,9 @@ class DataFrameRunner:
         for spout, part, capture in parts:
             if isinstance(part, QueryRows):
                 session = part.df.sparkSession
-                names = self.program.fragments[spout].fields.names
-                columns = part.df.selectExpr(*(f"{_quoted(name)} AS c{at}" for at, name in enumerate(names)))
+                fields, there = self.program.fragments[spout].fields, {one.name: one for one in part.df.schema.fields}
+                names, casts = fields.names, [cast_of(there[name], fields.type_of(name)) for name in fields.names]
+                columns = part.df.selectExpr(*(f"{one} AS c{at}" for at, one in enumerate(casts)))
                 rows = columns.mapInArrow(partial(_query_task, job, routes, spout, names, capture), _SCHEMA)
         apart = others if rows is not None else with_empty_parts(self.program, others)
         if not apart or session is None:
@@ -133,10 +135,6 @@ class DataFrameRunner:
         """End the operations of this process."""
         if self._empty is not None:
             self._empty.close()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 # ---- in the driver ------------------------------------------------------------------------------------------------------

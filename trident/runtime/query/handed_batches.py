@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import SpoutError, TopologyError
-from trident.fields import Fields
+from trident.fields import Fields, is_nested
 from trident.runtime.engine.dataframe_runner import QueryRows
 from trident.spout.interfaces import BatchCoordinator, Definition, TransactionAttempt
-from trident.spout.query_batches import QueryBatches, fields_of_schema
+from trident.spout.query_batches import QueryBatches, fields_of_schema, fits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,10 +62,12 @@ def check_columns(df: DataFrame, fields: Fields, topology: str) -> None:
             f"topology {topology!r} reads the column {lacking[0]!r}, and the query has {', '.join(df.columns) or 'none'}: "
             f'select it, as in .withColumnRenamed("…", {lacking[0]!r}), or declare what the query has'
         )
-    for name in fields.names:
-        found, declared = there.type_of(name), fields.type_of(name)
-        if found != declared:
+    for column in df.schema.fields:
+        name = column.name
+        if name in fields.names and not fits(column, fields.type_of(name)):
+            found, declared = there.type_of(name), fields.type_of(name)
             raise TopologyError(
                 f"topology {topology!r} reads the column {name!r} as {declared}, and the query has it as {found}: cast it, as "
                 f'in .withColumn({name!r}, col({name!r}).cast("{declared}")), or declare the type that it has'
+                + (". Spark casts a struct by position: name its members with struct(…)" if is_nested(found) else "")
             )
