@@ -81,9 +81,9 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
 
 def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
     """Refuse what strptime bends: the 30th of February to the 1st of March, second 60 to the next minute, zones to none."""
-    odd = pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1))  # where it would have led
-    is_rare = not any(one in format_ for one in ("%Z", "%z", "%j"))
-    at = pc.fill_null(odd, False) if is_rare else pc.is_valid(made)
+    at = pc.is_valid(made)
+    if not any(one in format_ for one in ("%Z", "%z", "%j")):  # else only where it would have led
+        at = pc.fill_null(pc.or_(pc.less_equal(pc.day(made), 3), pc.less_equal(pc.second(made), 1)), False)
     distinct = texts.filter(at).unique()
     plain = reduce(lambda text, one: text.replace(*one), _VARIANTS.items(), format_)
     for text, moment in zip(distinct.to_pylist(), pc.strptime(distinct, format_, "us"), strict=True):

@@ -125,7 +125,11 @@ LOSSY: list[tuple[pa.Array, str, str]] = [
     (pa.array([0.5, 1e300]), "float", r"the value 1e\+300 of column 'v'"),
     (pa.array([Decimal("22.25")]), "decimal(3,1)", "the value 22.25 of column 'v'"),
     (pa.array([{"a": 1}, {"a": 300}]), "struct<a:tinyint>", r"the value 300 of column 'v\.a'"),
-    (pa.array([1, 1001], pa.timestamp("ns")), "timestamp_ntz", r"the value 1970-01-01 00:00:00.000000001 of column 'v'"),
+    (
+        pa.array([1, 1001], pa.timestamp("ns")),
+        "timestamp_ntz",
+        r"the value 1970-01-01 00:00:00.000000001 of column 'v'",
+    ),
     (pa.array([{"a": 1, "b": 2}]), "struct<a:bigint,c:bigint>", r"Declare it as struct<a:bigint,b:bigint>"),
     (pa.array([0], pa.timestamp("us")), "timestamp", "Declare it as timestamp_ntz"),
     (pa.array([0], pa.timestamp("us", "UTC")), "timestamp_ntz", "Declare it as timestamp,"),
