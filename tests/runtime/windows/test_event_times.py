@@ -190,11 +190,17 @@ def test_a_time_that_no_calendar_has_moves_no_watermark(config: Any, partitions:
 
 
 def test_times_in_seconds_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    said = warnings_of("bigint", [IN_S], caplog)
-    assert said == [
+    assert warnings_of("bigint", [IN_S], caplog) == [
         "the event time at=1700000000 is 1970-01-20 16:13:20 UTC, because it is taken as milliseconds since 1970; "
-        f"{SAYS.format('seconds')}. If it is that, convert the field before 'count-window'"
+        f"{SAYS.format('seconds')}. If so, convert the field before 'count-window'"
     ]
+
+
+@pytest.mark.parametrize(("factor", "unit"), [(1, "seconds"), (1000, "milliseconds")])
+def test_timestamps_made_of_another_unit_are_told_of(factor: int, unit: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = datetime(1970, 1, 1, tzinfo=UTC) + IN_S * factor * US
+    (said,) = warnings_of("timestamp", [made], caplog)
+    assert "taken as microseconds since 1970; " + SAYS.format(unit) in said
 
 
 def test_a_time_far_ahead_of_the_clock_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -84,14 +84,14 @@ def _shown(value: int, unit: str) -> str:
 
 def _look_at(step: str, state: str, field: str, low: int, high: int, per_ms: int) -> None:
     """Say so of times that are times, but probably wrong."""
-    ms = high // per_ms
-    if per_ms == 1 and _is_plausible(low, "seconds") and _is_plausible(high, "seconds"):
-        taken = f"is {_shown(ms, 'milliseconds')}, because it is taken as milliseconds since 1970"
-        guess = f"{_guessed(ms, 'milliseconds')}. If it is that, convert the field before {state!r}"
-        remark(step, "seconds", f"the event time {field}={ms} {taken}{guess}")
+    ms, unit = high // per_ms, "milliseconds" if per_ms == 1 else "microseconds"
+    if _guessed(low, unit) and (guess := _guessed(high, unit)):
+        taken = f"is {_shown(high, unit)}, because it is taken as {unit} since 1970"
+        remark(step, "unit", f"the event time {field}={high} {taken}{guess}. If so, convert the field before {state!r}")
     if (ahead := ms - time.time_ns() // 1_000_000) > _DAY_MS:
         what = (
             f"the event time {_shown(ms, 'milliseconds')} in {field!r} is {ahead // _DAY_MS:,} days ahead of the clock"
         )
-        then = f"the watermark of {state!r} goes with it, and earlier tuples are late. Filter such times out before"
-        remark(step, "ahead", f"{what}; {then}, if they are not meant")
+        then = f"the watermark of {state!r} goes with it, and stays there: earlier tuples are late. If it is not meant, filter "
+        more = "such times out before, and give another state_name, which begins again"
+        remark(step, "ahead", f"{what}; {then}{more}")
