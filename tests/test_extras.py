@@ -142,7 +142,7 @@ def test_without_pyspark_a_start_on_spark_says_what_to_do(
     assert not (tmp_path / "counts").exists()
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("extra", ["", "redis", "all", "cluster", "spark", *sorted({*EXTRAS} - _FIRST)])
 def test_the_doctor_finds_what_an_extra_brings(
     extra: str, pip_install: Callable[..., Environment], tmp_path: Path

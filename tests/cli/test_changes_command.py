@@ -69,6 +69,7 @@ def test_changes_are_printed_a_line_a_batch_and_continue_behind_any(folder: Path
     assert (wrong.returncode, "say where to begin" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_what_is_still_to_come_is_followed_until_ctrl_c(folder: Path) -> None:
     with started("changes", "sales:some", "revenue", "--since", "2", "--follow", cwd=folder) as following:
         assert json.loads(following.says(".*")) == THIRD
@@ -98,6 +99,7 @@ def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -
         assert serving.end()[0] == 143
 
 
+@pytest.mark.long
 def test_a_client_that_comes_too_late_is_told_so(tmp_path: Path, redis_server: Server) -> None:
     text = MODULE.format(address=redis_server.address, name=tmp_path.name[-30:], changes=5)
     write_module(tmp_path, "sales", text)

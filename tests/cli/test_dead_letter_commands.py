@@ -114,7 +114,7 @@ def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
     assert (refused.exit_code, "dead letter 1-0 was put back already" in refused.stderr) == (2, True)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["processed", "committed"])
 def test_a_driver_that_is_killed_with_letters_in_flight_loses_and_repeats_none(point: str, folder: Path) -> None:

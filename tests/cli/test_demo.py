@@ -103,6 +103,7 @@ def test_text_that_comes_is_counted_and_text_that_changes_is_noticed(folder: Pat
     assert "exact: yes" in fresh.stdout
 
 
+@pytest.mark.long
 def test_kills_in_the_middle_of_commits_leave_the_counts_exact(folder: Path) -> None:
     DemoFolder(folder / "trident-demo-crash").prepare(["/other/text"], TEXT)  # what an earlier one left is forgotten
     done = trident("demo", "text", *IN_PROCESS, "--crash", "--crashes", "2", cwd=folder)
@@ -140,7 +141,7 @@ def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
     assert "exact: yes" in done.stdout
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signals, code: int) -> None:
     log_dir = folder / "trident-demo-crash" / "log"

@@ -63,6 +63,7 @@ def test_it_starts_no_java(tmp_path: Path) -> None:
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("version", "problem"),
     [("", r"no Java|needs Java"), ("11.0.2", r"needs Java 17 or newer, and \S+ is Java 11"), ("1.8.0_1", "is Java 8")],
@@ -76,6 +77,7 @@ def test_without_a_java_or_with_an_old_one_it_says_what_to_install(version: str,
     assert "without it they run with --engine in_process" in done.stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("packed", [False, True], ids=["a folder", "the zip of spark-submit"])
 def test_an_old_pyspark_is_said_to_be_too_old(packed: bool, tmp_path: Path) -> None:
     package = tmp_path / "old" / "pyspark"

@@ -42,6 +42,7 @@ def goes_on_after(log_dir: Path, txid: int) -> None:
     until(lambda: last_txid(log_dir) > txid, "the topology goes on")
 
 
+@pytest.mark.long
 def test_all_keys_are_read_at_one_committed_batch_while_the_topology_runs(folder: Path) -> None:
     log_dir = folder / "trident-log" / "counts"
     with started("run", "counts:endless", *IN_PROCESS, cwd=folder):

@@ -97,6 +97,7 @@ FAILING = """
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_batch_that_fails_for_good_is_one_message_and_a_trace_only_on_demand(tmp_path: Path, debug: bool) -> None:
     write_module(tmp_path, "failing", FAILING)
@@ -202,6 +203,7 @@ SLOW = """
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_during_a_slow_commit_waits_for_it_and_what_it_wrote_is_recorded(tmp_path: Path) -> None:
     write_module(tmp_path, "slow", SLOW)
     with started("run", "slow:topology", *IN_PROCESS, cwd=tmp_path) as running:
@@ -221,6 +223,7 @@ def test_ctrl_c_during_a_slow_commit_waits_for_it_and_what_it_wrote_is_recorded(
     assert [one["value"] or 0 for one in told] == [(txid + 1) // 2, txid // 2]
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_an_idle_run(folder: Path) -> None:
     log_dir = folder / "trident-log" / "counts"
     with started("run", "counts:topology", *IN_PROCESS, cwd=folder) as idle:
@@ -231,6 +234,7 @@ def test_ctrl_c_ends_an_idle_run(folder: Path) -> None:
     assert complaints(problems) == ["", "stopping after the commit under way (once more: at once)"]
 
 
+@pytest.mark.long
 def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Path) -> None:
     log_dir = folder / "trident-log" / "counts"
     with started("run", "counts:endless", *IN_PROCESS, cwd=folder) as first:
@@ -374,6 +378,7 @@ LEAVING_OUT = """
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("flag", "code"), [((), 0), (("--fail-on-dead-letters",), 4)])
 def test_a_run_that_left_tuples_out_says_how_many_and_what_shows_them(
     tmp_path: Path, flag: tuple[str, ...], code: int

@@ -163,6 +163,7 @@ class ProcessContract:
         assert state.totals == {"tuples": taken + 1, "batches": taken + 1}
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_what_a_killed_driver_called_durable_is_there(self, home: Home, stack: ExitStack) -> None:
         committed = 0
         for life in range(12):
@@ -196,6 +197,7 @@ class ProcessContract:
         assert (reader.segment.seq == 1) == (segment_bytes > 500)
         assert reader.refresh().spouts == {"lines": 29}
 
+    @pytest.mark.long
     def test_a_reader_never_goes_back_beside_a_busy_driver(self, home: Home, stack: ExitStack) -> None:
         driver = stack.enter_context(Driver(home, segment_bytes=500))
         driver.says()

@@ -126,10 +126,12 @@ def test_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeeperHome
     check_many(zookeeper_home, range(25))
 
 
+@pytest.mark.long
 def test_histories_in_postgres_agree_with_a_model(postgres_server: Server) -> None:
     check_stored(f"postgresql://trident@{postgres_server.address}/postgres?topology=histories-", range(25))
 
 
+@pytest.mark.long
 def test_histories_in_an_object_store_agree_with_a_model(s3_server: Server) -> None:
     check_stored("s3://logs/histories/", range(25))
 

@@ -71,7 +71,7 @@ def test_no_death_pause_or_error_in_one_process_is_counted_twice_or_lost(
         check(run_here(case, tmp_path / str(number)), outcomes)
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", in_turn(case for p in EXACT for case in delta_cases(p)), ids=str)
 def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     case: Case, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
@@ -79,7 +79,7 @@ def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     check(run_in_processes(case, tmp_path, server), outcomes)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("store", ["memory", "delta"])
@@ -116,7 +116,7 @@ def test_a_driver_that_was_not_forked_dies_and_goes_on_alike(tmp_path: Path, out
     check(outcome.finish(tmp_path, LogReader(tmp_path / "log").refresh()), outcomes)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))])
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
 def test_a_driver_killed_by_the_clock_loses_nothing(

@@ -62,6 +62,7 @@ def committed(told: dict[str, Any]) -> tuple[int, dict[str, int]]:
 STORES = ["postgres", "postgres in one transaction", "redis", "redis fields", "redis hash"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 21))])
 @pytest.mark.parametrize(
     "store", [pytest.param(store, marks=pytest.mark.long) if "redis " in store else store for store in STORES]
@@ -89,6 +90,7 @@ def test_the_fold_of_a_feed_is_the_state_though_writers_are_killed(
         assert dict(state.get_tuples()) == sums
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [8, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 @pytest.mark.parametrize("store", ["postgres", "redis"])
 def test_a_reader_that_is_killed_goes_on_where_it_was(

@@ -93,6 +93,7 @@ def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_n
         proxy.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "step", ["committed", *(pytest.param(step, marks=pytest.mark.soak) for step in ("defined", "recorded"))]
 )

@@ -104,6 +104,7 @@ def is_migrated_exactly(world: World, draw: random.Random, lives: int) -> None:
     assert world.process("migrate").stdout == "count: 0 values migrated; none of a former type is left\n"
 
 
+@pytest.mark.long
 def test_values_are_migrated_exactly_wherever_it_is_killed(tmp_path: Path, addresses: dict[str, str]) -> None:
     is_migrated_exactly(World(tmp_path, STATES["Redis"].format_map(addresses), 1), random.Random(1), 1)
 

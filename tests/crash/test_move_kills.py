@@ -177,6 +177,7 @@ def is_moved_exactly(world: World, failed_at: int, points: Iterable[int]) -> int
     return point
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pair",
     [

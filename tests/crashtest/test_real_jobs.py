@@ -76,6 +76,7 @@ def outcomes(report: CrashReport) -> dict[KillMoment, TrialOutcome]:
     return {trial.point.moment: trial.outcome for trial in report.trials}
 
 
+@pytest.mark.long
 def test_the_job_of_the_readme_counts_twice(folder: Path) -> None:
     job = page("README.md", "import sqlite3")
     report = crashed(folder, job, "sqlite:///counts.db?table=counts", (KillMoment.after,))

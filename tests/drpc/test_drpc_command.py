@@ -60,6 +60,7 @@ def test_a_server_beside_the_topology_answers_from_its_states_and_ends_at_a_sign
         assert server.session() == []
 
 
+@pytest.mark.long
 def test_a_server_follows_the_topology_that_another_process_runs(folder: Path) -> None:
     with started("run", "module:endless", "--conf", "batch_emit_interval_ms=20", *IN_PROCESS, cwd=folder):
         deadline = time.monotonic() + 60

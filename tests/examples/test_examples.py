@@ -70,7 +70,7 @@ def test_the_bolts_count_the_same_on_spark(tmp_path: Path) -> None:
     assert run("bolt_words.py", tmp_path, "--spark") == PRINTED["bolt_words.py"]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.timeout(300)  # on a busy machine; the servers start, and the ledger's job four times
 @pytest.mark.parametrize("name", BESIDE_SERVERS)

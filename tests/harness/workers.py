@@ -22,6 +22,8 @@ _TOGETHER = {
     "cassandra": "cassandra",  # takes long to start, so one process does
     "test_delta_spark.py": "delta on spark",  # two processes that fetch Spark's library of Delta at once disturb each other
     "test_delta_merge.py": "delta on spark",
+    "connect.py": "connect",  # starts a JVM besides, which one process has
+    "spouts/rabbitmq": "rabbitmq",  # as Cassandra
 }
 _OWN_TIMEOUT = 300  # the cost of a test that may take longer than others
 

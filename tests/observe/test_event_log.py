@@ -125,6 +125,7 @@ def lines_of(problems: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in problems.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_writes_a_line_of_json_for_each_event(folder: Path) -> None:
     done = trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)

@@ -194,6 +194,7 @@ def test_a_server_that_is_killed_is_exact_or_names_its_loss(tmp_path: Path) -> N
     assert record.counts["exact"] + record.counts["loss named"] == record.counts["kills"] == 5
 
 
+@pytest.mark.long
 def test_other_processes_read_beside_commits(tmp_path: Path) -> None:
     def trials(work: Path, seed: int) -> Iterator[Trial]:
         with closing(reads(work, 3, 100)) as all_of_them:  # type: ignore[type-var]
@@ -219,6 +220,7 @@ def test_a_reader_of_two_batches_at_once_is_seen(tmp_path: Path, monkeypatch: py
         snapshot_reads._main(task)
 
 
+@pytest.mark.long
 def test_a_history_of_appends_beside_killed_drivers_is_right_and_exported(tmp_path: Path) -> None:
     def trials(work: Path, seed: int) -> Iterator[Trial]:
         with closing(histories(work, seed, 60)) as all_of_them:  # type: ignore[type-var]

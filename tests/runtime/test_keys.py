@@ -231,6 +231,7 @@ def test_equal_keys_are_one_key_in_redis(redis_server: Server, tmp_path: Path) -
     check_types(RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0"), tmp_path, list(KEYS))
 
 
+@pytest.mark.long
 def test_equal_keys_are_one_key_in_postgres(postgres_server: Server, tmp_path: Path) -> None:
     spec = PostgresState.opaque(f"postgresql://trident@127.0.0.1:{postgres_server.port}/postgres")
     check_types(spec, tmp_path, list(KEYS))

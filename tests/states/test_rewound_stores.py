@@ -182,6 +182,7 @@ class Words:
             assert dict(state.get_tuples()) == Counter(WORDS[:rows])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moment", [pytest.param("between", marks=pytest.mark.long), "commit"])
 def test_a_store_that_came_back_from_a_copy_is_exact_again(home: Home, moment: str, tmp_path: Path) -> None:
     words, copied = Words(home, tmp_path), []

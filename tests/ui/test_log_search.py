@@ -217,7 +217,7 @@ def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
 
 def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(tmp_path: Path) -> None:
     folder = MachineFolder(tmp_path)
-    lines = "".join(f"{number} redis://me:hush@cache:{number}/0 answers ü\n" for number in range(9000)) + "the end"
+    lines = "".join(f"{number} redis://me:hush@cache:{number}/0 answers ü\n" for number in range(4000)) + "the end"
     folder.output_file("t").write_text(lines)
     pages = MachinePages(folder)
     told = "".join(each["text"] for each in end_of_log(lambda offset: pages.log("t", offset, "output")))

@@ -96,6 +96,7 @@ def test_the_page_of_a_trident_topology_says_what_it_does(browser: Browser, orde
         expect(page.locator(".batch").nth(10)).to_be_attached()
 
 
+@pytest.mark.long
 def test_values_change_while_the_focus_the_text_and_the_place_stay(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         page.wait_for_selector(DRAWN)
@@ -147,6 +148,7 @@ def test_the_log_comes_and_is_followed(browser: Browser) -> None:
         until(lambda: log.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 24"))
 
 
+@pytest.mark.long
 def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         slider = page.get_by_label("Choose a batch")
@@ -161,6 +163,7 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
 # ---- what is stuck ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stuck_bolt_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_work, "_LONG_S", 1.5)
     with (
@@ -227,6 +230,7 @@ def test_where_nothing_can_be_changed_nothing_is_offered(browser: Browser) -> No
         assert page.get_by_role("button", name="Kill").count() == 0
 
 
+@pytest.mark.long
 def test_a_server_that_wants_its_token_for_all_is_told_it_once(browser: Browser) -> None:
     with trident_server(token_for_all=True) as (_, server), opened(browser, server.url, refused=9) as page:
         page.get_by_label("Token").fill(TOKEN)
@@ -302,6 +306,7 @@ READ_FROM_LEFT = """element => {
 }"""
 
 
+@pytest.mark.long
 def test_an_error_does_not_turn_the_words_of_the_page(browser: Browser) -> None:
     builder = TopologyBuilder()
     builder.set_spout("sentences", MockedSpout("sentence: string", ["a"]))
@@ -313,6 +318,7 @@ def test_an_error_does_not_turn_the_words_of_the_page(browser: Browser) -> None:
         assert error.evaluate(READ_FROM_LEFT) is True
 
 
+@pytest.mark.long
 def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> None:
     class Turned(LargeCluster):
         def of_topology(self, topology_id: str) -> Any:
@@ -333,7 +339,7 @@ def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> N
 # ---- in a cluster ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("status", "said", "offered"),
     [
@@ -370,7 +376,7 @@ def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
 # ---- screens, keys ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/", "/#/topology/topology-1", "/#/topology/topology-1/component/component-9"])
 def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, cluster: UIServer, path: str) -> None:
     with opened(browser, cluster.url + path, viewport=PHONE) as page:
@@ -391,7 +397,7 @@ BROKEN = """() => [...document.querySelectorAll('tbody td, tbody th')].flatMap(c
 })"""
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("width", [800, 1000, 1280])
 def test_cells_do_not_break_inside_words(browser: Browser, orders_url: str, width: int) -> None:
     with opened(browser, orders_url, viewport={"width": width, "height": 900}) as page:
@@ -401,13 +407,14 @@ def test_cells_do_not_break_inside_words(browser: Browser, orders_url: str, widt
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
 
 
+@pytest.mark.long
 def test_a_narrow_window_shows_a_trident_topology(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url, viewport=PHONE) as page:
         page.wait_for_selector(DRAWN)
         assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
 def test_the_page_is_dark_where_people_want_it(browser: Browser, cluster: UIServer, scheme: str, dark: bool) -> None:
     with opened(browser, cluster.url, color_scheme=scheme) as page:
@@ -418,6 +425,7 @@ def test_the_page_is_dark_where_people_want_it(browser: Browser, cluster: UIServ
         assert abs(ground - text) > 450
 
 
+@pytest.mark.long
 def test_everything_can_be_done_with_the_keyboard(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         page.wait_for_selector(DRAWN)
@@ -454,6 +462,7 @@ def test_what_can_be_operated_has_a_name(browser: Browser, orders_url: str) -> N
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(browser: Browser) -> None:
     with trident_server(counting(cycle=True), conf=PACED) as (running, server):
         port, pages = server.port, OneTopology(running.name, TridentPages(running))
@@ -483,6 +492,7 @@ def test_a_topology_that_ends_with_an_error_says_so(browser: Browser) -> None:
 # ---- size ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_bolts_that_feed_each_other_are_drawn(browser: Browser) -> None:
     with UIServer(CyclicTopology(), port=0) as server, opened(browser, f"{server.url}/#/topology/topology-0") as page:
         expect(page.locator(DRAWN)).to_have_count(4)

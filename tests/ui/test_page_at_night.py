@@ -82,6 +82,7 @@ def test_secrets_are_in_no_page(served: tuple[RunningTopology, UIServer]) -> Non
 # ---- figures over time -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_figures_over_time_are_there_when_the_page_is_opened(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         lines = page.get_by_role("region", name="Over time")
@@ -108,6 +109,7 @@ def test_figures_over_time_agree_with_the_topology(served: tuple[RunningTopology
     assert running.status["tuples"] >= before
 
 
+@pytest.mark.long
 def test_bolts_have_figures_over_time_too(browser: Browser) -> None:
     with storm_server() as (running, server), opened(browser, server.url) as page:
         until(lambda: running.status.statistics.over().figures.acked > 0)
@@ -121,6 +123,7 @@ def test_bolts_have_figures_over_time_too(browser: Browser) -> None:
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_failures_say_of_how_many(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         expect(tile(page, "Failed attempts")).to_have_text(re.compile("^[1-9]"))
@@ -162,6 +165,7 @@ def test_what_failed_is_the_first_row_with_its_error(browser: Browser) -> None:
 # ---- windows ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_each_distinct_window_is_shown_once(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         table = page.get_by_role("region", name="By window").first
@@ -171,6 +175,7 @@ def test_each_distinct_window_is_shown_once(browser: Browser, url: str) -> None:
         expect(page.get_by_role("region", name="By window").first.locator("tbody tr")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_windows_that_the_topology_is_older_than_are_shown_too(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         shown = page.evaluate(
@@ -218,7 +223,7 @@ def test_a_worker_leads_to_its_log(browser: Browser) -> None:
         expect(page.get_by_role("log")).to_be_visible()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["", "/#/topology/orders/log/driver"])
 def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, url: str, path: str) -> None:
     with opened(browser, f"{url}{path}", viewport=PHONE) as page:

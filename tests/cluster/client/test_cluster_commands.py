@@ -83,6 +83,7 @@ def test_a_state_and_a_log_are_read_under_the_name_that_was_submitted(cluster: M
     invoke(cluster, "kill", "renamed", "-w", "0")
 
 
+@pytest.mark.long
 def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTING_FOLDER", str(cluster.folder / "states"))
     source = (cluster.folder / "counting.py").read_text(encoding="utf-8")

@@ -25,6 +25,7 @@ def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster) -> None:
     stop_and_check(cluster, storm_id)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster) -> None:
     storm_id = cluster.submit()

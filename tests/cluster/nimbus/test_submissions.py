@@ -214,7 +214,7 @@ def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submiss
 _ENDLESS = _SUBMITTER.replace("for name in range(20):", "import itertools\nfor name in itertools.count():")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_together(
     submissions: Submissions, address: str

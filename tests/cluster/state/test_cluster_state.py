@@ -382,6 +382,7 @@ def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     assert other.state.create_sequential("/e", b"3") > sequential
 
 
+@pytest.mark.long
 def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Opening) -> None:
     one, other = opening(1.0), opening(1.0)
     one.state.set_ephemeral_node("/a", b"1")

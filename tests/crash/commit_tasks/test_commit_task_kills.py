@@ -70,7 +70,7 @@ def few(redis_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
     running.close()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["worker@begun", "neighbour@before"])
 def test_what_a_killed_worker_or_executor_committed_is_counted_once(few: Campaign, fault: str) -> None:
     said = few.says(lambda line: f" {fault} " in line)

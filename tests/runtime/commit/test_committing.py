@@ -71,7 +71,7 @@ def values_of(url: str, name: str, placement: str, pending: int, log: Path) -> d
         return {**found, "total": running.state(states["total"]).get()}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 3])
 def test_executors_and_driver_come_to_the_same_values(spark: Any, url: str, tmp_path: Path, pending: int) -> None:
     by_driver = values_of(url, f"d{pending}", "driver", pending, tmp_path / "d")
@@ -106,7 +106,7 @@ def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_execu
         assert running.state(counts).multi_get(["w0", "w1"]) == [1004, 1003]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("paused_at", "what"), [(1, "committed"), (3, "processed and committed")])
 def test_a_commit_that_tasks_do_not_end_is_called_so_and_tried_again(
     spark: Any, url: str, redis_server: Server, tmp_path: Path, paused_at: int, what: str

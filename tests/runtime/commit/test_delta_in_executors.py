@@ -71,7 +71,7 @@ def published(folder: Path, name: str) -> int:
     return sum("trident.staged" in entry for entry in history)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("pending", "options"), [(1, {"compact_after_commits": 2}), (3, {"max_keys_in_memory": 20})])
 def test_executors_and_driver_come_to_the_same_values(
     spark: Any, tmp_path: Path, pending: int, options: dict[str, Any]

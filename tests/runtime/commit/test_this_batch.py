@@ -147,6 +147,7 @@ def test_a_transactional_state_shows_a_replay_what_the_first_attempt_saw(point: 
         assert dict(driver.state(total).get_tuples()) == {"a": 2 * (2 + 4 + 6), "b": 1 + 2 + 3}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_between_commit_and_record_leaves_what_a_quiet_one_leaves(tmp_path: Path) -> None:
     for death in (["committed", "2"], ["committing", "3"], ["committed", "6"], []):

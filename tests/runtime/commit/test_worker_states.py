@@ -214,6 +214,7 @@ def test_a_cache_counts_only_in_the_process_that_committed_last(turns: Turns) ->
     turns.check()
 
 
+@pytest.mark.long
 def test_processes_that_take_turns_and_are_killed_count_each_batch_once(turns: Turns) -> None:
     rng = random.Random(13)
     for number in range(40):

@@ -56,6 +56,7 @@ def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectSer
         server.kill()
 
 
+@pytest.mark.long
 def test_a_topology_counts_on_a_server_that_has_no_trident(bare_server: ConnectServer, tmp_path: Path) -> None:
     topology, counts = counting(sqlite_state(str(tmp_path / "db")))
     for _ in range(2):  # the second one goes on

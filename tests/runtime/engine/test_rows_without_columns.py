@@ -26,6 +26,7 @@ WAYS: dict[str, tuple[Ways, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_row_is_counted(way: str, engine: str) -> None:
     make, expected = WAYS[way]

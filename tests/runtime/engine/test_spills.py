@@ -36,7 +36,7 @@ stop_session(spark)
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(

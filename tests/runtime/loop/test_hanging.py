@@ -377,7 +377,7 @@ def test_one_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
     assert "in step 'in/hangs'" in " ".join(said.split())
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_run_whose_function_hangs_ends_with_exit_code_1(tmp_path: Path, pending: int) -> None:
     Path(tmp_path, "program.py").write_text(PROGRAM, encoding="utf-8")
@@ -391,6 +391,7 @@ def test_a_run_whose_function_hangs_ends_with_exit_code_1(tmp_path: Path, pendin
     assert "it is still on tuple [word='a'] in hangs" in said
 
 
+@pytest.mark.long
 def test_a_program_ends_though_a_function_of_its_topology_hangs(tmp_path: Path) -> None:
     Path(tmp_path, "program.py").write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, "program.py"]
@@ -416,7 +417,7 @@ while running.txid < 20:
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_program_that_stops_no_topology_ends_as_if_it_did(tmp_path: Path, pending: int) -> None:
     command = [sys.executable, "-c", ENDLESS, str(pending)]

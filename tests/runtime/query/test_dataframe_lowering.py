@@ -27,6 +27,7 @@ def engine(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     return "spark"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [0, pytest.param(16, marks=pytest.mark.long)])
 def test_random_topologies_give_what_plain_python_gives(first: int, engine: str) -> None:
     assert sum(case.compare() for case in check(range(first, first + 16), engine)) > 150

@@ -60,6 +60,7 @@ def live(folder: Path, job: str, points: tuple[str, ...]) -> int:
     return len(points)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "points",
     [

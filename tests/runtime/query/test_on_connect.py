@@ -69,6 +69,7 @@ def job(connect: SparkSession, tmp_path: Path) -> Job:
     return Job(connect, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "points",
     [
@@ -119,6 +120,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.long
 def test_a_query_outlives_its_client_and_another_client_goes_on(connect_server: ConnectServer, job: Job) -> None:
     for _ in range(6):
         job.add()

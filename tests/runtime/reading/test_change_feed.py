@@ -109,6 +109,7 @@ def test_an_iteration_waits_for_what_comes_and_ends_with_close(made: Made, tmp_p
     assert seen == [(1, 3, 1), (2, 2, 2), (3, 3, 3)]
 
 
+@pytest.mark.sample(1)
 def test_a_snapshot_and_the_changes_behind_it_are_the_state_beside_commits(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made(max_keys_per_call=7))
     words.run([(f"w{number}", number) for number in range(100)])

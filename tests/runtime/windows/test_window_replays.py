@@ -175,6 +175,7 @@ def test_a_window_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_pat
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_path: Path) -> None:
     for death in (["committed", "3"], ["committing", "5"], ["committed", "9"], []):

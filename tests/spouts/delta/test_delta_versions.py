@@ -326,6 +326,7 @@ with topology.start(engine="in_process", log_dir=folder + "/log") as running:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_reads_each_row_once(tmp_path: Path) -> None:
     for start in range(0, 300, 10):

@@ -13,6 +13,7 @@ from tests.spouts.kafka.broker_kills import HEADER, POINTS, RECORDS, Outcome, ki
 PROMISES = ("transactional", "opaque")
 
 
+@pytest.mark.long
 def test_an_opaque_spout_goes_on_without_the_killed_broker_and_is_exact_in_the_end(kafka_cluster: KafkaCluster) -> None:
     outcome = kill_a_broker(kafka_cluster, "opaque", "processing", copies=1, seed=1)
     assert outcome.exact, outcome

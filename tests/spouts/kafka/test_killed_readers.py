@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.killed_reader import LIMIT, noted, read
 
 
+@pytest.mark.long
 def test_a_batch_of_a_driver_that_was_killed_is_read_again_as_it_was(kafka_topics: Topics, tmp_path: Path) -> None:
     topic = kafka_topics.create(2)
     kafka_topics.produce(topic, [Record(b"%d" % n, partition=n % 2) for n in range(90)])

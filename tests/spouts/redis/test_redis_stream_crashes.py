@@ -54,7 +54,7 @@ def counted(server: Server, log_dir: Path) -> dict[str, dict[str, int]]:
     return found
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["committed", "recorded"])
 def test_a_queue_whose_driver_is_killed_before_it_acknowledges_counts_exactly_with_the_ids_in_an_opaque_state(
     redis_server: Server, tmp_path: Path, point: str

@@ -218,6 +218,7 @@ with topology.start(engine="in_process", log_dir=folder + "/log") as running:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_driver_that_is_killed_goes_on_without_a_gap(tmp_path: Path) -> None:
     rows = 5000

@@ -56,6 +56,7 @@ class Batches:
             self.clock.now += STEP
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", list(StateType))
 def test_what_was_not_written_for_so_long_goes_for_every_reader_and_starts_again(
     tmp_path: Path, clock: Clock, kind: StateType

@@ -108,7 +108,7 @@ def test_a_bucket_that_does_not_answer_is_no_damage(bucket: Bucket, how: str) ->
         assert caught.value.retryable
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["error", "dropped"])
 def test_a_batch_is_not_called_gone_while_a_bucket_is_away(bucket: Bucket, how: How) -> None:
     state, log = state_in(bucket), Log()

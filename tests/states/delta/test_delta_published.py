@@ -40,6 +40,7 @@ def batch_of(path: Path) -> str:
     return str(DeltaTable(path).history(1)[0]["trident.batch"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_plain_reader_sees_one_row_for_each_key(tmp_path: Path, kind: StateType) -> None:
     state, log, model = state_at(tmp_path, kind=kind), Log(), dict[str, int]()

@@ -137,6 +137,7 @@ def test_ten_kills_in_the_middle_of_commits_lose_and_double_nothing(tmp_path: Pa
     assert done >= 10
 
 
+@pytest.mark.long
 def test_a_reader_in_another_process_sees_whole_batches_while_a_writer_runs(tmp_path: Path) -> None:
     reader = reader_at(tmp_path)
     with child(tmp_path, 1, 60) as process:

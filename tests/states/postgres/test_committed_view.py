@@ -259,6 +259,7 @@ def drivers() -> Iterator[DriverServer]:
     server.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reads", [200, pytest.param(5000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 @pytest.mark.parametrize("store", [pytest.param("postgres", marks=pytest.mark.long), "postgres apart"])
 def test_no_read_of_the_view_under_load_and_kills_sees_what_is_not_committed(

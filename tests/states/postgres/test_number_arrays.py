@@ -32,6 +32,7 @@ def conf_of(home: Home, value_type: str = "bigint", width: int = 1) -> StateConf
     return home.conf(key_fields=(("word", "string"), ("n", "int"))[:width], value_type=value_type, value_field="count")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("value_type", "width", "options"), [
     ("bigint", 1, {}), ("double", 2, {"max_keys_per_call": 2}), ("bigint", 2, {"changes": 10}),
 ])  # fmt: skip

@@ -191,6 +191,7 @@ def drivers() -> Iterator[DriverServer]:
     server.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.soak)])

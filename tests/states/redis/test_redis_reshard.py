@@ -129,6 +129,7 @@ def test_a_commit_waits_for_a_slot_that_is_on_its_way(cluster: Cluster, move: Mo
     batches.close()
 
 
+@pytest.mark.long
 def test_batches_are_exact_while_redis_cli_moves_slots_there_and_back(cluster: Cluster) -> None:
     batches = Batches(cluster, cluster_buckets=256, retries=3, backoff_s=0.01)
     keys: list[Key] = [(f"word {number}",) for number in range(500)]

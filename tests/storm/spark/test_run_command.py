@@ -32,6 +32,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal")
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_spouts_first_and_leaves_nothing(tmp_path: Path, journal: Journal) -> None:
     with started("run", "words:made", *_WORDS, "--master", "local[2]", cwd=tmp_path) as run:
         until(lambda: len(journal.acked()) > 100, "it runs")

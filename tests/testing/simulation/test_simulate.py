@@ -71,6 +71,7 @@ BROKEN_RULES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(name: str) -> None:
     declared, said, settings = MISTAKES[name]
@@ -82,6 +83,7 @@ def rows_for(name: str) -> Any:
     return {"rows": ROWS, "more": ROWS[:5]} if name == "two streams" else ROWS
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_gives_no_alarm(name: str) -> None:
     declared, settings = RIGHT[name]

@@ -98,6 +98,7 @@ def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_
     assert dict(reader_at(tmp_path).get_tuples()) == wanted
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -193,7 +194,7 @@ def schedules() -> Iterator[Any]:
             yield pytest.param(kind, seed, marks=[] if seed < 1 else [pytest.mark.soak])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True], ids=["tasks", "tasks and driver"])
 @pytest.mark.parametrize(("kind", "seed"), list(schedules()))
