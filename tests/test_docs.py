@@ -31,7 +31,7 @@ from trident import Config, TridentTopology
 from trident.cli.app import app
 from trident.errors import InexactPairingError
 from trident.operations import Count
-from trident.spout import SpoutType
+from trident.spout import SpoutType, TransactionAttempt
 from trident.state import StateType
 
 ROOT = Path(__file__).parent.parent
@@ -65,11 +65,12 @@ def rows(text: str, header: str) -> list[list[str]]:
 
 # ---- programs --------------------------------------------------------------------------------------------------------
 
-# These start Spark, or write for many seconds.
+# These start Spark or a server, or work for a second or more.
 _LONG = (
-    "bolts.md-5", "coming-from-foreachbatch.md-1", "keep-your-query.md-2", "keep-your-query.md-3", "reading-states.md-3",
-    "spouts.md-7", "spouts.md-8", "states/delta.md-2",
-    "states/delta-beyond-memory.md-1",
+    "bolts.md-1", "bolts.md-5", "coming-from-foreachbatch.md-1", "coming-from-foreachbatch.md-3", "keep-your-query.md-2",
+    "keep-your-query.md-3", "reading-states.md-3", "spouts.md-7", "spouts.md-8", "states/cassandra.md-1", "states/delta.md-2",
+    "states/delta-beyond-memory.md-1", "testing-a-spout.md-2", "testing-a-state.md-2", "testing-a-topology.md-6",
+    "testing-a-topology.md-7", "ui.md-2",
 )  # fmt: skip
 PROGRAMS = [
     pytest.param(
@@ -358,6 +359,13 @@ def carriers(page: str) -> set[str]:
     """Return the names in the last column of the tables of terms."""
     cells = re.findall(r"^\|[^|]+\|[^|]+\|([^|]+)\|$", page, re.MULTILINE)
     return {name.rpartition(".")[2] for cell in cells for name in _NAME.findall(cell)}
+
+
+@pytest.mark.parametrize("page", ["guarantees.md", "command-line.md"])
+def test_an_attempt_is_written_as_it_is_shown(page: str) -> None:
+    text = text_of(DOCS / page)
+    assert f"`{TransactionAttempt(7, (2 << 20) + 1).in_words}`" in text
+    assert "epoch.retry" not in text
 
 
 def test_every_name_in_the_glossary_is_defined_in_the_code() -> None:

@@ -34,6 +34,7 @@ def test_a_linear_cost_is_found() -> None:
     assert (round(fixed, 6), round(each, 6)) == (5.0, 0.25)
 
 
+@pytest.mark.long
 def test_a_figure_is_measured(tmp_path: Path) -> None:
     assert main(["time", "--quick", "--out", str(tmp_path)]) == 0
     head, command, names, *rows = (tmp_path / "time.csv").read_text().splitlines()

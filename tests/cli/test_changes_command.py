@@ -80,6 +80,7 @@ def test_what_is_still_to_come_is_followed_until_ctrl_c(folder: Path) -> None:
     assert (code, "Traceback" in problems) == (130, False)
 
 
+@pytest.mark.long
 def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -> None:
     with started("changes", "sales:some", "revenue", "--port", "0", cwd=folder) as serving:
         address = serving.says(r"http://[\d.:]+")

@@ -56,6 +56,7 @@ def test_where_everything_is_here_topologies_can_run(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "topologies can run here: trident run MODULE:TOPOLOGY"
 
 
+@pytest.mark.long
 def test_it_starts_no_java(tmp_path: Path) -> None:
     home = java_home(tmp_path / "java", "17.0.1")
     (tmp_path / "java/bin/java").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n", encoding="utf-8")

@@ -126,6 +126,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Reading:
     return lambda listing: read(topology, config, "count", [], listing)
 
 
+@pytest.mark.long
 def test_a_listing_is_printed_and_a_store_that_is_gone_is_an_error(folder: Path) -> None:
     trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
     done = trident("get", "counts:topology", "count", "--prefix", "c", "--limit", "1", cwd=folder)

@@ -254,7 +254,7 @@ def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Pa
             assert second.end()[0] == 130
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_idle_run_that_is_replaced_ends_with_a_code_of_its_own(folder: Path, debug: bool) -> None:
     log_dir = folder / "trident-log" / "counts"

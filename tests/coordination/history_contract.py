@@ -88,6 +88,11 @@ def asked(home: Home) -> int:
         return len(calls)
 
 
+def fewest(home: Home) -> int:
+    """As `asked`, of several times: it may ask once more, until the server has noticed that the last connection is closed."""
+    return min(asked(home) for _ in range(4))
+
+
 class HistoryHome:
     """A log that itself needs two batches, so that what is read of more is the history."""
 
@@ -168,10 +173,10 @@ class HistoryContract(HistoryHome):
 
     def test_a_start_does_not_read_the_history(self, home: Home) -> None:
         written(home, 20)
-        few = asked(home)
+        few = fewest(home)
         written(home, 60)
         assert len(home.segments()) > 12
-        assert asked(home) == few > 0
+        assert fewest(home) == few > 0
 
     def test_a_missing_segment_is_told_and_what_is_behind_it_can_be_read(self, home: Home) -> None:
         records = written(home, 30)

@@ -60,7 +60,7 @@ def check(outcome: Outcome, outcomes: list[Outcome]) -> None:
         assert set(outcome.crashed_after) == {TXID - 1}, f"{case} crashed after {outcome.crashed_after}"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
 def test_no_death_pause_or_error_in_one_process_is_counted_twice_or_lost(
     pairing: Pairing, tmp_path: Path, outcomes: list[Outcome]

@@ -301,6 +301,7 @@ def few_descriptors(most: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_clients_leave_the_topology_its_file_descriptors(tmp_path: Path) -> None:
     write_module(tmp_path, "module", MODULE)

@@ -92,6 +92,7 @@ STEPS = """
 STOP = "running.stop()"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "engine",
     ['engine="in_process"', pytest.param('master="local[2]"', marks=[pytest.mark.spark, pytest.mark.long])],

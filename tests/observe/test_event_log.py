@@ -152,6 +152,7 @@ def test_the_command_tells_an_error_once_and_as_json(folder: Path) -> None:
     assert line["message"].startswith("counts:ROWS is a list; expected a TridentTopology")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_serves_metrics_until_it_is_stopped(folder: Path) -> None:
     with command("run", "counts:endless", *IN_PROCESS, "--metrics-port", "0", cwd=folder) as running:

@@ -66,6 +66,7 @@ def a_part(name: str, trials: Callable[[Path, int], Iterator[Trial]]) -> Row:
 # ---- simulated -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "size"), [("P1", 50), ("P2", 50)])
 def test_simulated_rows_are_right_and_see_a_rule_that_is_switched_off(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +168,7 @@ def test_a_batch_that_waits_for_a_partition_gets_it_back() -> None:
 def test_the_row_of_machines_has_all_six_and_the_log_in_four_homes(tmp_path: Path) -> None:
     with closing(proof_machines.machines(tmp_path, SEED)) as trials:  # type: ignore[type-var]
         groups = [trial.group for trial in islice(trials, 9)]
-    assert groups[:5] == [name for name in MACHINES if name != "log"] or set(groups[:5]) == set(MACHINES) - {"log"}
+    assert sorted(groups[:5]) == sorted(set(MACHINES) - {"log"})
     assert groups[5:] == [f"log in {home}" for home in ("files", "PostgreSQL", "an object store", "ZooKeeper")]
 
 

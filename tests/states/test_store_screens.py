@@ -88,7 +88,9 @@ def test_redis_cli_sees_what_the_page_shows(redis_server: Server, tmp_path: Path
     with Redis.from_url(f"redis://{redis_server.address}", decode_responses=True) as client:
         client.flushdb()
         run("redis.md", {"localhost:6379": redis_server.address}, tmp_path)
-        for command, lines in shown("redis.md", "127.0.0.1:6379>"):
+        screens = list(shown("redis.md", "127.0.0.1:6379>"))
+        assert screens
+        for command, lines in screens:
             found: Any = client.execute_command(*command.split())
             said = list(found) if not isinstance(found, dict) else [part for pair in found.items() for part in pair]
             if isinstance(found, str):
@@ -106,7 +108,9 @@ def test_cqlsh_sees_what_the_page_shows(cassandra_server: Server, tmp_path: Path
     cluster = Cluster([host], port=int(port))
     try:
         session = cluster.connect()
-        for query, lines in shown("cassandra.md", "cqlsh>"):
+        screens = list(shown("cassandra.md", "cqlsh>"))
+        assert screens
+        for query, lines in screens:
             found = session.execute(query.rstrip(";").replace("counts.", "screens."))
             told = [tuple("null" if value is None else str(value) for value in row) for row in found]
             assert sorted(told) == sorted(cells(line) for line in lines)

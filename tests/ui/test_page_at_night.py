@@ -145,6 +145,7 @@ class Fails(BaseFunction):
         collector.emit((tuple[0],))
 
 
+@pytest.mark.long
 def test_what_failed_is_the_first_row_with_its_error(browser: Browser) -> None:
     topology = TridentTopology("animals")
     words = topology.new_stream("words", FixedBatchSpout("word", 1, ["the"], ["cow"], ["moon"], cycle=True))
@@ -216,6 +217,7 @@ def test_the_log_is_searched_by_level_and_text_and_saved(browser: Browser, url: 
         assert "hush" not in text
 
 
+@pytest.mark.long
 def test_a_worker_leads_to_its_log(browser: Browser) -> None:
     with storm_server() as (_, server), opened(browser, server.url) as page:
         page.get_by_role("region", name="Workers").first.get_by_role("link", name="log").first.click()

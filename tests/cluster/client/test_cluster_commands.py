@@ -68,6 +68,7 @@ def test_a_topology_is_submitted_looked_at_steered_and_killed(cluster: MachineCl
     until(lambda: "no topologies" in invoke(cluster, "list").stdout, "it is forgotten")
 
 
+@pytest.mark.long
 def test_a_state_and_a_log_are_read_under_the_name_that_was_submitted(cluster: MachineCluster) -> None:
     invoke(cluster, "submit", target(cluster, "told"), "--name", "renamed", *QUICK, *WAIT)
     log_dir = cluster.log_address("renamed")
@@ -198,6 +199,7 @@ def test_a_wrong_use_is_told(
     assert said in " ".join(invoke(cluster, *words, code=code).stderr.split())
 
 
+@pytest.mark.long
 def test_settings_and_names_are_checked_before_anything_is_sent(cluster: MachineCluster) -> None:
     kept = set((cluster.folder / "code").iterdir())
     told = invoke(cluster, "submit", target(cluster, "twice"), "--conf", "max_spout_pendin=1", code=2).stderr

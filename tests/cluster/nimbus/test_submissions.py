@@ -187,7 +187,7 @@ cluster.disconnect()
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submissions, address: str) -> None:
     sha256 = packed(submissions)

@@ -81,6 +81,7 @@ def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lo
         looks.told(("children", "/"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_processes_open_a_new_cluster_at_once(folder: Path) -> None:
     with contextlib.ExitStack() as stack:

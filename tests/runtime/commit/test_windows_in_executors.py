@@ -85,7 +85,7 @@ def values_of(name: str, url: str, partitions: int, log: Path, **conf: Any) -> l
         return [sorted(running.state(state).get_tuples()) for state in states]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("pending", "partitions"), [(1, 1), (1, 2), (3, 2)])
 def test_executors_and_driver_fire_the_same(
     spark: Any, redis_server: Server, tmp_path: Path, pending: int, partitions: int

@@ -104,6 +104,7 @@ def test_a_program_with_a_session_of_spark_connect_needs_nothing_else(
     assert done.stdout == told, done.stderr[-3000:]
 
 
+@pytest.mark.long
 def test_rows_of_a_dataframe_of_the_server(
     connect_server: ConnectServer, connect: SparkSession, tmp_path: Path
 ) -> None:

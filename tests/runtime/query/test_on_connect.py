@@ -133,6 +133,7 @@ def test_a_query_outlives_its_client_and_another_client_goes_on(connect_server: 
     job.check()
 
 
+@pytest.mark.long
 def test_a_function_pickles_small_and_runs_in_a_process_that_never_saw_the_session(connect: SparkSession) -> None:
     import cloudpickle
 

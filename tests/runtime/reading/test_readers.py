@@ -284,7 +284,7 @@ def test_each_store_says_what_became_of_it(stored: Counts) -> None:
             assert "it was emptied or moved away" in told(lambda: state.multi_get(["the", "cow"]))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_reader_is_alarmed_by_a_writer_that_lives(stored: Counts) -> None:
     counts = stored

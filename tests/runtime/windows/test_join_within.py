@@ -145,6 +145,7 @@ def model_of(within: Any, delay: Any, types: Any) -> JoinModel:
     return JoinModel(bounds[0] // MS, bounds[1] // MS, (delays[0] // MS, delays[1] // MS), outer)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @given(life=st.lists(SIDES, max_size=8), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5))
 @settings(max_examples=40)

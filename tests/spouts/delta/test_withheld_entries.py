@@ -68,7 +68,7 @@ def check(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, h
     return found
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(300)

@@ -113,6 +113,7 @@ def test_a_random_topology_gives_no_alarm(seed: int, monkeypatch: pytest.MonkeyP
     assert simulate(declare, rows, seeds=15, same_batches=True).seeds == 15
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BROKEN_RULES)
 def test_a_rule_of_production_that_is_switched_off_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*BROKEN_RULES[name])

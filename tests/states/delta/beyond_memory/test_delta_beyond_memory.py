@@ -344,6 +344,7 @@ def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
         assert sorted(each.get_tuples_at(Snapshot(39, log.winners))) == sorted(model.items())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
     log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])

@@ -31,6 +31,7 @@ def merged(path: Path) -> int | None:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_driver_keeps_the_state_in_files_and_merges_what_tasks_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
