@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
-from trident.fields import Fields, split_commas
+from trident.fields import Fields, split_commas, struct_fields
 
 __all__ = [
     "array_of",
@@ -56,8 +56,7 @@ def arrow_type(ddl: str) -> pa.DataType:
     if head == "map":
         return pa.map_(arrow_type(parts[0].strip()), arrow_type(parts[1].strip()))
     if head == "struct":
-        named = [part.partition(":") for part in parts]
-        return pa.struct([pa.field(name.strip(), arrow_type(type_.strip())) for name, _, type_ in named])
+        return pa.struct([pa.field(name, arrow_type(type_)) for name, type_ in struct_fields(ddl)])
     raise TopologyError(f"{ddl!r} is not a Spark type")
 
 

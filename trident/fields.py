@@ -2,6 +2,7 @@
 
 A type is a Spark DDL type string (`string`, `bigint`, `array<string>`, `decimal(10,2)` …); None means that it is
 not declared yet. `Fields("word: string", "n: int")`, `Fields("word", "n")` and `Fields("word, n")` are all accepted.
+A name with spaces or marks is in backquotes, as in Spark: "`unit price`: double"; a backquote in it is doubled.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import decimal
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -47,7 +48,9 @@ _HINTS: dict[Any, str] = {
     str: "string", int: "bigint", float: "double", bool: "boolean", bytes: "binary", datetime.date: "date",
     datetime.datetime: "timestamp", decimal.Decimal: "decimal(38,18)",
 }  # fmt: skip
-_NAME = re.compile(r"\s*([^\s:,]+)\s*(?::\s*(.+?)\s*)?$", re.DOTALL)
+_NAME = re.compile(r"\s*(`(?:[^`]|``)+`|[^\s:,`][^\s:,]*)\s*(?::\s*(.+?)\s*)?$", re.DOTALL)
+_PLAIN = re.compile(r"[^\s:,<>()`]+")
+_MARKS = re.compile(r"(?:(?<=[\s,<])|^)`(?:[^`]|``)+`|[,<>()]")
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,21 @@ class Fields(Sequence[str]):
         """Build from names and types that are already known to be right; a repeated name is refused here as well."""
         if len(names) != len(types) or len(set(names)) != len(names):
             return Fields(
-                *(name if type_ is None else f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+                *(
+                    written(name) if type_ is None else f"{written(name)}: {type_}"
+                    for name, type_ in zip(names, types, strict=True)
+                )
             )
         made = object.__new__(Fields)
         object.__setattr__(made, "names", tuple(names))
         object.__setattr__(made, "types", tuple(types))
         return made
+
+    @staticmethod
+    def named(names: Iterable[str]) -> Fields:
+        """Build from names as they are, without types."""
+        known = list(names)
+        return Fields.of(known, [None] * len(known))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -109,7 +121,7 @@ class Fields(Sequence[str]):
         for name in names:
             if name not in self.names:
                 where = f" of stream {stream!r}" if stream else ""
-                raise TopologyError(f"no field {name!r}{where}; it has {list(self.names)}")
+                raise TopologyError(f"no field {name!r}{where}; it has {names_shown(self.names, name)}")
         return Fields.of(list(names), [self.type_of(name) for name in names])
 
     def concat(self, other: Fields, stream: str = "") -> Fields:
@@ -121,7 +133,8 @@ class Fields(Sequence[str]):
         return Fields.of(self.names + other.names, self.types + other.types)
 
     def __str__(self) -> str:
-        return ", ".join(n if t is None else f"{n}: {t}" for n, t in zip(self.names, self.types, strict=True))
+        parts = zip(map(written, self.names), self.types, strict=True)
+        return ", ".join(name if type_ is None else f"{name}: {type_}" for name, type_ in parts)
 
 
 def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
@@ -131,8 +144,11 @@ def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
         for part in split_commas(one):
             match = _NAME.match(part)
             if match is None:
-                raise TopologyError(f"cannot read {part!r} as a field; write 'name' or 'name: type'")
-            yield match[1], None if match[2] is None else normal_type(match[2])
+                raise TopologyError(
+                    f"cannot read {part!r} as a field; write 'name' or 'name: type', and a name with spaces or marks in "
+                    "backquotes, '`unit price`: double'"
+                )
+            yield unquoted(match[1]), None if match[2] is None else normal_type(match[2])
     elif isinstance(one, Sequence) and all(isinstance(name, str) for name in one):
         for name in one:
             yield from _parse(name)
@@ -140,14 +156,30 @@ def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
         raise TopologyError(f"cannot read {one!r} as fields; write 'name', 'name: type' or a list of them")
 
 
+def unquoted(name: str) -> str:
+    """Return a name that may be in backquotes."""
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def written(name: str) -> str:
+    """Return a name as it is written in a list of fields: in backquotes unless it is plain."""
+    return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+def names_shown(names: Sequence[str], sought: str) -> str:
+    """Return the names that there are, for a message; of a name that is not among them the one that differs only in case."""
+    near = [name for name in names if name.casefold() == sought.casefold()]
+    return f"{list(names) or 'no fields'}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
 def split_commas(text: str) -> list[str]:
-    """Split at the commas that are outside of <> and ()."""
+    """Split at the commas that are outside of <>, () and backquotes."""
     parts, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        depth += (char in "<(") - (char in ">)")
-        if char == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
+    for mark in _MARKS.finditer(text):
+        depth += (mark[0] in "<(") - (mark[0] in ">)")
+        if mark[0] == "," and depth == 0:
+            parts.append(text[start : mark.start()])
+            start = mark.end()
     parts.append(text[start:])
     return [part for part in parts if part.strip()]
 
@@ -167,7 +199,7 @@ def struct_fields(type_: str | None) -> tuple[tuple[str, str], ...]:
 
 def struct_type(names: Sequence[str], types: Sequence[str]) -> str:
     """Return the DDL type of a struct."""
-    return f"struct<{','.join(f'{name}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
+    return f"struct<{','.join(f'{written(name)}:{type_}' for name, type_ in zip(names, types, strict=True))}>"
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -226,7 +258,7 @@ def _widens_within(old: str, new: str) -> bool:
         return widens(before[:-1], now[:-1])
     if not head == other == "struct":
         return False
-    there, types = (dict(part.split(":", 1) for part in split_commas(text[:-1])) for text in (before, now))
+    there, types = (dict(struct_fields(type_)) for type_ in (old, new))
     return all(name in types and widens(type_, types[name]) for name, type_ in there.items())
 
 
@@ -242,8 +274,8 @@ def _nested(head: str, parts: list[str], ddl: str) -> str:
     if head == "map" and len(parts) == 2:
         return f"map<{normal_type(parts[0])},{normal_type(parts[1])}>"
     if head == "struct":
-        fields = [part.partition(":") for part in parts]
-        return "struct<" + ",".join(f"{name.strip()}:{normal_type(type_)}" for name, _, type_ in fields) + ">"
+        fields = Fields(parts)
+        return struct_type(fields.names, [normal_type(type_ or "") for type_ in fields.types])
     raise TopologyError(f"{ddl!r} is not a Spark type")
 
 

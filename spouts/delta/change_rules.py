@@ -10,7 +10,7 @@ from spouts.delta.version_rows import fields_of_table
 from trident.alignment import reads_as
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
-from trident.fields import Fields
+from trident.fields import Fields, names_shown
 
 # Features of the protocol that do not change what a data file says, or are looked for where they would.
 _KNOWN = {
@@ -52,8 +52,9 @@ class ChangeRules:
                 continue
             if name not in there.names:
                 raise SpoutError(
-                    f"the Delta table {self.table} has no column {name!r} at version {version}; it has {list(there.names)}. "
-                    "Leave the field out and start again, or start with another name of the stream to read from here on"
+                    f"the Delta table {self.table} has no column {name!r} at version {version}; it has "
+                    f"{names_shown(there.names, name)}. Leave the field out and start again, or start with another "
+                    "name of the stream to read from here on"
                 )
             found = there.type_of(name) or ""
             if not reads_as(arrow_type(found), wanted):

@@ -15,7 +15,7 @@ from spouts.files.column_types import read_schema
 from spouts.files.parquet_rows import ROWS, Footer, columns_as, columns_in, parquet_file
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
-from trident.fields import Fields
+from trident.fields import Fields, struct_type
 
 CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
 _TYPE = CHANGE_FIELDS.names[0]
@@ -132,4 +132,4 @@ def _ddl(type_: Any) -> str:
         return f"array<{_ddl(type_['elementType'])}>"
     if type_["type"] == "map":
         return f"map<{_ddl(type_['keyType'])},{_ddl(type_['valueType'])}>"
-    return "struct<" + ",".join(f"{one['name']}:{_ddl(one['type'])}" for one in type_["fields"]) + ">"
+    return struct_type([one["name"] for one in type_["fields"]], [_ddl(one["type"]) for one in type_["fields"]])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trident.errors import TopologyError
-from trident.fields import Fields
+from trident.fields import Fields, names_shown
 
 
 def read_schema(file: pq.ParquetFile) -> pa.Schema:
@@ -35,7 +35,8 @@ def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str 
         if types[at] is None:
             if name not in names:
                 raise TopologyError(
-                    f"field {name!r} has no type, and {what} has no such column to take it from; it has {list(names)}"
+                    f"field {name!r} has no type, and {what} has no such column to take it from; it has "
+                    f"{names_shown(names, name)}"
                 )
             types[at] = type_of(name)
     return Fields.of(fields.names, types)

@@ -24,7 +24,7 @@ from spouts.files.ranges import FileRange, Piece, open_error, opened
 from trident.alignment import align, check_readable
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
-from trident.fields import Fields
+from trident.fields import Fields, names_shown
 
 ROWS = 131_072
 _BUFFER = 1 << 20
@@ -112,8 +112,9 @@ def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) ->
             if missing == "null" and field.name not in schema.names:
                 continue
             raise BadDataError(
-                f"{what} has no column {field.name!r}, or has it more than once; it has {schema.names}. Leave the field "
-                "out, or give missing_columns='null' to have null there"
+                f"{what} has no column {field.name!r}, or has it more than once; it has "
+                f"{names_shown(schema.names, field.name)}. Leave the field out, or give missing_columns='null' to have "
+                "null there"
             )
         check_readable(schema.field(at).type, field.type, field.name, what)
         found.append(field.name)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import BackendError, StateError, StoreAwayError
+from trident.fields import struct_type
 from trident.object_stores import is_refused, is_unanswered, short
 from trident.storekit import driver_package
 
@@ -106,5 +107,4 @@ def _type_name(type_: Any) -> str:
         return f"array<{_type_name(type_['elementType'])}>"
     if type_["type"] == "map":
         return f"map<{_type_name(type_['keyType'])},{_type_name(type_['valueType'])}>"
-    inner = ",".join(f"{field['name']}:{_type_name(field['type'])}" for field in type_["fields"])
-    return f"struct<{inner}>"
+    return struct_type([one["name"] for one in type_["fields"]], [_type_name(one["type"]) for one in type_["fields"]])

@@ -145,7 +145,7 @@ def by_name(
     aggregates = given if isinstance(given, Mapping) else {name: (inputs, given)}
     made = several(aggregates, stream.fields, stream.get_name(), aggregate_type)
     read = dict.fromkeys(name for part in made.parts for name in part.inputs.names)
-    return stream._select(list(read)), made, value_of(made, name)
+    return stream._select(Fields.named(read)), made, value_of(made, name)
 
 
 def results(stream: S, aggregator: Several, value: str) -> S:

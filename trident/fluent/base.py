@@ -60,7 +60,7 @@ class StreamBase(TridentNames):
         out = Fields(rest[1]) if len(rest) == 2 else None
         if inputs is None:
             # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
-            inputs = self.fields if has(rest[0], "update_state") else self._select(fields_read(rest[0]))
+            inputs = self.fields if has(rest[0], "update_state") else self._select(Fields.named(fields_read(rest[0])))
         refuse_other_fields(rest[0], inputs, self.get_name())
         return inputs, rest[0], out
 

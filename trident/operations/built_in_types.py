@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, is_nested
+from trident.fields import Fields, is_nested, struct_type
 from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Split, Sum
 from trident.operations.testing import StringLength
 
@@ -86,7 +86,7 @@ def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
 def _last_type(aggregator: Last, inputs: Fields) -> str | None:
     if aggregator.by is None and len(inputs) == 1:
         return inputs.types[0]
-    return "struct<" + ",".join(f"{name}:{type_}" for name, type_ in zip(inputs.names, inputs.types, strict=True)) + ">"
+    return struct_type(inputs.names, [type_ or "" for type_ in inputs.types])
 
 
 def _family(type_: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.extras import needs_package
-from trident.fields import Fields, is_nested
+from trident.fields import Fields, is_nested, struct_type, unquoted
 from trident.operations.built_in_types import total_type
 from trident.operations.builtin import Count, Min, Sum, sums
 from trident.operations.expressions import Expression, col
@@ -441,7 +441,9 @@ _EXAMPLE = '{"revenue": Sum("euros"), "orders": Count()}'
 
 
 def _part(name: str, given: Any, fields: Fields, stream: str, typed: Callable[..., Fields]) -> Part:
-    read, aggregator = given if isinstance(given, tuple) and len(given) == 2 else (fields_read(given), given)
+    read, aggregator = (
+        given if isinstance(given, tuple) and len(given) == 2 else (Fields.named(fields_read(given)), given)
+    )
     inputs = fields.select(Fields(read).names, stream)
     refuse_other_fields(aggregator, inputs, stream)
     if isinstance(aggregator, (type, Several)) or not has(aggregator, "combine"):
@@ -453,7 +455,7 @@ def _part(name: str, given: Any, fields: Fields, stream: str, typed: Callable[..
         return Part(inputs, aggregator, typed(aggregator, inputs, Fields(name), stream))
     try:
         aggregator = copy(aggregator)  # it learns types of this stream
-        return Part(inputs, aggregator, aggregator.fields_of(name, inputs))
+        return Part(inputs, aggregator, aggregator.fields_of(Fields(name).names[0], inputs))
     except TypeError as error:
         raise TopologyError(f"stream {stream!r}: aggregate {name!r}: {error}") from None
 
@@ -463,7 +465,7 @@ def fields_read(aggregator: Any) -> tuple[str, ...]:
     if isinstance(aggregator, Mapping):
         read = [Fields(one[0]).names if isinstance(one, tuple) else fields_read(one) for one in aggregator.values()]
         return tuple(dict.fromkeys(name for names in read for name in names))
-    return aggregator.of if isinstance(aggregator, Sum | Min | WideAggregator) else ()
+    return tuple(map(unquoted, aggregator.of)) if isinstance(aggregator, Sum | Min | WideAggregator) else ()
 
 
 def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
@@ -479,8 +481,8 @@ def refuse_other_fields(aggregator: Any, inputs: Fields, stream: str) -> None:
 def value_of(several: Several, name: str) -> Fields:
     """Return the field of its value, with the type."""
     outputs = [part.outputs for part in several.parts]
-    typed = [f"{field}:{type_}" for one in outputs for field, type_ in zip(one.names, one.types, strict=True)]
-    return Fields.of([name], [f"struct<{','.join(typed)}>"])
+    typed = [(field, type_ or "") for one in outputs for field, type_ in zip(one.names, one.types, strict=True)]
+    return Fields.of([name], [struct_type([field for field, _ in typed], [type_ for _, type_ in typed])])
 
 
 def result_fields(several: Several) -> Fields:

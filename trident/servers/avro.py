@@ -56,7 +56,7 @@ class Avro:
             raise ConfigError(f"Avro({self.schema!r}): not the JSON of a schema: {error}") from error
         if schema.get("type") != "record":
             raise ConfigError(f"Avro: the schema is of type {schema.get('type')!r}; it must be a record")
-        return Fields(*(f"{each['name']}: {_ddl(each['type'])}" for each in schema["fields"]))
+        return Fields.of([each["name"] for each in schema["fields"]], [_ddl(each["type"]) for each in schema["fields"]])
 
     def decoder(self) -> Callable[[bytes], dict[str, Any]]:
         """Return what decodes the value of one record."""

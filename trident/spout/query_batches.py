@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike, normal_type, widens
+from trident.fields import Fields, FieldsLike, normal_type, struct_type, widens
 from trident.spout.interfaces import BatchCoordinator, SpoutType
-
-_VOID = re.compile(r"\bvoid\b")
 
 
 class QueryBatches:
@@ -67,9 +64,20 @@ def fields_of_schema(schema: Any, names: Iterable[str] | None = None) -> Fields:
 def _type_of(column: Any) -> str:
     """Return the DDL type of a column of Spark; what has only nulls, of type void, is a string unless it is declared."""
     try:
-        return normal_type(_VOID.sub("string", column.dataType.simpleString()))
+        return _ddl(column.dataType)
     except TopologyError as error:
         raise TopologyError(f"column {column.name!r}: {error}. Cast it in the query, or leave it out") from None
+
+
+def _ddl(type_: Any) -> str:
+    kind = type_.typeName()
+    if kind == "struct":
+        return struct_type(type_.names, [_ddl(one.dataType) for one in type_.fields])
+    if kind == "array":
+        return f"array<{_ddl(type_.elementType)}>"
+    if kind == "map":
+        return f"map<{_ddl(type_.keyType)},{_ddl(type_.valueType)}>"
+    return "string" if kind == "void" else normal_type(type_.simpleString())
 
 
 def cast_of(column: Any, declared: str | None) -> str:

@@ -46,8 +46,8 @@ class OneAggregate:
         topology = TridentTopology(self.name)
         read = there.select(self.columns, _STREAM) if self.columns else _any_of(schema)
         rows = topology.new_stream(_STREAM, QueryBatches(read, deterministic=self.deterministic))
-        inputs = [list(self.of)] if self.of else []
-        grouped: Any = rows.group_by(*self.group_by) if self.group_by else rows
+        inputs = [Fields.named(self.of)] if self.of else []
+        grouped: Any = rows.group_by(Fields.named(self.group_by)) if self.group_by else rows
         grouped.persistent_aggregate(self.state, *inputs, self.aggregate, self.value, state_name=self.value)
         return topology
 

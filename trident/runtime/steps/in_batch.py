@@ -166,7 +166,7 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -
     keys, ids = _keys(node, table)
     inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
     aggregators = [_as_aggregator(member.aggregator) for member in node.members]
-    seen = Fields(list(dict.fromkeys(name for member in node.members for name in member.inputs.names)))
+    seen = Fields.named(dict.fromkeys(name for member in node.members for name in member.inputs.names))
     with failing_at(step):  # no single tuple causes an error in init or complete
         folds = [_Fold(step, node.members, aggregators, run, table.num_rows) for _ in keys]
 

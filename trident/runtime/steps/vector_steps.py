@@ -145,7 +145,7 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
         at = pa.array(parents)
         return [elements if name == exploded else columns[name].take(at) for name in wanted]
 
-    read = Fields(list(dict.fromkeys(name for expression in wanted.values() for name in expression.fields())))
+    read = Fields.named(dict.fromkeys(name for expression in wanted.values() for name in expression.fields()))
     pieces = list(over_halves(step.id, table, read, on_error, call))
     if not wanted:
         return pa.table({"_": pa.nulls(table.num_rows)}).select([])
