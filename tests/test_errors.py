@@ -35,6 +35,9 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.HistoryStartError: {"place": "logs/t", "first": 7},
     errors.ReplayFailedError: {"topology": "t", "txid": 7, "step": "lines", "cause": "ReplayMismatchError: x", "code": ""},
     errors.ChangesGoneError: {"topology": "words", "state": "counts", "since": 3, "first": 8, "last": 9},
+    errors.ChangesReplacedError: {
+        "topology": "words", "state": "counts", "txid": 3, "read": "which was 3 (start 7)", "found": "has a batch 3 (start 8)"
+    },
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
     errors.PartitionLostError: {"spout": "Ledger", "txid": 7, "lost": "'b'", "there": "'a'"},
     errors.StatePlaceError: {"what": "state 'a' partition 1", "own": "t/a", "found": "t/b"},

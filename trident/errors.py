@@ -27,6 +27,7 @@
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── ChangesGoneError         a reader of changes came too late
+    │   │   └── ChangesReplacedError     the log was set back: other batches have the numbers of those that were read
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
     │   │   ├── StatePlaceError      another state keeps its values there
     │   │   ├── RewindError              state_recovery="rewind" cannot bring the state forward; says why
@@ -65,6 +66,7 @@ __all__ = [
     "BadDataError",
     "BatchFailedError",
     "ChangesGoneError",
+    "ChangesReplacedError",
     "CheckpointMismatchError",
     "CommitOrderError",
     "ConfigError",
@@ -489,6 +491,25 @@ class ChangesGoneError(StateError):
             f"the changes of state {state!r} of {topology!r} since batch {since}: {found}. Begin with snapshot(), which gives "
             "the rows as of one batch and goes on behind it; raise changes= of the state if its readers are away for longer"
         )
+
+
+class ChangesReplacedError(ChangesGoneError):
+    """The log of the topology whose changes were read was set back: other batches have the numbers of those that were read."""
+
+    def __init__(self, topology: str, state: str, txid: int, read: str, found: str) -> None:
+        StateError.__init__(self, topology, state, txid, read, found)
+
+    @property
+    def what(self) -> str:
+        """What was found, without what to do."""
+        topology, state, txid, read, found = self.args
+        return (
+            f"the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it was "
+            "set back to a copy, and what was read of the batches behind that was undone"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.what}. Begin with snapshot(), and put its rows in the place of all that was made of the changes"
 
 
 class StateMismatchError(StateError):

@@ -129,7 +129,7 @@ def open_states(
 def changes(
     topology: TridentTopology | str,
     state: TridentState | str,
-    since: int | None = None,
+    since: int | str | None = None,
     conf: Config | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> ChangeFeed:
@@ -140,7 +140,9 @@ def changes(
     topology, state, conf, settings
         As of `open_state`. The state is declared with `changes=`, in PostgreSQL or Redis.
     since
-        The batch behind which to begin: the last one that was worked up. None: the last one that is committed now.
+        The batch behind which to begin: the `position` of a feed up to which its changes were worked up, or the number of a
+        batch. Of a position it is found if the log was set back meanwhile and has other batches under these numbers. None: the
+        last one that is committed now.
 
     Returns
     -------
@@ -154,6 +156,8 @@ def changes(
         The state keeps no changes.
     TopologyError, LogError, ForeignLogError
         As of `open_state`.
+    ValueError
+        `since` is neither.
 
     Examples
     --------

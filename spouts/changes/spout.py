@@ -1,7 +1,9 @@
 """StateChangesSpout: what the committed batches of another topology changed in one of its states; transactional.
 
-A definition is `{"after": t, "until": u, "log": i}`: the batches of the other topology behind t, up to u, in its log i. What
-they changed never changes as long as it is kept, so a replay reads the same rows. The driver reads them from the store.
+A definition is `{"after": t, "until": u, "log": i, "by": [a, r]}`: the batches of the other topology behind t, up to u, in its
+log i, and which attempt of which driver committed u: a log that is set back has other batches under these numbers. What they
+changed never changes as long as it is kept, so a replay reads the same rows. The driver reads them from the store. With t = u
+it says where reading begins.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from trident.config import Config
 from trident.errors import (
     BackendError,
     ChangesGoneError,
+    ChangesReplacedError,
     LogError,
     ReplayMismatchError,
     SourceAwayError,
@@ -29,7 +32,7 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.reading.change_feed import ChangeFeed
+    from trident.runtime.reading.change_feed import ChangeFeed, Position
 
 __all__ = ["StateChangesSpout"]
 
@@ -46,7 +49,8 @@ class StateChangesSpout:
     log_dir
         The log of that topology, as of `trident.open_state`.
     since
-        The batch behind which the first batch of this source begins; None: the last one that is committed then.
+        The batch behind which the first batch of this source begins, or the `position` of a feed; None: the last one that is
+        committed at the first start.
     max_batches
         How many batches of the other topology one batch takes at most.
     """
@@ -58,12 +62,16 @@ class StateChangesSpout:
         topology: TridentTopology | str,
         state: TridentState | str,
         log_dir: str | Path | None = None,
-        since: int | None = None,
+        since: int | str | None = None,
         max_batches: int = 100,
     ) -> None:
-        if max_batches < 1 or (since is not None and since < 0):
-            raise ValueError(f"max_batches={max_batches}, since={since}: give at least 1, and a batch or None")
+        from trident.runtime.reading.change_feed import Position
         from trident.runtime.reading.targets import load_topology
+
+        if max_batches < 1:
+            raise ValueError(f"max_batches={max_batches}: give at least 1")
+        if since is not None:
+            Position.of(since)
 
         self._graph: Graph = (load_topology(topology) if isinstance(topology, str) else topology).graph()
         self._state = state if isinstance(state, str) else state.state_name
@@ -79,7 +87,7 @@ class StateChangesSpout:
         from trident.runtime.reading.change_feed import ChangeFeed
 
         feed = ChangeFeed(self._graph, self._state, self._config, self._since)
-        return _ChangesCoordinator(feed, self._fields, self._most)
+        return _ChangesCoordinator(feed, self._fields, self._most, is_chosen=self._since is None)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> RowsEmitter:
         """Return the worker's side, which carries no rows: the parts do."""
@@ -108,23 +116,41 @@ def _fields(graph: Graph, state: str) -> Fields:
 class _ChangesCoordinator(BatchCoordinator):
     """Cuts the batches of a feed into batches, and reads them again for each attempt."""
 
-    def __init__(self, feed: ChangeFeed, fields: Fields, most: int) -> None:
-        self._feed, self._fields, self._most, self._start = feed, fields, most, feed.txid
+    def __init__(self, feed: ChangeFeed, fields: Fields, most: int, is_chosen: bool) -> None:
+        self._feed, self._fields, self._most, self._start, self._is_chosen = feed, fields, most, feed.at, is_chosen
         self._share = 1.0
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Return the batches that are committed and in no batch yet; None if there are none."""
-        after = self._start if previous is None else int(previous["until"])
+        """Return the batches that are committed and in no batch yet, None if there are none; first where it begins."""
         self._check_log(previous)
+        start = self._start if previous is None else self._position(previous)
         with _as_source():
             committed = self._feed.committed()
-        until = min(committed, after + max(1, round(self._most * self._share)))
-        return {"after": after, "until": until, "log": self._feed.incarnation} if until > after else None
+            self._feed.check(start)
+        if previous is None and self._is_chosen:
+            return self._defined(start.txid, start.txid)
+        until = min(committed, start.txid + max(1, round(self._most * self._share)))
+        return self._defined(start.txid, until) if until > start.txid else None
+
+    def _defined(self, after: int, until: int) -> Definition:
+        by = self._feed.place_of(until).by
+        return {"after": after, "until": until, "log": self._feed.incarnation, "by": None if by is None else list(by)}
+
+    def is_choice(self, definition: Definition) -> bool:
+        return bool(definition["after"] == definition["until"])
+
+    @staticmethod
+    def _position(definition: Definition) -> Position:
+        from trident.runtime.reading.change_feed import Position
+
+        by = definition.get("by")  # a former version wrote none
+        return Position(int(definition["until"]), None if by is None else (by[0], by[1]))
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
         """Read the changes; a few make one part."""
         self._check_log(definition)
         with _as_source():
+            self._feed.check(self._position(definition))
             batches = list(self._feed.between(int(definition["after"]), int(definition["until"])))
         rows = [(*one.key, one.before, one.after, batch.txid) for batch in batches for one in batch.changes]
         return cut_table(table_of_rows(self._fields, rows), parallelism) if rows else []
@@ -152,6 +178,11 @@ def _as_source() -> Iterator[None]:
     """Raise what a log or a store says as a source says it."""
     try:
         yield
+    except ChangesReplacedError as error:
+        raise ReplayMismatchError(
+            f"{error.what}. Begin here too: with another log and empty states, and since=0 if all its changes are still kept; "
+            "or set this topology back as well, log and stores, to a copy of a moment before"
+        ) from error
     except (ChangesGoneError, StateReadError) as error:
         raise ReplayMismatchError(str(error)) from error
     except (BackendError, LogError) as error:

@@ -170,8 +170,12 @@ class BrokerView:
         return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
 
     def truncations(self, places: Mapping[Spot, LogPosition]) -> dict[Spot, int | None]:
-        """Return where partitions were cut off, as `truncations.truncations` does."""
-        return truncations(self._consumer(), places, _ASK_S)
+        """Return where partitions were cut off, as `lost_records.truncations` does."""
+        consumer = self._new_consumer()
+        try:
+            return truncations(consumer, places, _ASK_S)
+        finally:
+            consumer.close()
 
     def _ask(
         self, spots: list[Spot], spec: OffsetSpec, isolation: str = ""
@@ -233,18 +237,21 @@ class BrokerView:
         return mean_sizes(self._consumer(), starts, most, patience_s)
 
     def _consumer(self) -> Consumer:
+        if self._opened is None:
+            self._opened = self._new_consumer()
+        return self._opened
+
+    def _new_consumer(self) -> Consumer:
         from confluent_kafka import Consumer
 
-        if self._opened is None:
-            settings: dict[str, Any] = {
-                **self._settings,
-                "on_commit": self._committed,
-                "error_cb": self._reports.error,
-                "queued.min.messages": 1,  # it reads some records of a partition, and no more
-                "max.partition.fetch.bytes": 64 << 10,
-            }
-            self._opened = Consumer(settings, logger=self._reports)
-        return self._opened
+        settings: dict[str, Any] = {
+            **self._settings,
+            "on_commit": self._committed,
+            "error_cb": self._reports.error,
+            "queued.min.messages": 1,  # it reads some records of a partition, and no more
+            "max.partition.fetch.bytes": 64 << 10,
+        }
+        return Consumer(settings, logger=self._reports)
 
     def _committed(self, error: Any, partitions: Any) -> None:
         if error is not None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spouts.kafka.batch_ranges import OffsetRange, Spot
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -118,6 +118,8 @@ def compacted_topic(name: str) -> SpoutError:
 
 _ENDS = re.compile(r"broker end offset is (-?\d+)")
 _STEP_S = 0.05
+_PAUSE_S = 0.002
+_SEEK_S = 3.0
 
 
 class LogPosition(NamedTuple):
@@ -148,11 +150,44 @@ def truncation_of(error: KafkaError) -> int | None:
     return -1 if match is None else int(match[1])
 
 
+def assign(consumer: Consumer, places: Mapping[Spot, LogPosition]) -> None:
+    """Have a consumer go on at places; of those with an epoch nothing comes before the broker has compared it.
+
+    By itself a client compares when it hears of another leader, which it may have done before: only a `seek` always asks.
+
+    Raises `SourceAwayError`: the client does not take the places.
+    """
+    given = [placed(spot, place) for spot, place in places.items()]
+    consumer.assign(given)
+    for each, place in zip(given, places.values(), strict=True):
+        if place.epoch >= 0 and place.offset > 0:
+            _seek(consumer, each)
+
+
+def _seek(consumer: Consumer, place: TopicPartition) -> None:
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + _SEEK_S
+    while True:
+        try:
+            return consumer.seek(place)
+        except KafkaException as error:
+            name = error.args[0].name()
+            if name == "_UNKNOWN_PARTITION":  # nothing comes of it but the error that says so
+                return None
+            if name != "_STATE" or time.monotonic() > deadline:  # what was assigned before is still being given up
+                raise SourceAwayError(f"going on at offset {place.offset} of {place.topic!r}: {error}") from error
+            time.sleep(_PAUSE_S)
+
+
 def truncations(consumer: Consumer, places: Mapping[Spot, LogPosition], patience_s: float) -> dict[Spot, int | None]:
-    """Return by partition where it was cut off before a place, None if it was not; those that do not answer are left out."""
+    """Return by partition where it was cut off before a place, None if it was not; those that do not answer are left out.
+
+    `consumer`: a new one, to which no answer to an earlier question may come.
+    """
     ends: dict[Spot, int | None] = {}
     deadline = time.monotonic() + patience_s
-    consumer.assign([placed(spot, place) for spot, place in places.items()])
+    assign(consumer, places)
     try:
         while len(ends) < len(places) and time.monotonic() < deadline:
             message = consumer.poll(_STEP_S)

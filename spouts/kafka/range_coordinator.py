@@ -67,6 +67,7 @@ class KafkaCoordinator(BatchCoordinator):
         self._resting: set[Spot] = set()
         self._warned: dict[Spot, str] = {}
         self._checked: dict[Spot, tuple[int, int]] = {}  # position and epoch under which all before it was there
+        self._ended: dict[Spot, int] = {}  # where a partition ended before what was read of it: more records hide that
         self._is_unsure = self._is_waited_for = False
         self.skipped = 0
         """How many offsets were left out because of `on_lost="skip"`, since the start."""
@@ -108,9 +109,9 @@ class KafkaCoordinator(BatchCoordinator):
         moved |= self._skip_lost(starts, bounds)
         moved |= any(spot.topic in seen.replaced for spot in starts)
         backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
-        if chosen:  # it is only written down where reading begins: asking again would give another answer
+        if chosen or moved:  # it is only written down where reading goes on: asking again may give another answer
             backlogs = {}
-        elif not backlogs and not moved:
+        elif not backlogs:
             return None
         counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
         return definition_of(_ranges(read, seen, starts, counts), size)
@@ -249,14 +250,16 @@ class KafkaCoordinator(BatchCoordinator):
         """Move positions to where there are records; whether any was moved."""
         moved = False
         for spot, start in starts.items():
-            low, end = bounds[spot].low, bounds[spot].end
+            low, end = bounds[spot].low, self._ended.get(spot, bounds[spot].end)
             if low <= start <= end:
                 continue
-            high = end if start < low else self._view.high(spot)
+            high = end if start < low or spot in self._ended else self._view.high(spot)
             if high is None or low <= start <= high:  # behind an open transaction: the isolation was another one before
                 continue
             error = lost_before(spot, start, low, high)
             if self._options.on_lost == "fail":
+                if start > high:
+                    self._ended[spot] = high
                 raise error
             self._skip(starts, spot, low if start < low else high, error)
             moved = True

@@ -156,9 +156,9 @@ class RangeReader:
         return make(inside) if inside else None, after, errors
 
     def _begin(self, one: OffsetRange, position: int) -> int:
-        """Have the consumer go on at a position, after the broker has compared the epoch of what was before it.
+        """Have the consumer go on at a position: what it has fetched ahead under an earlier epoch may be gone by now.
 
-        What it has fetched ahead under an earlier epoch may be gone by now.
+        A new client compares the epoch with the broker's; of one that knows the leader each record's own epoch tells.
         """
         if self._next != (one.spot, LogPosition(position, one.epoch)):
             since = one.since if position == one.start else one.epoch

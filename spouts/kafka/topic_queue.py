@@ -12,7 +12,7 @@ from spouts.kafka.broker_view import BrokerView
 from spouts.kafka.client_settings import consumer_settings, is_final, kafka_error
 from spouts.kafka.commits import Commits, ReadLimits
 from spouts.kafka.dead_topic import DeadTopic
-from spouts.kafka.lost_records import gone_topic, placed, truncation_of
+from spouts.kafka.lost_records import assign, gone_topic, truncation_of
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.own_partitions import OwnPartitions
 from spouts.kafka.partition_work import PartitionWork
@@ -219,7 +219,7 @@ class TopicQueue:
 
     def _assign(self) -> None:
         self._own.learn_leaders({spot.topic for spot in self._work}, self._consumer)
-        self._consumer.assign([placed(spot, work.place) for spot, work in self._work.items()])
+        assign(self._consumer, {spot: work.place for spot, work in self._work.items()})
         for work in self._work.values():
             work.is_paused = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,11 @@ def run(folder: Path, name: str) -> None:
 
 
 def lines(text: str) -> list[Any]:
-    return list(map(json.loads, text.splitlines()))
+    """Return what lines say, without the positions, of which each has the txid and who committed it."""
+    found = list(map(json.loads, text.splitlines()))
+    for line in found:
+        assert re.fullmatch(rf"{line['txid']}-\d+-[0-9a-f]+", line.pop("position"))
+    return found
 
 
 def test_changes_are_printed_a_line_a_batch_and_continue_behind_any(folder: Path) -> None:
@@ -72,9 +77,9 @@ def test_changes_are_printed_a_line_a_batch_and_continue_behind_any(folder: Path
 @pytest.mark.long
 def test_what_is_still_to_come_is_followed_until_ctrl_c(folder: Path) -> None:
     with started("changes", "sales:some", "revenue", "--since", "2", "--follow", cwd=folder) as following:
-        assert json.loads(following.says(".*")) == THIRD
+        assert lines(following.says(".*")) == [THIRD]
         run(folder, "topology")
-        assert json.loads(following.says(".*")) == FOURTH
+        assert lines(following.says(".*")) == [FOURTH]
         following.signal(signal.SIGINT)
         code, _, problems = following.end()
     assert (code, "Traceback" in problems) == (130, False)
@@ -85,16 +90,22 @@ def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -
     with started("changes", "sales:some", "revenue", "--port", "0", cwd=folder) as serving:
         address = serving.says(r"http://[\d.:]+")
         assert ask(address, "/snapshot")[1]["txid"] == 3
-        assert events(address, "/changes?since=0", 3) == [("1", FIRST), ("2", SECOND), ("3", THIRD)]
-        assert events(address, "/changes?since=0", 1, {"Last-Event-ID": "2"}) == [("3", THIRD)]
+        (_, first), (second_id, second), (third_id, third) = events(address, "/changes?since=0", 3)
+        assert (first, second, third) == (FIRST, SECOND, THIRD)
+        assert events(address, "/changes?since=0", 1, {"Last-Event-ID": second_id}) == [(third_id, THIRD)]
+        status, problem = ask(address, "/changes", {"Last-Event-ID": third_id[:-1] + "x"})
+        assert (status, problem["kind"]) == (410, "ChangesReplacedError")
         status, problem = ask(address, "/changes?since=soon")
-        assert (status, problem["error"]) == (400, "since='soon': expected the number of a batch")
+        assert (status, problem["error"]) == (
+            400,
+            "since='soon': expected the number of a batch, or the position of a feed",
+        )
         assert ask(address, "/changes", {"Host": "evil.example"})[0] == 403
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
         connection.request("GET", "/changes")
         answer = connection.getresponse()
         run(folder, "topology")
-        assert event(answer) == ("4", FOURTH)
+        assert event(answer)[1] == FOURTH
         connection.close()
         serving.signal(signal.SIGTERM)
         assert serving.end()[0] == 143

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 import trident
 from spouts import FeederBatchSpout, StateChangesSpout
@@ -15,7 +17,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import start
 from trident import TridentTopology
-from trident.errors import ReplayMismatchError, TopologyError, UnsupportedOperation
+from trident.errors import BatchFailedError, ChangesGoneError, ReplayMismatchError, TopologyError, UnsupportedOperation
 from trident.operations import BaseFunction, Count, Sum
 from trident.spout import TransactionAttempt
 from trident.state import StateSpec
@@ -92,9 +94,15 @@ def test_the_fields_are_those_of_the_key_and_the_values(spec: StateSpec, tmp_pat
     spout = StateChangesSpout(sales.topology, "revenue", sales.log_dir)
     assert str(spout.get_output_fields()) == "shop: string, before: bigint, after: bigint, batch: bigint"
     coordinator = spout.get_coordinator({})
-    assert coordinator.initialize_transaction(1, None) is None  # it begins behind what is committed
+    chosen = coordinator.initialize_transaction(1, None)  # it begins behind what is committed
+    assert chosen is not None
+    assert (chosen["until"], coordinator.is_choice(chosen), coordinator.initialize_transaction(2, chosen)) == (
+        1,
+        True,
+        None,
+    )
     sales.run([("oslo", 1)])
-    definition = coordinator.initialize_transaction(1, None)
+    definition = coordinator.initialize_transaction(2, chosen)
     assert definition is not None
     assert (definition["after"], definition["until"]) == (1, 2)
     assert [part.table.to_pylist() for part in coordinator.parts(TransactionAttempt(1, 0), definition, 4)] == [
@@ -130,3 +138,59 @@ def test_a_state_without_changes_is_refused_when_the_topology_starts(tmp_path: P
         StateChangesSpout(sales.topology, "turnover")
     with pytest.raises(ValueError, match="max_batches=0"):
         StateChangesSpout(sales.topology, "revenue", max_batches=0)
+
+
+def test_where_reading_began_is_kept_although_nothing_came_before_the_stop(spec: StateSpec, tmp_path: Path) -> None:
+    sales = Sales(tmp_path, spec)
+    sales.run([("oslo", 3)])
+    topology = followed(sales, tmp_path)
+    for _ in range(2):
+        with start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running:
+            running.process_all_available()
+        sales.run([("oslo", 5)])
+    with start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running:
+        running.process_all_available()
+        assert sorted(running.state("more").get_tuples()) == [("oslo", 10)]
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["as it was", "and went on"])
+def test_a_leader_that_was_set_back_with_its_store_is_told(tmp_path: Path, redis_server: Server, behind: bool) -> None:
+    """The copy's next start has the number of the start that was undone, so the attempts are the same too."""
+    name = tmp_path.name[-30:]
+    server = redis.Redis.from_url(f"redis://{redis_server.address}/0")
+    spec = RedisState.opaque(f"redis://{redis_server.address}/0", prefix=name, changes="7d")
+    sales = Sales(tmp_path, spec)
+    sales.run([("oslo", 3)])
+    shutil.copytree(sales.log_dir, tmp_path / "copy")
+    kept: dict[Any, Any] = {key: server.dump(key) for key in server.scan_iter(match=f"{name}*")}
+    topology = followed(sales, tmp_path, since=0)
+    sales.run([("bergen", 1)])
+    with start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running:
+        running.process_all_available()
+    with trident.changes(sales.topology, "revenue", since=0, log_dir=sales.log_dir) as feed:
+        feed.read()
+        position, run = feed.position, feed.position.split("-")[2]
+    shutil.rmtree(sales.log_dir)
+    shutil.copytree(tmp_path / "copy", sales.log_dir)
+    server.delete(*server.scan_iter(match=f"{name}*"))
+    for key, value in kept.items():
+        server.restore(key, 0, value)
+    if not behind:
+        Sales(tmp_path, spec).run([("tromsø", 2)], [("oslo", 1)])  # with a feeder that knows nothing of what was undone
+    found = "ends with batch 1 now" if behind else rf"has a batch 2 \(start 2\) with the id (?!{run})"
+    what = rf"read up to batch 2, which was 2 \(start 2\) with the id {run}; the log {found}"
+    with (
+        pytest.raises(BatchFailedError, match=f"{what}.*Begin here too: with another log and empty states"),
+        start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running,
+    ):
+        running.process_all_available()
+    with (
+        trident.changes(sales.topology, "revenue", since=position, log_dir=sales.log_dir) as feed,
+        pytest.raises(ChangesGoneError, match="the log ends with batch 1" if behind else f"{what}.*snapshot"),
+    ):
+        feed.read()
+    again = followed(sales, tmp_path / "again", since=0)  # the advice
+    with start(again, "in_process", log_dir=str(tmp_path / "again" / "log")) as running:
+        running.process_all_available()
+        with trident.open_state(sales.topology, "revenue", log_dir=sales.log_dir) as revenue:
+            assert sorted(running.state("more").get_tuples()) == sorted(revenue.get_tuples())

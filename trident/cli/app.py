@@ -23,6 +23,7 @@ from trident.cli.arguments import (
     Token,
     argument,
     existing_log,
+    feed_position,
     local_folder,
     log_named,
     option,
@@ -162,7 +163,10 @@ def get_command(
 def changes_command(
     target: Target,
     state: Annotated[str, argument("The name of the state.")],
-    since: Annotated[int | None, option("Begin behind this batch. Default: the last one.", "TXID", min=0)] = None,
+    since: Annotated[
+        str | None,
+        option("Begin behind this batch, or position. Default: the last one.", "TXID", callback=feed_position),
+    ] = None,
     snapshot: Annotated[bool, typer.Option("--snapshot", help="Begin with the rows of the state.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what is still to come.")] = False,
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to serve events at.")] = "127.0.0.1",
@@ -175,8 +179,8 @@ def changes_command(
 ) -> None:
     """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
 
-    The state is declared with `changes=`. Each change comes once, in order, with the value before and after; the `txid` of
-    the last line is what `--since` continues behind.
+    The state is declared with `changes=`. Each change comes once, in order, with the value before and after; the
+    `position` of the last line is what `--since` continues behind: its txid alone does not show that the log was set back.
     """
     from trident.cli.changes import print_changes, serve_changes
     from trident.cli.target import load_topology, settings

@@ -71,6 +71,16 @@ def existing_log(log: str) -> str:
         raise typer.BadParameter(str(error)) from error
 
 
+def feed_position(since: str | None) -> str | None:
+    """Refuse what is neither the number of a batch nor the position of a feed (a callback of typer)."""
+    from trident.runtime.reading.change_feed import Position
+
+    try:
+        return None if since is None else str(Position.of(since))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def option(help: str, metavar: str, *names: str, **more: Any) -> Any:
     """Return an option whose default is not shown, as None says nothing."""
     return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)

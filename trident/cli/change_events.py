@@ -1,10 +1,11 @@
 """`ChangeServer`: the changes of a state as server-sent events; needs starlette and uvicorn.
 
 ===========================  ===========================================================================================
-`GET /changes?since=TXID`    an event a batch, those to come included: its `id` is the txid, its `data` `{"txid": …, "changes":
-                             [{"key": […], "before": …, "after": …}]}`. A client that comes again sends the last id as
-                             `Last-Event-ID`, as a browser's `EventSource` does by itself. Without either it begins now.
-                             410: what the client has not seen is not kept any more
+`GET /changes?since=TXID`    an event a batch, those to come included: its `id` is the position behind it, which `since` takes
+                             as well, its `data` `{"txid": …, "changes": [{"key": […], "before": …, "after": …}]}`. A client
+                             that comes again sends the last id as `Last-Event-ID`, as a browser's `EventSource` does by itself.
+                             Without either it begins now. 410: what the client has not seen is not kept any more, or what it
+                             has seen was undone
 `GET /snapshot`              `{"txid": …, "rows": [[key …, value]]}`, to begin with
 ===========================  ===========================================================================================
 """
@@ -24,7 +25,7 @@ from trident.http.strangers import is_loopback
 if TYPE_CHECKING:
     from trident.runtime.reading.change_feed import ChangedBatch, ChangeFeed
 
-Opened = Callable[[int | None], "ChangeFeed"]
+Opened = Callable[[str | None], "ChangeFeed"]
 
 _STREAM_S = 24 * 3600.0  # a client that is cut off then comes again by itself
 _CONNECTIONS = 256
@@ -62,10 +63,10 @@ def _app(opened: Opened, loopback: bool, token: str | None) -> Any:
 
     async def changes(request: Request) -> Response:
         asked = request.headers.get("last-event-id") or request.query_params.get("since")
-        if asked is not None and not asked.isdecimal():
-            return problem(400, f"since={asked!r}: expected the number of a batch")
         try:
-            feed = await run_in_threadpool(opened, None if asked is None else int(asked))
+            feed = await run_in_threadpool(opened, asked)
+        except ValueError as error:
+            return problem(400, error)
         except TridentError as error:
             return problem(503, error)
         try:
@@ -96,7 +97,7 @@ async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -
     try:
         while True:
             for batch in batches:
-                yield b"id: %d\ndata: %s\n\n" % (batch.txid, to_json(batch.as_mapping()))
+                yield b"id: %s\ndata: %s\n\n" % (str(feed.place_of(batch.txid)).encode(), to_json(batch.as_mapping()))
             pause = _SHORTEST_S if batches else min(_LONGEST_S, 2 * pause)
             silent_s = 0.0 if batches else silent_s + pause
             if silent_s >= _SIGN_OF_LIFE_S:

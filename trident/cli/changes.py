@@ -16,15 +16,15 @@ from trident.topology import TridentTopology
 
 
 def print_changes(
-    topology: TridentTopology, config: Config, state: str, since: int | None, snapshot: bool, follow: bool
+    topology: TridentTopology, config: Config, state: str, since: str | None, snapshot: bool, follow: bool
 ) -> None:
     """Print a line for each batch: first, if asked for, the rows of a snapshot; with `follow` what is still to come as well."""
     with changes(topology, state, since, config) as feed:
         if snapshot:
             txid, rows = feed.snapshot()
-            _print({"txid": txid, "rows": rows})
+            _print({"txid": txid, "position": feed.position, "rows": rows})
         for batch in feed if follow else chain.from_iterable(iter(feed.read, [])):
-            _print(batch.as_mapping())
+            _print({"txid": batch.txid, "position": str(feed.place_of(batch.txid)), **batch.as_mapping()})
 
 
 def serve_changes(
@@ -33,7 +33,7 @@ def serve_changes(
     """Serve the changes until SIGINT or SIGTERM; returns the exit code."""
     from trident.cli.change_events import ChangeServer
 
-    def opened(since: int | None) -> ChangeFeed:
+    def opened(since: str | None) -> ChangeFeed:
         return changes(topology, state, since, config)
 
     with opened(None), until_a_signal() as wait, ChangeServer(opened, host, port, token) as server:

@@ -24,7 +24,7 @@ from trident.coordination.records import (
     record_from_data,
     with_letters,
 )
-from trident.state.txid import Sentinel, Snapshot
+from trident.state.txid import Sentinel, Snapshot, epoch_of
 from trident.state.winners import CHANGES, FORMER, Epochs, Winners
 
 HISTORY = 100  # commits that the folded state remembers in full
@@ -36,6 +36,23 @@ class CommittedUpTo(NamedTuple):
     txid: int
     winners: Winners
     adopted: Mapping[str, int]
+
+
+class Writers(NamedTuple):
+    """Who committed the batches of a log, as of one moment; `runs` by epoch.
+
+    `of(txid)`: the attempt and the run of its driver; None where the log does not know: there is no such batch, or it was
+    adopted. A log that was set back, to a copy of it, and went on has other ones under the same numbers.
+    """
+
+    txid: int
+    winners: Winners
+    runs: Mapping[int, str]
+
+    def of(self, txid: int) -> tuple[int, str] | None:
+        """Return who committed a batch."""
+        attempt = self.winners.winner(txid) if self.winners.adopted < txid <= self.txid else None
+        return None if attempt is None else (attempt, self.runs.get(epoch_of(attempt), ""))
 
 
 @dataclass
@@ -54,6 +71,7 @@ class LogState:
     `epochs`: the epochs whose drivers may have written to the states.
     `put_back`: the dead letters that committed batches have put back.
     `executors`: the states that tasks of Spark commit for the last driver.
+    `runs`: by epoch, what tells its driver from one that got the same epoch in a log that was set back.
     """
 
     incarnation: str
@@ -72,6 +90,7 @@ class LogState:
     epochs: Epochs = field(default_factory=Epochs)
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
     executors: list[str] = field(default_factory=list)
+    runs: dict[int, str] = field(default_factory=dict)
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
@@ -102,6 +121,12 @@ class LogState:
             case StartRecord():
                 self.epochs = self.epochs.with_epoch(record.epoch)
                 self.executors = list(record.executors)
+                won = {epoch_of(attempt) for _, attempt in self.winners.ranges}
+                self.runs = {
+                    epoch: run for epoch, run in self.runs.items() if epoch in won
+                }  # another object: see `writers`
+                if record.run:
+                    self.runs[record.epoch] = record.run
             case LayoutRecord():
                 self._lay_out(record)
             case AdoptRecord():
@@ -135,6 +160,10 @@ class LogState:
         winners = self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
         former = self.declared.get("states", {}).get(state, {}).get(FORMER)
         return winners.with_types(former) if former else winners
+
+    def writers(self, state: str) -> Writers:
+        """Return who committed the batches up to now, as far as a reader of a state's changes may compare them."""
+        return Writers(self.txid, self.winners.with_adopted(self.adopted.get(state, 0)), self.runs)
 
     def changes_since(self, state: str) -> int | None:
         """Return the batch after which a state's store was given each change; None: it is given none."""
@@ -212,7 +241,7 @@ class LogState:
             for state, partitions in self.touched.items()
         }
         values["epochs"] = list(self.epochs.ranges)
-        return values
+        return values if self.runs else {name: value for name, value in values.items() if name != "runs"}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> LogState:

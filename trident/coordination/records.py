@@ -5,6 +5,7 @@ Records convert to and from plain data (None, bool, int, float, str, bytes, list
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -70,14 +71,25 @@ class StartRecord(Record):
     """The driver of an epoch has compared log and stores; from now on it may write to the states.
 
     `executors`: the states that tasks of Spark commit for it, by name.
+    `run`: tells it from a driver that gets the same epoch because the log was set back; "" where a former version wrote it.
     """
 
     tag = "start"
     epoch: int
     executors: Sequence[str] = ()
+    run: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "executors", tuple(self.executors))
+
+    def to_data(self) -> dict[str, Any]:
+        data = super().to_data()
+        return data if self.run else {name: value for name, value in data.items() if name != "run"}
+
+    @classmethod
+    def now(cls, epoch: int, executors: Sequence[str]) -> StartRecord:
+        """Return the record of a driver that starts now."""
+        return cls(epoch, executors, secrets.token_hex(4))
 
 
 @dataclass(frozen=True)

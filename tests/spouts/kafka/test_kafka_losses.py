@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import free_ports
-from tests.spouts.kafka.kafka_batches import Batches, batches
+from tests.spouts.kafka.kafka_batches import Batches, batches, spans
 from trident.errors import ReplayMismatchError, SpoutError
 
 
@@ -175,3 +175,27 @@ def test_an_end_before_what_was_read_is_told_and_skipped_if_that_was_chosen(kafk
         assert made.next() == []
         kafka_topics.produce(topic, [b"2"] * 10)
         assert made.rest() == [(b"2",)] * 10
+
+
+@pytest.mark.parametrize("on_lost", ["fail", "skip"])
+def test_records_that_come_between_two_tries_hide_no_lost_end_from_the_second(
+    kafka_topics: Topics, on_lost: Literal["fail", "skip"]
+) -> None:
+    """Of a broker that knows no epochs: offsets are all that is known."""
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(20)])
+    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost=on_lost)) as made:
+        made.next()
+        ranges = made.definitions[0]["topics"][topic]["ranges"]
+        ranges[2], ranges[3] = 50, -1  # as if it had ended at 50 then
+        for _ in range(2):
+            if on_lost == "fail":
+                with pytest.raises(SpoutError, match="read up to offset 50, and ends at 20 now"):
+                    made.next()
+            else:
+                chosen = made.define()
+                assert chosen is not None
+                assert made.coordinator.is_choice(chosen)  # so it is in the log whatever comes next
+                assert spans(chosen) == [(0, 20, 20)]
+                break
+            kafka_topics.produce(topic, [b"new"] * 60)

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from spouts import KafkaSpout
 from spouts.kafka import Json, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.lost_records import LogPosition, assign, truncation_of
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.spouts.kafka.kafka_batches import batches
@@ -101,6 +104,30 @@ def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many
             with pytest.raises(SpoutError, match="only what is before offset 20 is still what was read: 40 offsets"):
                 made.next()
             made.restart()
+
+
+@BOTH
+def test_what_one_try_has_found_lost_the_next_tries_find_too(election: Election, kind: Kind) -> None:
+    with batches(kind(election.bootstrap, election.topic, value=TEXTS)) as made:
+        made.definitions = copy.deepcopy(election.definitions)
+        for _ in range(3):
+            with pytest.raises(SpoutError, match="only what is before offset 20 is still what was read: 40 offsets"):
+                made.next()
+
+
+def test_a_client_that_knows_the_leader_compares_all_that_it_is_assigned(election: Election) -> None:
+    """By itself it would only compare when it hears of another leader."""
+    spot, options = Spot(election.topic, 0), {"auto.offset.reset": "error", "group.id": "none"}
+    consumer = Consumer({"bootstrap.servers": election.bootstrap, **options})
+    for _ in range(3):
+        assign(consumer, {spot: LogPosition(50, 0)})
+        while (message := consumer.poll(1)) is None:
+            pass
+        error = message.error()
+        assert error is not None
+        assert truncation_of(error) == 20
+        consumer.unassign()
+    consumer.close()
 
 
 @BOTH

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
-from trident.errors import ChangesGoneError, StateError, UnsupportedOperation
+from trident.errors import ChangesGoneError, ChangesReplacedError, StateError, UnsupportedOperation
 from trident.graph import Graph
 from trident.roles import Closes
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import StateView
+from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.state.winners import Winners
@@ -46,18 +47,55 @@ class ChangedBatch(NamedTuple):
         return {"txid": self.txid, "changes": [change._asdict() for change in self.changes]}
 
 
+class Position(NamedTuple):
+    """A batch up to which changes were read, and who committed it: the attempt, and which driver of that start.
+
+    A log that is set back and goes on has other batches under the same numbers. `by`: None if nobody knows.
+    """
+
+    txid: int
+    by: tuple[int, str] | None = None
+
+    def __str__(self) -> str:
+        return "-".join(map(str, (self.txid, *(self.by or ()))))
+
+    @classmethod
+    def of(cls, given: int | str) -> Position:
+        """Read what `str` gives, or the number of a batch alone; ValueError if it is neither."""
+        txid, *by = str(given).split("-")
+        if not txid.isdecimal() or len(by) not in (0, 2) or not all(map(str.isdecimal, by[:1])):
+            raise ValueError(f"since={given!r}: expected the number of a batch, or the position of a feed")
+        return cls(int(txid), (int(by[0]), by[1]) if by else None)
+
+    def in_words(self) -> str:
+        """Name it, and who committed it."""
+        if self.by is None:
+            return str(self.txid)
+        attempt, run = self.by
+        return str(TransactionAttempt(self.txid, attempt)) + (f" with the id {run}" if run else "")
+
+    def is_other(self, found: Position) -> bool:
+        """Whether another driver or attempt committed a batch of the same number, as far as both are known."""
+        if self.by is None or found.by is None:
+            return False
+        (attempt, run), (other, other_run) = self.by, found.by
+        return attempt != other or bool(run and other_run and run != other_run)
+
+
 class ChangeFeed(Closes):
     """Gives the changes of a state through the log of its topology; never writes. A context manager, for one thread at a time.
 
     Made by `trident.changes`. A batch is given once its record is in the log: then it is all there, of all partitions, and
     nothing of an attempt that lost. Batches that wrote nothing to the state are passed over.
 
-    `txid`: the batch up to which changes were given: what `since` of the next feed is to be, once they are worked up.
+    `txid`: the batch up to which changes were given.
+    `position`: this batch and who committed it, as text (`at`: as a `Position`): what `since` of the next feed is to be, once
+    the changes are worked up.
     `incarnation`: of the log; another one counts batches of its own.
     `last_seen`: the last batch that was committed when `committed` was asked.
     """
 
-    def __init__(self, graph: Graph, name: str, config: Config, since: int | None = None) -> None:
+    def __init__(self, graph: Graph, name: str, config: Config, since: int | str | None = None) -> None:
         self.topology, self.name = graph.name, name
         self._graph, self._config = graph, config
         node = graph.state(name)
@@ -66,6 +104,7 @@ class ChangeFeed(Closes):
                 f"state {name!r} of {graph.name!r} keeps no changes: declare it with changes=, as in "
                 'PostgresState.opaque(url, changes="7d") or RedisState.opaque(url, changes="7d")'
             )
+        given = None if since is None else Position.of(since)
         self._log = ForeignLog(graph.name, config, [node], "")
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
@@ -76,7 +115,20 @@ class ChangeFeed(Closes):
             raise
         log = self._log.now()
         self.incarnation, self.last_seen = log.incarnation, log.txid
-        self.txid = self.last_seen if since is None else since
+        self._writers = log.writers(name)
+        self.at = given if given is not None and given.by else self.place_of(log.txid if given is None else given.txid)
+
+    @property
+    def txid(self) -> int:
+        return self.at.txid
+
+    @property
+    def position(self) -> str:
+        return str(self.at)
+
+    def place_of(self, txid: int) -> Position:
+        """Return the position behind a batch that was read."""
+        return Position(txid, self._writers.of(txid))
 
     def read(self, most: int | None = None) -> list[ChangedBatch]:
         """Return the committed batches after `txid`, some thousand rows of them at a time, at most `most` batches.
@@ -96,6 +148,8 @@ class ChangeFeed(Closes):
                 if self._closed.is_set():
                     raise StateError(f"read {self!r}: it was closed")
                 log = self._log.now()
+                if self.at.txid <= log.txid:
+                    self._check(log, self.at)
                 until = min(log.txid if end is None else end, self.txid + most)
                 if log.incarnation != self.incarnation or max(self.txid, until) > log.txid:
                     raise self._gone(log, log.txid)
@@ -108,18 +162,18 @@ class ChangeFeed(Closes):
         """Iterate over the batches, those that are still to come included; it ends with `close`, from whatever thread."""
         pause = _SHORTEST_S
         while not self._closed.is_set():
-            start = self.txid
+            start = self.at
             try:
                 found = self.read()
             except StateError:
                 if self._closed.is_set():
                     return
                 raise
-            end, self.txid = self.txid, start  # that of the batch that was given last, if the iteration is left
+            end, self.at = self.at, start  # that of the batch that was given last, if the iteration is left
             for batch in found:
-                self.txid = batch.txid
+                self.at = self.place_of(batch.txid)
                 yield batch
-            self.txid = max(self.txid, end)
+            self.at = max(self.at, end, key=lambda each: each.txid)
             pause = _SHORTEST_S if found else pause
             if self._closed.wait(pause):
                 return
@@ -130,11 +184,11 @@ class ChangeFeed(Closes):
 
         A row is the key's fields, then the value.
         """
-        self.txid = self._log.now().txid
+        self.at = self.place_of(self.committed())
         listed = list(self._followed.current().get_tuples())
         # A row is as of a batch that was committed meanwhile; what the batches since the first changed is known.
         rows = dict(zip(encode_keys([row[:-1] for row in listed]), listed, strict=True))
-        last = self._log.now().txid
+        last = self.committed()
         while self.txid < last:
             for batch in self._up_to(last, _BATCHES):
                 for name, change in zip(encode_keys([one.key for one in batch.changes]), batch.changes, strict=True):
@@ -143,14 +197,31 @@ class ChangeFeed(Closes):
 
     def between(self, after: int, until: int) -> Iterator[ChangedBatch]:
         """Iterate over the batches behind `after` up to `until`, which are committed; the feed goes on behind them."""
-        self.txid = after
+        self.at = self.place_of(after)
         while self.txid < until:
             yield from self._up_to(until, _BATCHES)
 
     def committed(self) -> int:
         """Return the last committed batch."""
-        self.last_seen = self._log.now().txid
+        log = self._log.now()
+        self._writers, self.last_seen = log.writers(self.name), log.txid
         return self.last_seen
+
+    def check(self, at: Position) -> None:
+        """Compare a position with the log as it is; `ChangesReplacedError` if the log has another batch there, or none."""
+        self._check(self._log.now(), at)
+
+    def _check(self, log: LogState, at: Position) -> None:
+        if log.incarnation != self.incarnation:
+            return  # which is told by itself
+        found = Position(at.txid, log.writers(self.name).of(at.txid))
+        if at.txid > log.txid:
+            there = f"ends with batch {log.txid} now"
+        elif at.is_other(found):
+            there = f"has a batch {found.in_words()}"
+        else:
+            return
+        raise ChangesReplacedError(self.topology, self.name, at.txid, f"which was {at.in_words()}", there)
 
     def close(self) -> None:
         """End an iteration, and close the connections to the store and to the log."""
@@ -171,12 +242,14 @@ class ChangeFeed(Closes):
         since, view = log.changes_since(self.name), self._followed.current()
         if since is None or self.txid < since:
             raise self._gone(log, log.txid if since is None else since)
+        writers = log.writers(self.name)  # before the read: it is compared before the next one
         found, last = self._batches(view, until, log.winners_of(self.name))
         gone = view.changes_gone()
         if self.txid < gone:
             raise self._gone(log, gone)
         view.compare()
-        self.txid = last
+        self._writers = writers
+        self.at = self.place_of(last)
         return found
 
     def _batches(self, view: StateView, until: int, winners: Winners) -> tuple[list[ChangedBatch], int]:

@@ -72,7 +72,7 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
         if not place.maps[0].backing.offers("multi_delete"):
             raise UnsupportedOperation(f"forget keys of state {name!r}: its store cannot delete keys")
         StoreCheck(name, place.states, lambda: log.state).compare()
-        log.append(StartRecord(log.epoch, log.state.executors))
+        log.append(StartRecord.now(log.epoch, log.state.executors))
         there = _delete(log, name, place, wanted)
     letters = dead_letters_of(config, graph.name).forget(wanted)
     return Forgotten(there, letters, node.spec.facts.remains or _UNKNOWN)

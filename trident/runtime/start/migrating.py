@@ -42,7 +42,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
         check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
         recorded = migrations(log, Meaning({name: meaning.states[name]}, {}), migrating, {name: place.states})
         StoreCheck(name, place.states, lambda: log.state).compare()
-        log.append(StartRecord(log.epoch, log.state.executors))
+        log.append(StartRecord.now(log.epoch, log.state.executors))
         NewMeaning(log, recorded, [name]).before_writing()
         return _migrate(log, name, place, progress)
 

@@ -89,7 +89,7 @@ def reconcile(
             if partitions[0].offers("read_sentinel")
         ]
         _recover(log, founds, policy, rewind)
-        log.append(StartRecord(log.epoch, executors))
+        log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
             roams = plan.states[name].free_keys and len(partitions) > 1
