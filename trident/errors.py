@@ -499,17 +499,14 @@ class ChangesReplacedError(ChangesGoneError):
     def __init__(self, topology: str, state: str, txid: int, read: str, found: str) -> None:
         StateError.__init__(self, topology, state, txid, read, found)
 
-    @property
-    def what(self) -> str:
-        """What was found, without what to do."""
+    def __str__(self) -> str:
         topology, state, txid, read, found = self.args
         return (
-            f"the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it was "
-            "set back to a copy, and what was read of the batches behind that was undone"
+            f"the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it was set "
+            "back to a copy, and what was read of the batches behind that was undone. Put snapshot() in the place of all that "
+            "was made of the changes; a topology that follows begins with another log and empty states, and since=0 if all of "
+            "them are kept, or is set back as well, log and stores, to a copy of a moment before"
         )
-
-    def __str__(self) -> str:
-        return f"{self.what}. Begin with snapshot(), and put its rows in the place of all that was made of the changes"
 
 
 class StateMismatchError(StateError):

@@ -18,7 +18,6 @@ from trident.config import Config
 from trident.errors import (
     BackendError,
     ChangesGoneError,
-    ChangesReplacedError,
     LogError,
     ReplayMismatchError,
     SourceAwayError,
@@ -178,11 +177,6 @@ def _as_source() -> Iterator[None]:
     """Raise what a log or a store says as a source says it."""
     try:
         yield
-    except ChangesReplacedError as error:
-        raise ReplayMismatchError(
-            f"{error.what}. Begin here too: with another log and empty states, and since=0 if all its changes are still kept; "
-            "or set this topology back as well, log and stores, to a copy of a moment before"
-        ) from error
     except (ChangesGoneError, StateReadError) as error:
         raise ReplayMismatchError(str(error)) from error
     except (BackendError, LogError) as error:

@@ -160,6 +160,8 @@ class CommittedMap(State, ABC):
             )
         self._forget()
         self._removals.forget()
+        # Laid over what was read last alone: nothing is removed from another writer that came since.
+        self.move_sentinel(Sentinel("(emptied)", 0, 0), force=True)
         self.backing.reset()
 
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:

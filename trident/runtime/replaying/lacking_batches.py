@@ -17,7 +17,7 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.planner.meaning import Meaning, changes
 from trident.runtime.replaying.recorded_past import Mark, RecordedPast
-from trident.runtime.start.recovery import Found
+from trident.runtime.start.recovery import Found, empty, lay
 from trident.state.interfaces import StateType, kind_of
 from trident.state.txid import Sentinel, epoch_of
 
@@ -132,9 +132,8 @@ class Lacking:
 
     def begin(self, log: TransactionLog, past: RecordedPast) -> None:
         """Empty the store, if it has to be; lay the sentinels of partitions that lack nothing."""
-        log.check_owner()
         for instance in self.found.instances if self.empties else ():
-            instance.reset()
+            empty(log, instance)
             instance.read_sentinel()  # a sentinel is laid over the one that was read last
         winners = log.state.winners_of(self.name)
         for partition, (done, expected) in enumerate(zip(self.done, self.expected, strict=True)):
@@ -143,29 +142,25 @@ class Lacking:
             if expected is not None and expected.txid <= done:
                 self.laid[-1] = expected
                 if partition in self.found.mismatches:
-                    self._move(partition, expected)
+                    lay(log, self.found.instances[partition], expected)
 
-    def take_part(self, partition: int, txid: int) -> Sentinel:
+    def take_part(self, log: TransactionLog, partition: int, txid: int) -> Sentinel:
         """Return the sentinel of a partition that lacks batch `txid`. With the first such batch it is laid.
 
         It may be a step back, so not before: until then the store says of which batch it is, to the start after a kill.
         """
         own, expected = self.laid[partition], self.expected[partition]
         if txid == self.done[partition] + 1 and own != expected:
-            self._move(partition, own)
+            lay(log, self.found.instances[partition], own)
         return own
 
     def end(self, log: TransactionLog) -> None:
         """Lay what the log expects where the last batches had no rows."""
-        log.check_owner()
         for partition, expected in enumerate(self.expected):
             if self.writes[partition] and expected is not None:
                 found = self.found.instances[partition].read_sentinel()
                 if found != expected or not found.sealed:
-                    self._move(partition, expected)
-
-    def _move(self, partition: int, own: Sentinel) -> None:
-        self.found.instances[partition].move_sentinel(own, force=True)
+                    lay(log, self.found.instances[partition], expected)
 
     def _of_behind(self, values: Iterable[Any]) -> list[Any]:
         return [each for each, is_written in zip(values, self.writes, strict=True) if is_written]

@@ -200,7 +200,9 @@ class _RewindReplay(Replay):
             store, partitions = one.found.instances[partition], self._opened.states[one.name]
             assert isinstance(partitions, list), partitions
             partitions[partition] = store if one.is_read else _by_key(store)
-            txids[one.name][partition] = txids[one.name][partition].for_partition(one.take_part(partition, record.txid))
+            txids[one.name][partition] = txids[one.name][partition].for_partition(
+                one.take_part(self._log, partition, record.txid)
+            )
         return txids
 
     def _written(self, txid: int) -> Iterator[tuple[Lacking, int]]:

@@ -34,6 +34,7 @@ from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.start.recovery import empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
 from trident.state.interfaces import Key, MigrateAll, State
 from trident.state.map_commits import CommittedMap
@@ -90,7 +91,8 @@ def move_state(
         opened.callback(log.close)
         _check_meaning(log.state, source, target, name)
         sides = Side(source, name, config, opened), Side(target, name, config, opened)
-        return _Move(log, *sides, to, progress).run()
+        with owning(log):
+            return _Move(log, *sides, to, progress).run()
 
 
 class Side:
@@ -130,7 +132,8 @@ def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterato
         opened.callback(log.close)
         if name not in log.state.layouts:
             raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
-        yield log, Side(graph, name, config, opened).open(log.state.layouts[name][0], read_only=False)
+        with owning(log):
+            yield log, Side(graph, name, config, opened).open(log.state.layouts[name][0], read_only=False)
 
 
 class StatePlace:
@@ -268,12 +271,12 @@ class _Move:
             )
         self._resumes = bool(own) and all(sentinel.txid == self._txid for sentinel in own)
         for state in self._target.states if own and not self._resumes else ():
-            state.reset()  # it is of a batch before: keys may have been removed since
+            empty(self._log, state)  # it is of a batch before: keys may have been removed since
         self._attempt += 1
         for state in self._target.states:
             self._laid.append(Sentinel(noted(self._log.state.incarnation, _MOVING), self._txid, self._attempt))
             state.read_sentinel()
-            state.move_sentinel(self._laid[-1], force=True)
+            lay(self._log, state, self._laid[-1])
 
     def _is_of_move(self, found: Sentinel) -> bool:
         """Whether a move of this state under this log left a sentinel: at work, or before the log knew of its end."""
@@ -337,7 +340,7 @@ class _Move:
         """Lay the sentinels that the log is going to expect, and record it: from this record on the state is in the target."""
         self._attempt += 1
         for state in self._target.states:
-            state.move_sentinel(Sentinel(self._log.state.incarnation, self._txid, self._attempt), force=True)
+            lay(self._log, state, Sentinel(self._log.state.incarnation, self._txid, self._attempt))
         kind = self._log.state.layouts[self._name][1]
         known = self._log.state.declared.get("states", {}).get(self._name, {}) if self._migration is None else {}
         means = self._migration.means if self._migration else {fact: known[fact] for fact in known if fact != CHANGES}
@@ -348,7 +351,7 @@ class _Move:
         mark = Sentinel(noted(self._log.state.incarnation, f"moved to {self._to}"), self._txid, self._attempt)
         for state in self._sides[0].open(partitions, read_only=False).states:
             state.read_sentinel()
-            state.move_sentinel(mark, force=True)
+            lay(self._log, state, mark)
 
 
 @dataclass(frozen=True)

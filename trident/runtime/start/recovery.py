@@ -8,14 +8,21 @@ several to any of which a key may come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord, StartRecord
-from trident.errors import BackendError, FencedError, StateMismatchError, StateMovedError, StatePlaceError
+from trident.errors import (
+    BackendError,
+    FencedError,
+    StateMismatchError,
+    StateMovedError,
+    StatePlaceError,
+    TridentError,
+)
 from trident.planner import Plan
 from trident.runtime.start.capabilities import kinds_of
 from trident.state.interfaces import StateType
@@ -82,7 +89,7 @@ def reconcile(
     Raises `StateMismatchError`: they do not belong together and the policy is to refuse. Nothing was written.
     """
     kinds = kinds_of(plan, states)
-    with ExitStack() as opened:
+    with ExitStack() as opened, owning(log):
         founds = [
             _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
             for name, partitions in states.items()
@@ -153,8 +160,7 @@ def _recover(log: TransactionLog, founds: Sequence[Found], policy: str, rewind: 
         return
     for found in mismatches:
         for instance in found.instances:
-            log.check_owner()  # a successor's values are not to be removed
-            instance.reset()
+            empty(log, instance)
         log.append(ResetRecord(found.name))
 
 
@@ -176,7 +182,7 @@ def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
             continue
         foreign = base > state.txid or any(s is not None and not _knows(log, s) for s in found.sentinels)
         for instance in found.instances:
-            instance.move_sentinel(Sentinel(state.incarnation, base, attempt), force=True)
+            lay(log, instance, Sentinel(state.incarnation, base, attempt))
         laid = dict.fromkeys(range(len(found.instances)), (base, attempt))
         records.append(AdoptRecord(found.name, base, foreign, laid))
     for record in records:
@@ -186,6 +192,36 @@ def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
 def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
     """Whether the log knows the winners up to a sentinel, because a driver of this log wrote it."""
     return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in log.state.epochs
+
+
+# ---- writes of a start, over what may be a successor's by then -----------------------------------------------------------
+
+
+@contextmanager
+def owning(log: TransactionLog) -> Iterator[None]:
+    """Raise `FencedError` in place of what a driver that was replaced finds: it is what its successor has written."""
+    try:
+        yield
+    except TridentError:
+        log.check_owner()
+        raise
+
+
+def lay(log: TransactionLog, instance: Any, sentinel: Sentinel) -> None:
+    """Lay a sentinel over the one that was read last, whatever it is, if this driver still owns the log.
+
+    The owner is asked behind that read, and the store takes a sentinel only over what was read. So what a successor has
+    written is found by the one or the other, wherever this driver was paused.
+    """
+    log.check_owner()
+    instance.move_sentinel(sentinel, force=True)
+
+
+def empty(log: TransactionLog, instance: Any) -> None:
+    """Empty a partition, if this driver still owns the log, and what it reads now is still there then."""
+    instance.read_sentinel()
+    log.check_owner()
+    instance.reset()
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
@@ -226,11 +262,10 @@ def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
     what = f"claim the place of {place or 'a state'}"
     for left in reversed(range(_TRIES)):
         sentinel = instance.read_sentinel()
-        log.check_owner()  # after the read: a driver that claims the log later finds another sentinel than it read
         if sentinel is not None and is_foreign(sentinel, place):
             raise StatePlaceError(what, place, sentinel.place)
         try:
-            instance.move_sentinel(claim, force=True)
+            lay(log, instance, claim)
             return
         except (FencedError, BackendError):
             if not left:
