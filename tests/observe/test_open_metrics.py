@@ -5,8 +5,9 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import struct
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -243,6 +244,24 @@ def test_a_client_that_never_asks_is_left(monkeypatch: pytest.MonkeyPatch) -> No
         with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
             assert idle.recv(1) == b""
         assert "trident_" in scrape(running)
+
+
+def test_a_client_that_sends_half_a_request_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics_server, "_CLIENT_S", 0.02)
+    server = metrics_server.MetricsServer("t", Metrics("t"), "127.0.0.1", 0)
+    for sent in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: loc", b"\x16\x03\x01\x02\x00\x01\x00\n\xfc"):
+        for end in ("closes", "resets", "waits"):
+            with socket.create_connection((server.host, server.port), WAIT_S) as client:
+                client.sendall(sent)
+                if end == "resets":
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                elif end == "waits":
+                    with suppress(ConnectionResetError):
+                        client.recv(9999)
+    server.close()  # which waits for what it answers
+    assert capfd.readouterr().err == ""
 
 
 def test_without_a_port_nothing_is_served() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.errors import ConfigError
@@ -44,8 +45,7 @@ class MetricsServer:
                 f"metrics cannot be served at {host}:{port}: {error.strerror or error}{in_use}"
             ) from error
         self._thread.name = f"trident-{topology}-metrics"
-        handler: Any = self._server.RequestHandlerClass
-        self._server.RequestHandlerClass = type("Handler", (handler,), {"timeout": _CLIENT_S})
+        self._server.RequestHandlerClass = _patient(self._server.RequestHandlerClass)
         self._server.set_app(_guarded(self._server.get_app(), is_loopback(host)))
         for collector in (prometheus.GCCollector, prometheus.PlatformCollector, prometheus.ProcessCollector):
             collector(registry=registry)
@@ -63,6 +63,23 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _patient(handler: Any) -> Any:
+    """Return a handler that waits some seconds for a request, and says nothing of a client that sends half of one."""
+
+    class Handler(handler):  # type: ignore[misc]
+        timeout = _CLIENT_S
+
+        def handle(self) -> None:
+            with suppress(OSError):
+                super().handle()
+
+        def finish(self) -> None:
+            with suppress(OSError):
+                super().finish()
+
+    return Handler
 
 
 def _guarded(app: Any, loopback: bool) -> Any:

@@ -130,3 +130,21 @@ def test_a_replay_that_finds_as_many_other_entries_is_refused(
     with pytest.raises(ReplayMismatchError, match="the batch has 20 entries of the stream 's', behind 0-0 up to 20-0"):
         batches.rows(definition)
     batches.close()
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_an_entry_that_was_deleted_by_its_id_is_missed_only_where_nothing_that_was_read_is_left(
+    redis_server: Server, client: Any, read_before: bool
+) -> None:
+    fill(client, range(1, 6))
+    batches = Batches(spout_of(redis_server, max_entries=2))
+    batches.commit(batches.define())
+    client.xdel("s", "4-0", *(() if read_before else ("1-0", "2-0")))
+    if read_before:
+        assert numbers(batches.run()) == [[3, 5]]
+    else:
+        with pytest.raises(
+            SpoutError, match="1 entries of the stream 's'.* were trimmed or deleted before a batch had"
+        ):
+            batches.run()
+    batches.close()
