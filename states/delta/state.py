@@ -87,7 +87,8 @@ class DeltaState(Kinds[str | os.PathLike[str]]):
         if path is None:
             raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
         factory = _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options))
-        place = factory.path if local_path(factory.path) is None else str(Path(factory.path).absolute())
+        local = local_path(factory.path)  # one folder has many names: links, URLs, `..`
+        place = factory.path.rstrip("/") if local is None else str(local.resolve())
         return StateSpec(factory, required_num_partitions=1, place=place)
 
 

@@ -6,6 +6,7 @@ The calls of single streams are in `test_topology.py`, what only shows in a batc
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -348,6 +349,20 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
             for name, path in (("one", "folder"), ("two", "./folder/"))
         ],
         "topology 't': states 'one' and 'two' are both kept in ",
+    ),
+    "a folder and its URL for two states": (
+        lambda t, s: [
+            s.persistent_aggregate(DeltaState.opaque(path), Count(), name)
+            for name, path in (("one", "folder"), ("two", Path("folder").absolute().as_uri()))
+        ],
+        "topology 't': states 'one' and 'two' are both kept in ",
+    ),
+    "a state in the folder of another one": (
+        lambda t, s: [
+            s.persistent_aggregate(DeltaState.opaque(path), Count(), name)
+            for name, path in (("one", "s3://bucket/states/inner/"), ("two", "s3://bucket/states/"))
+        ],
+        "states 'one' and 'two' are kept in s3://bucket/states and inside of it, in s3://bucket/states/inner; give each",
     ),
     "new values into the same state": (
         lambda t, s: (

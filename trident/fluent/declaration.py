@@ -81,10 +81,12 @@ class Declaration(TridentNames):
                 f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."
             )
         for other in self._states.values():
-            if spec.place and other.spec.place == spec.place:
+            outer, inner = sorted((spec.place, other.spec.place), key=len)
+            if outer and f"{inner}/".startswith(f"{outer}/"):
+                where = f"both kept in {inner}" if inner == outer else f"kept in {outer} and inside of it, in {inner}"
                 raise TopologyError(
-                    f"topology {self.name!r}: states {other.name!r} and {name!r} are both kept in {spec.place}; give each a "
-                    "place of its own"
+                    f"topology {self.name!r}: states {other.name!r} and {name!r} are {where}; give each a place of its own, "
+                    "beside the other"
                 )
         node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys, migrate)
         self._states[name] = node

@@ -390,7 +390,7 @@ class StateSpec:
     store
         What the store is called: the class that users write, such as `RedisState`; empty: the name of the factory.
     place
-        The folder or table that no other state may share; empty: states share the store.
+        The folder that no other state may share, nor be inside of; empty: states share the store.
     """
 
     factory: StateFactory
