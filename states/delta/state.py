@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from states.delta.map import DeltaBackingMap

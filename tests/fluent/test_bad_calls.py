@@ -6,8 +6,8 @@ The calls of single streams are in `test_topology.py`, what only shows in a batc
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
