@@ -31,7 +31,7 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.reading.change_feed import ChangeFeed, Position
+    from trident.runtime.reading.change_feed import ChangeFeed, FeedPosition
 
 __all__ = ["StateChangesSpout"]
 
@@ -64,13 +64,13 @@ class StateChangesSpout:
         since: int | str | None = None,
         max_batches: int = 100,
     ) -> None:
-        from trident.runtime.reading.change_feed import Position
+        from trident.runtime.reading.change_feed import FeedPosition
         from trident.runtime.reading.targets import load_topology
 
         if max_batches < 1:
             raise ValueError(f"max_batches={max_batches}: give at least 1")
         if since is not None:
-            Position.of(since)
+            FeedPosition.of(since)
 
         self._graph: Graph = (load_topology(topology) if isinstance(topology, str) else topology).graph()
         self._state = state if isinstance(state, str) else state.state_name
@@ -139,11 +139,11 @@ class _ChangesCoordinator(BatchCoordinator):
         return bool(definition["after"] == definition["until"])
 
     @staticmethod
-    def _position(definition: Definition) -> Position:
-        from trident.runtime.reading.change_feed import Position
+    def _position(definition: Definition) -> FeedPosition:
+        from trident.runtime.reading.change_feed import FeedPosition
 
         by = definition.get("by")  # a former version wrote none
-        return Position(int(definition["until"]), None if by is None else (by[0], by[1]))
+        return FeedPosition(int(definition["until"]), None if by is None else (by[0], by[1]))
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ArrowPart]:
         """Read the changes; a few make one part."""

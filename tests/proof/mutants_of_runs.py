@@ -247,8 +247,8 @@ OF_RUNS = (
     Mutant(
         "changes: a store that was set back is read on",
         _FEED,
-        "        view.compare()\n        self.txid = last",
-        "        self.txid = last",
+        "        view.compare()\n        self._writers = writers",
+        "        self._writers = writers",
         (
             "tests/runtime/reading/test_change_feed.py::test_a_store_that_was_set_back_gives_no_silence_for_what_it_lost",
         ),

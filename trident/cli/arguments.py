@@ -73,10 +73,10 @@ def existing_log(log: str) -> str:
 
 def feed_position(since: str | None) -> str | None:
     """Refuse what is neither the number of a batch nor the position of a feed (a callback of typer)."""
-    from trident.runtime.reading.change_feed import Position
+    from trident.runtime.reading.change_feed import FeedPosition
 
     try:
-        return None if since is None else str(Position.of(since))
+        return None if since is None else str(FeedPosition.of(since))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

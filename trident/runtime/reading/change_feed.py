@@ -47,10 +47,10 @@ class ChangedBatch(NamedTuple):
         return {"txid": self.txid, "changes": [change._asdict() for change in self.changes]}
 
 
-class Position(NamedTuple):
+class FeedPosition(NamedTuple):
     """A batch up to which changes were read, and who committed it: the attempt, and which driver of that start.
 
-    A log that is set back and goes on has other batches under the same numbers. `by`: None if nobody knows.
+    A log that is set back and goes on has other batches under the same numbers. `by`: None where it is not known.
     """
 
     txid: int
@@ -60,7 +60,7 @@ class Position(NamedTuple):
         return "-".join(map(str, (self.txid, *(self.by or ()))))
 
     @classmethod
-    def of(cls, given: int | str) -> Position:
+    def of(cls, given: int | str) -> FeedPosition:
         """Read what `str` gives, or the number of a batch alone; ValueError if it is neither."""
         txid, *by = str(given).split("-")
         if not txid.isdecimal() or len(by) not in (0, 2) or not all(map(str.isdecimal, by[:1])):
@@ -74,7 +74,7 @@ class Position(NamedTuple):
         attempt, run = self.by
         return str(TransactionAttempt(self.txid, attempt)) + (f" with the id {run}" if run else "")
 
-    def is_other(self, found: Position) -> bool:
+    def is_other(self, found: FeedPosition) -> bool:
         """Whether another driver or attempt committed a batch of the same number, as far as both are known."""
         if self.by is None or found.by is None:
             return False
@@ -88,9 +88,7 @@ class ChangeFeed(Closes):
     Made by `trident.changes`. A batch is given once its record is in the log: then it is all there, of all partitions, and
     nothing of an attempt that lost. Batches that wrote nothing to the state are passed over.
 
-    `txid`: the batch up to which changes were given.
-    `position`: this batch and who committed it, as text (`at`: as a `Position`): what `since` of the next feed is to be, once
-    the changes are worked up.
+    `at`: the position behind the last batch that was given.
     `incarnation`: of the log; another one counts batches of its own.
     `last_seen`: the last batch that was committed when `committed` was asked.
     """
@@ -104,7 +102,7 @@ class ChangeFeed(Closes):
                 f"state {name!r} of {graph.name!r} keeps no changes: declare it with changes=, as in "
                 'PostgresState.opaque(url, changes="7d") or RedisState.opaque(url, changes="7d")'
             )
-        given = None if since is None else Position.of(since)
+        given = None if since is None else FeedPosition.of(since)
         self._log = ForeignLog(graph.name, config, [node], "")
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
@@ -120,15 +118,17 @@ class ChangeFeed(Closes):
 
     @property
     def txid(self) -> int:
+        """The batch up to which changes were given."""
         return self.at.txid
 
     @property
     def position(self) -> str:
+        """That batch and who committed it: what `since` of the next feed is to be, once the changes are worked up."""
         return str(self.at)
 
-    def place_of(self, txid: int) -> Position:
+    def place_of(self, txid: int) -> FeedPosition:
         """Return the position behind a batch that was read."""
-        return Position(txid, self._writers.of(txid))
+        return FeedPosition(txid, self._writers.of(txid))
 
     def read(self, most: int | None = None) -> list[ChangedBatch]:
         """Return the committed batches after `txid`, some thousand rows of them at a time, at most `most` batches.
@@ -207,14 +207,14 @@ class ChangeFeed(Closes):
         self._writers, self.last_seen = log.writers(self.name), log.txid
         return self.last_seen
 
-    def check(self, at: Position) -> None:
+    def check(self, at: FeedPosition) -> None:
         """Compare a position with the log as it is; `ChangesReplacedError` if the log has another batch there, or none."""
         self._check(self._log.now(), at)
 
-    def _check(self, log: LogState, at: Position) -> None:
+    def _check(self, log: LogState, at: FeedPosition) -> None:
         if log.incarnation != self.incarnation:
             return  # which is told by itself
-        found = Position(at.txid, log.writers(self.name).of(at.txid))
+        found = FeedPosition(at.txid, log.writers(self.name).of(at.txid))
         if at.txid > log.txid:
             there = f"ends with batch {log.txid} now"
         elif at.is_other(found):
