@@ -272,8 +272,8 @@ OF_RUNS = (
     Mutant(
         "start: a successor's values are removed",
         _RECOVERY,
-        "            log.check_owner()  # a successor's values are not to be removed\n",
-        "",
+        "    log.check_owner()\n    instance.reset()\n",
+        "    instance.reset()\n",
         ("tests/runtime/start/test_recovery.py::test_a_starter_that_was_replaced_empties_no_store",),
     ),
     Mutant(
