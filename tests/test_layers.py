@@ -155,9 +155,20 @@ LAYERS = (
         ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.runtime.steps.kernels",),
     ),
+    Layer(("trident.moment_bounds",), ("pyarrow",)),
+    Layer(
+        ("trident.strict_columns",), ("numpy", "pyarrow", "trident.moment_bounds", "trident.naming", "trident.state")
+    ),
     Layer(
         ("trident.arrow", "trident.alignment", "trident.moment_columns"),
-        ("pyarrow", "trident.errors", "trident.fields", "trident.moments"),
+        (
+            "pyarrow",
+            "trident.errors",
+            "trident.fields",
+            "trident.moment_bounds",
+            "trident.moments",
+            "trident.strict_columns",
+        ),
     ),
     Layer(
         ("trident.http.server_thread",),

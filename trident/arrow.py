@@ -11,16 +11,23 @@ import pyarrow as pa
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
+from trident.moment_bounds import beyond_python
+from trident.strict_columns import UNFIT, Misfit, strict_array, strict_column
 
 __all__ = [
+    "UNFIT",
+    "Misfit",
     "array_of",
     "arrow_type",
+    "beyond_python",
     "concatenated",
     "ipc_of",
     "one_array",
     "python_of",
     "rows_without_columns",
     "schema_of",
+    "strict_array",
+    "strict_column",
     "table_of",
     "table_of_ipc",
 ]
@@ -67,20 +74,21 @@ def schema_of(fields: Fields) -> pa.Schema:
 
 
 def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Build a table from rows of plain values; raises pa.ArrowInvalid or TypeError if a value does not fit its type."""
+    """Build a table from rows of plain values; raises `Misfit`, a ValueError, for one that is not of its field's type."""
     schema = schema_of(fields)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    return pa.table([pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+    typed = map(strict_column, schema.names, fields.types, schema.types, columns)
+    return pa.table(list(typed), schema=schema)
 
 
 def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
     """Return values as the Arrow array of a column; an error names the column and the value that does not fit."""
     try:
-        return pa.array(values, type=type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        bad = next((v for v in values if not _fits(v, type_)), None)
+        return strict_array(values, type_)
+    except UNFIT as error:
+        bad, said = (error.value, error.reason) if isinstance(error, Misfit) else (None, str(error))
         raise CorruptValueError(
-            f"cannot write {bad!r} ({type(bad).__name__}) into column {name!r} of type {type_}: {error}. "
+            f"cannot write {bad!r} ({type(bad).__name__}) into column {name!r} of type {type_}: {said}. "
             "Declare the type that the values have, or return values of the declared type"
         ) from error
 
@@ -159,11 +167,3 @@ def _known(fields: Fields, name: str) -> str:
     if type_ is None:
         raise TopologyError(f"the type of field {name!r} is not known; declare it as '{name}: string' or another type")
     return type_
-
-
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    try:
-        pa.array([value], type=type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
-    return True

@@ -1,11 +1,15 @@
-"""Names in texts: the error for an attribute in camelCase names the one in snake_case; counts with their noun."""
+"""Names in texts: the error for an attribute in camelCase names the one in snake_case; counts with their noun; values."""
 
 from __future__ import annotations
 
 import re
 from typing import NoReturn
 
-__all__ = ["TridentNames", "counted"]
+from trident.tuples import TridentTuple
+
+__all__ = ["TridentNames", "counted", "shown"]
+
+_MAX_SHOWN = 300
 
 _ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream", "set_cpuload": "set_cpu_load"}
 
@@ -17,6 +21,20 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     ('1 batch', '1,200 tuples')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shown(value: object) -> str:
+    """Return a value as text, shortened; of a huge value no full text is made first."""
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
+        return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    if isinstance(value, TridentTuple):
+        cut = tuple(one[: _MAX_SHOWN + 1] if isinstance(one, (str, bytes)) else one for one in value)
+        return _short(repr(TridentTuple(value.fields, cut)))
+    return _short(repr(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
 class TridentNames:

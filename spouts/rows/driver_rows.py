@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.alignment import align
-from trident.arrow import arrow_type, ipc_of, schema_of, table_of, table_of_ipc
+from trident.arrow import UNFIT, Misfit, ipc_of, schema_of, table_of, table_of_ipc
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, type_of_hint
 
@@ -114,19 +114,11 @@ def table_of_rows(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     check_arity(fields, rows)
     try:
         return table_of(fields, rows)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _misfit(fields, rows, error) from error
-
-
-def _misfit(fields: Fields, rows: Sequence[Sequence[Any]], error: Exception) -> TopologyError:
-    for number, row in enumerate(rows):
-        for name, value in zip(fields.names, row, strict=True):
-            type_ = fields.type_of(name) or ""
-            try:
-                pa.array([value], type=arrow_type(type_))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
-                return TopologyError(f"row {number}: the value {value!r} of field {name!r} is not a {type_}: {cause}")
-    return TopologyError(f"the rows do not fit the fields ({fields}): {error}")
+    except Misfit as misfit:
+        said = f"of field {misfit.field!r} is not a {misfit.declared}: {misfit.reason}"
+        raise TopologyError(f"row {misfit.at}: the value {misfit.shown} {said}") from misfit
+    except UNFIT as error:
+        raise TopologyError(f"the rows do not fit the fields ({fields}): {error}") from error
 
 
 def fitted(table: pa.Table, fields: Fields) -> pa.Table:

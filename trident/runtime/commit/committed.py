@@ -17,8 +17,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from trident.errors import KeyConflictError, StateError
+from trident.naming import shown
 from trident.runtime.engine.task_output import Figures
-from trident.runtime.steps.failures import Failure, StepFailed, shown
+from trident.runtime.steps.failures import Failure, StepFailed
 from trident.state.encoding.codec import decode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.interfaces import State

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import python_of
 from trident.fields import Fields
-from trident.runtime.steps.failures import shown
+from trident.naming import shown
 from trident.tuples import TridentTuple
 
 _CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6

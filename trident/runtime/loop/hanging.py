@@ -15,9 +15,10 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from trident.errors import BatchFailedError
+from trident.naming import shown
 from trident.observe.at_work import place_of
 from trident.runtime.reading import views
-from trident.runtime.steps.failures import MARKED, Failure, calls_user_code, shown
+from trident.runtime.steps.failures import MARKED, Failure, calls_user_code
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
 

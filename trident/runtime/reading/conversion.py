@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from trident.arrow import array_of, arrow_type, python_of
 from trident.errors import StateError, describe
 from trident.graph import StateNode
@@ -31,10 +33,19 @@ class Conversion:
 
     def _made(self, value: Any, former: str) -> Any:
         if not callable(self._migrate):
-            return value
+            return _with_members(value, self._type)
         try:
             return self._migrate(value, former)
         except Exception as error:  # a user's function may raise anything
             raise StateError(
                 f"migrate {value!r} of state {self._name!r} from {former}: {describe(error)}. Nothing was written"
             ) from error
+
+
+def _with_members(value: Any, type_: Any) -> Any:
+    """Return a value with None for the members that its type has got."""
+    if isinstance(value, dict) and pa.types.is_struct(type_):
+        return {field.name: _with_members(value.get(field.name), field.type) for field in type_}
+    if isinstance(value, list) and pa.types.is_list(type_):
+        return [_with_members(each, type_.value_type) for each in value]
+    return value

@@ -27,10 +27,8 @@ from trident.errors import (
     can_heal,
     describe,
 )
+from trident.naming import shown
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds, full_column
-from trident.tuples import TridentTuple
-
-_MAX_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -156,20 +154,6 @@ def with_row(failure: Failure, row: object) -> Failure:
     if failure.row is not None:
         return failure
     return replace(failure, row=shown(row))
-
-
-def shown(value: object) -> str:
-    """Return a value as text, shortened; of a huge value no full text is made first."""
-    if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
-        return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
-    if isinstance(value, TridentTuple):
-        cut = tuple(one[: _MAX_SHOWN + 1] if isinstance(one, (str, bytes)) else one for one in value)
-        return _short(repr(TridentTuple(value.fields, cut)))
-    return _short(repr(value))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import UNFIT, Misfit, schema_of, strict_column
 from trident.fields import Fields
-from trident.naming import counted
+from trident.naming import counted, shown
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, shown, with_row
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, with_row
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
@@ -84,26 +84,13 @@ def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list
     ]
 
 
-# Arrow's capacity error: a text or bytes beyond 2 GiB
-_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowCapacityError, TypeError, ValueError, OverflowError)
-
-
 def _column(step: str, name: str, declared: str | None, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
     try:
-        return pa.array(values, type=type_)
-    except _UNFIT as error:
-        culprit = next((value for value in values if not _fits(value, type_)), None)
-        reason = str(error).replace(str(type_), str(declared))  # as the user wrote it, not as Arrow calls it
-        cause = f"field {name!r} is declared {declared}, but got {shown(culprit)} ({reason})"
+        return strict_column(name, declared, type_, values)
+    except UNFIT as error:
+        full = f"field {name!r} is declared {declared}, but got {counted(len(values), 'value')} ({error})"
+        cause = str(error) if isinstance(error, Misfit) else full  # a text or bytes beyond 2 GiB, all together
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
-
-
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    try:
-        pa.array([value], type=type_)
-    except _UNFIT:
-        return False
-    return True
 
 
 def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from trident.errors import CorruptValueError
-from trident.runtime.steps.failures import Failure, StepFailed, shown
+from trident.naming import shown
+from trident.runtime.steps.failures import Failure, StepFailed
 from trident.runtime.windows.due_keys import NEVER, DueKeys
 from trident.state.encoding.codec import decode_found, encode, encode_many
 from trident.state.interfaces import Key

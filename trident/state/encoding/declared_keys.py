@@ -136,7 +136,9 @@ def _whole_of(bits: int) -> Form:
 
     def whole(value: Any) -> Any:
         number = _number(value)
-        if not math.isfinite(number) or number != (exact := int(number)) or not -limit <= exact < limit:
+        if (not isinstance(number, int) and not math.isfinite(number)) or not -limit <= number < limit:
+            return NO_VALUE
+        if number != (exact := int(number)):
             return NO_VALUE
         return exact
 
@@ -157,7 +159,7 @@ def _double(value: Any) -> Any:
 def _float(value: Any) -> Any:
     nearest = _double(value)
     try:
-        return nearest if nearest is NO_VALUE else canonical(struct.unpack("f", struct.pack("f", nearest))[0])
+        return nearest if nearest is NO_VALUE else canonical(struct.unpack("<f", struct.pack("<f", nearest))[0])
     except OverflowError:
         return NO_VALUE
 
@@ -214,13 +216,15 @@ def _timestamp(value: Any) -> dt.datetime:
 def _timestamp_ntz(value: Any) -> dt.datetime:
     moment = _time_of(value)
     if moment.tzinfo is not None:
-        raise TypeError("it has a zone, and values of this type have none")
+        raise TypeError("it has a zone, and values of this type have none; take it off with .replace(tzinfo=None)")
     return moment
 
 
 def _time_of(value: Any) -> dt.datetime:
-    if not isinstance(value, dt.datetime):
+    if not isinstance(value, dt.datetime) or value != value:  # NaT of pandas
         raise TypeError("give a datetime")
+    if getattr(value, "nanosecond", 0):
+        raise TypeError("it has nanoseconds; round it to microseconds, as .floor('us') does")
     parts = (
         value.year,
         value.month,

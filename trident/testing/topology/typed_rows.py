@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type, table_of
+from trident.arrow import UNFIT, Misfit, table_of
 from trident.errors import TridentError
 from trident.fields import Fields
 
@@ -20,8 +20,11 @@ def typed_rows(call: str, fields: Fields, given: Sequence[Any]) -> pa.Table:
     rows = [_row(call, fields, number, row) for number, row in enumerate(given)]
     try:
         return table_of(fields, rows)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _misfit(call, fields, rows, error) from error
+    except Misfit as misfit:
+        said = f"is no {misfit.declared}, the type of field {misfit.field!r} ({misfit.reason})"
+        raise TridentError(f"{call}: row {misfit.at}: {misfit.shown} {said}") from misfit
+    except UNFIT as error:
+        raise TridentError(f"{call}: the rows do not fit the fields ({fields}): {error}") from error
 
 
 def _row(call: str, fields: Fields, number: int, row: Any) -> Sequence[Any]:
@@ -38,15 +41,3 @@ def _row(call: str, fields: Fields, number: int, row: Any) -> Sequence[Any]:
             f"{call}: row {number} has {len(values)} values {row!r}, the stream has {len(fields)} ({fields})"
         )
     return values
-
-
-def _misfit(call: str, fields: Fields, rows: Sequence[Sequence[Any]], error: Exception) -> TridentError:
-    for number, row in enumerate(rows):
-        for name, type_, value in zip(fields.names, fields.types, row, strict=True):
-            try:
-                pa.array([value], type=arrow_type(type_ or ""))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
-                return TridentError(
-                    f"{call}: row {number}: {value!r} is no {type_}, the type of field {name!r} ({cause})"
-                )
-    return TridentError(f"{call}: the rows do not fit the fields ({fields}): {error}")
