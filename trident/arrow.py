@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from trident.errors import CorruptValueError, TopologyError
 from trident.fields import Fields, split_commas, struct_fields
 from trident.moment_bounds import beyond_python
-from trident.strict_columns import UNFIT, Misfit, strict_array, strict_column
+from trident.strict_columns import UNFIT, Misfit, is_kept_by_float, strict_array, strict_column
 
 __all__ = [
     "UNFIT",
@@ -20,6 +21,7 @@ __all__ = [
     "array_of",
     "arrow_type",
     "beyond_python",
+    "cast_table",
     "concatenated",
     "ipc_of",
     "one_array",
@@ -27,6 +29,7 @@ __all__ = [
     "rows_without_columns",
     "schema_of",
     "strict_array",
+    "strict_cast",
     "strict_column",
     "table_of",
     "table_of_ipc",
@@ -79,6 +82,45 @@ def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     typed = map(strict_column, schema.names, fields.types, schema.types, columns)
     return pa.table(list(typed), schema=schema)
+
+
+_ALIKE = tuple(
+    {getattr(pa, name)().id for name in names.split() if hasattr(pa, name)}
+    for names in (
+        "int8 int16 int32 int64 uint8 uint16 uint32 uint64",
+        "float16 float32 float64",
+        "string large_string string_view",
+        "binary large_binary binary_view",
+    )
+)
+
+
+def strict_cast(array: Any, type_: pa.DataType, field: str, declared: str | None = None) -> Any:
+    """Return the column of a field as one of another type; raises one of `UNFIT`, mostly `Misfit`, if a value does not fit."""
+    of = array.type
+    if of == type_:
+        return array
+    if pa.types.is_dictionary(of):
+        return strict_cast(array.cast(of.value_type), type_, field, declared)
+    is_same = of.id == type_.id and not pa.types.is_nested(of)
+    if pa.types.is_timestamp(of) and pa.types.is_timestamp(type_):
+        is_same = (of.tz is None) == (type_.tz is None)
+    if is_same or any({of.id, type_.id} <= each for each in _ALIKE):
+        with suppress(*UNFIT):
+            made = array.cast(type_)
+            if not pa.types.is_float32(type_) or is_kept_by_float(made, array.cast(pa.float64())):
+                return made
+    # By value, because Arrow's cast makes times of numbers, and drops members of structs.
+    return strict_column(field, declared, type_, python_of(array))
+
+
+def cast_table(table: pa.Table, fields: Fields) -> pa.Table:
+    """Return a table with columns of these names as one of the fields' types; raises as `strict_cast`."""
+    schema = schema_of(fields)
+    if table.schema.equals(schema):
+        return table
+    columns = [table.column(name) for name in schema.names]
+    return pa.table(list(map(strict_cast, columns, schema.types, schema.names, fields.types)), schema=schema)
 
 
 def array_of(name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:

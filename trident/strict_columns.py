@@ -27,7 +27,7 @@ from trident.naming import shown
 from trident.state.encoding.declared_keys import NO_VALUE, declared_form
 from trident.state.encoding.extensions import plain_number, type_name
 
-__all__ = ["UNFIT", "Misfit", "strict_array", "strict_column"]
+__all__ = ["UNFIT", "Misfit", "is_kept_by_float", "strict_array", "strict_column"]
 
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for a value that a type cannot hold."""
@@ -131,23 +131,22 @@ def _declared(ddl: str, value: Any, type_: Any) -> Any:
 
 
 def _decimal(value: Any, type_: Any) -> Any:
-    return _declared(
-        f"decimal({type_.precision},{type_.scale})", Decimal(_number(value)), type_
-    )  # exactly, not as shown
+    exact = Decimal(_number(value))  # of a float all digits, not the few that are shown
+    return _declared(f"decimal({type_.precision},{type_.scale})", exact, type_)
 
 
 def _moment(value: Any, type_: Any) -> Any:
     if not isinstance(value, dt.datetime):
-        raise TypeError(
-            f"it is of type {type_name(value)}; datetime.fromtimestamp(seconds, timezone.utc) makes a time of a number"
-        )
+        way = "datetime.fromtimestamp(seconds, timezone.utc) makes a time of a number"
+        raise TypeError(f"it is of type {type_name(value)}; {way}")
     return _declared("timestamp_ntz" if type_.tz is None else "timestamp", value, type_)
 
 
 # ---- columns of times and floats ---------------------------------------------------------------------------------------
 
 
-def _is_kept_by_float(array: pa.Array, values: Sequence[Any]) -> bool:
+def is_kept_by_float(array: pa.Array, values: Any) -> bool:
+    """Whether no value of a float array, made of these, has become infinite or 0."""
     if pc.all(pc.and_(pc.is_finite(array), pc.not_equal(array, 0))).as_py() is not False:
         return True
     wide = pa.array(values, pa.float64())
@@ -298,7 +297,7 @@ _LEAVES: dict[int, _Leaf] = {
     pa.int16().id: _Leaf(_WHOLE, partial(_declared, "smallint")),
     pa.int32().id: _Leaf(_WHOLE, partial(_declared, "int")),
     pa.int64().id: _Leaf(_WHOLE, partial(_declared, "bigint")),
-    pa.float32().id: _Leaf(_FLOATS, _float, _is_kept_by_float),
+    pa.float32().id: _Leaf(_FLOATS, _float, is_kept_by_float),
     pa.float64().id: _Leaf(_FLOATS, _double),
     pa.decimal128(1).id: _Leaf({Decimal, int, _NONE}, _decimal),
     pa.string().id: _Leaf({str, _NONE}, partial(_declared, "string")),

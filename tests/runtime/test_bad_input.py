@@ -191,7 +191,7 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     ),
     "a value of another type": (
         lambda s: keep(s.each("line", lambda line: line, "a: int")), 1,
-        "in step 'lines/each': field 'a' is declared int, but got 'a' ",
+        r"in step 'lines/each' on tuple \[line='a'\]: field 'a' is declared int, but got 'a' ",
     ),
     "a number that does not fit": (
         lambda s: keep(s.map(lambda row: 300, "a: tinyint")), 1, "field 'a' is declared tinyint, but got 300 ",
@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     ),
     "a query that emits another type": (
         lambda s: s.state_query(counts(s), "line", Right(), "a: int").peek(print), 1,
-        "in step 'lines/Right@count': field 'a' is declared int, but got 'text' ",
+        r"in step 'lines/Right@count' on tuple \[line='a'\]: field 'a' is declared int, but got 'text' ",
     ),
     "an aggregator that emits too much": (
         lambda s: keep(s.aggregate("line", Emitting3(), "a: int")), 1,
@@ -255,8 +255,8 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
         "in step 'lines/map/Sum:part': field 'x' is declared bigint, but got 9223372036854775808 ",
     ),
     "a kernel of a sum that has no answer": (
-        lambda s: s.map(lambda row: 99, "n: int").persistent_aggregate(MemoryMapState(), "n", Sum(), "a: tinyint"), 2,
-        "in step 'lines/map/Sum@a': Arrow",
+        lambda s: s.map(lambda row: 99, "n: int").persistent_aggregate(MemoryMapState(), "n", Sum(), "a: tinyint"), 1,
+        "in step 'lines/map/Sum@a': field 'a' is declared tinyint, but got 198 ",
     ),
     "a combiner that raises": (
         lambda s: s.persistent_aggregate(MemoryMapState(), "line", Worse(), "a"), 1,
@@ -362,7 +362,7 @@ class Emitting:
             lambda: pa.table({"a": ["x"], "m": [1]}),
             r"in step 's': emitted the columns \['a', 'm'\], but the fields are ",
         ),
-        (lambda: pa.table({"a": ["x"], "n": ["y"]}), "in step 's': ArrowInvalid: .*y"),
+        (lambda: pa.table({"a": ["x"], "n": ["y"]}), "in step 's': field 'n' is declared bigint, but got 'y' "),
         (lambda: 1 // 0, "in step 's': ZeroDivisionError"),
         (lambda: {"a": "x"}, "in step 's': AttributeError: 'dict' object"),
     ],

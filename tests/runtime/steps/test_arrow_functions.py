@@ -257,7 +257,7 @@ NOT_THIS: list[tuple[Callable[[], Any], str]] = [
     (lambda: each(given_back(pa.array(["a"] * 4)), "x: bigint"),
      "<lambda> returned string for field 'x', which is declared bigint (int64)"),
     (lambda: each(given_back(pa.array([1 << 40] * 4)), "x: int"),
-     "<lambda> returned int64 for field 'x', which is declared int (int32): Integer value 1099511627776 not in range"),
+     "<lambda> returned int64 for field 'x', which is declared int (int32): 1099511627776 (no int is exactly this number; "),
     (lambda: each(given_back([1, 2, 3, 4]), "x: bigint"),
      "<lambda> returned list for field 'x', which is declared bigint (int64); it must return a pyarrow.Array"),
     (lambda: each(given_back(None), "x: bigint"), "<lambda> returned NoneType for field 'x'"),

@@ -93,7 +93,7 @@ def test_a_plain_function_gives_what_it_gives_one_by_one(
 
 def test_what_was_emitted_before_an_exception_is_to_blame_first() -> None:
     plain = PlainFunction(acting([["a"], [("a", 1)], [BAD]], yields=True), spread=True)
-    (step, row, cause, retry), _ = each(plain, 3, WORD, ("word",), capture=True)
+    (step, row, cause, retry), _ = each(plain, 3, WORD, ("word",), capture=False)
     assert (step, row, retry) == ("e", "[n=1]", False)
     assert "emitted 2 values ('a', 1) for the 1 output field" in cause
 

@@ -429,7 +429,7 @@ def _new_values(node: PersistNode, rows: Sequence[Any], wanted: bool) -> pa.Tabl
 def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bounds) -> Sequence[Any]:
     aggregation = node.aggregation
     if aggregation is None:
-        out = Emitted(node.id, node.fields, bounds, len(entries))
+        out = Emitted(node.id, node.fields, TupleErrors(bounds=bounds), len(entries))
         node.updater.update_state(state.given, entries.keys, out)
         return out.rows
     if not aggregation.grouped:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import one_array, schema_of
+from trident.arrow import one_array, schema_of, strict_cast
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.aggregates import (
@@ -64,8 +64,9 @@ class ColumnEntries:
     def with_values(self, new: Any) -> pa.Table:
         """Return a table of the keys and the given values."""
         schema = self.table.schema
-        values = new.cast(schema.types[-1]) if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
-        return pa.table([*self.table.columns[:-1], values], schema=schema)
+        values = new if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
+        typed = strict_cast(values, schema.types[-1], schema.names[-1])
+        return pa.table([*self.table.columns[:-1], typed], schema=schema)
 
 
 @dataclass(frozen=True)

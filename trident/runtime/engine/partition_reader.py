@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from trident.arrow import ipc_of, schema_of, table_of, table_of_ipc
+from trident.arrow import UNFIT, cast_table, ipc_of, schema_of, table_of, table_of_ipc
 from trident.errors import ReplayMismatchError, SpoutError, TridentError, describe
 from trident.fields import Fields
 from trident.spout.completing import PartitionRead
@@ -175,7 +175,7 @@ class _Collector:
             )
         if table.num_rows:
             # As in a row, a value that does not fit raises. The types must be those of the fields for the checksum too.
-            self._tables.append(table if table.schema.equals(self._schema) else table.cast(self._schema))
+            self._tables.append(self._typed(table))
 
     def tables(self) -> list[pa.Table]:
         """Return all that was emitted."""
@@ -186,9 +186,12 @@ class _Collector:
         if not self._rows:
             return
         rows, self._rows = self._rows, []
+        self._tables.append(self._typed(rows))
+
+    def _typed(self, rows: Any) -> pa.Table:
         try:
-            self._tables.append(table_of(self._fields, rows))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return cast_table(rows, self._fields) if isinstance(rows, pa.Table) else table_of(self._fields, rows)
+        except UNFIT as error:
             said = f"{self._call} emitted rows that do not fit its fields ({self._fields})"
             raise SpoutError(f"{said}: {error}") from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import cast_table, schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import counting
@@ -297,6 +297,6 @@ def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> It
                 cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False, can_heal=False))
             # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
-            table = table if same or table.schema.types == schema.types else table.cast(schema)
+            table = table if same or table.schema.types == schema.types else cast_table(table, fragment.fields)
             output.rows[fragment.entry] = output.rows.get(fragment.entry, 0) + table.num_rows
             yield table

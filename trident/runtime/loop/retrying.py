@@ -85,9 +85,9 @@ class RetryRule:
         """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
-        if failure.is_mistake and self._repeats:
+        if failure.is_mistake and (self._repeats or not failure.retry):
             # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
-            failure = failure if self._captures and txid != self._mistaken else replace(failure, retry=False)
+            failure = replace(failure, retry=self._captures and txid != self._mistaken)
             self._mistaken = txid
         if waiting is not None and may_retry:
             if self._is_worth_it(waiting, failure):

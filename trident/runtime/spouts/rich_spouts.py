@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from trident.arrow import table_of
+from trident.arrow import UNFIT, table_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
 from trident.roles import adapted
@@ -172,7 +172,7 @@ def table_of_emitted(call: str, fields: Fields, rows: Sequence[Sequence[Any]]) -
     """Build a table from the rows that a spout's call has emitted; `SpoutError` if they do not fit the fields."""
     try:
         return table_of(fields, rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except UNFIT as error:
         raise SpoutError(f"{call} emitted rows that do not fit its fields ({fields}): {error}") from error
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import arrow_type, one_array, schema_of
+from trident.arrow import one_array, schema_of, strict_cast, strict_column
 from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, First, Last, Max, Min, Sum
@@ -23,7 +23,7 @@ from trident.operations.builtin import sums
 from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import grouped, keys_of, one_form
-from trident.runtime.steps.rows import columns_of, iterate
+from trident.runtime.steps.rows import check_row, columns_of, iterate
 from trident.runtime.steps.several import added, is_several_native, merging_functions, several_of, several_of_partials
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
@@ -150,7 +150,7 @@ def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
 
 
 def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> pa.Table:
-    value = columns[-1].cast(schema.types[-1])
+    value = strict_cast(columns[-1], schema.types[-1], schema.names[-1], aggregation.output.types[0])
     if isinstance(aggregation.aggregator, Sum) and value.null_count:
         value = pc.fill_null(value, pa.array([0], schema.types[-1])[0])  # a sum over nothing but nulls is 0
     return pa.table([*columns[:-1], value], schema=schema)
@@ -165,7 +165,10 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
         key = keys[at]
         before = found[key] if key in found else aggregator.zero()
         value = aggregator.init(row)
-        found[key] = value if before is None else aggregator.combine(before, value)
+        value = value if before is None else aggregator.combine(before, value)
+        if on_error.capture:
+            check_row(aggregation.output, (value,))
+        found[key] = value
 
     iterate(step, table, aggregation.inputs, on_error, visit)
     fields = aggregation.partial
@@ -232,9 +235,11 @@ def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> p
     schema = schema_of(aggregation.partial)
     if not aggregation.grouped:
         value = getattr(pc, function)(table.column(output)).as_py()
-        return pa.table([pa.array([value], arrow_type(aggregation.output.types[0] or ""))], schema=schema)
+        typed = strict_column(schema.names[0], aggregation.output.types[0], schema.types[0], [value])
+        return pa.table([typed], schema=schema)
     columns = grouped(list(map(table.column, aggregation.group.names)), [(table.column(output), function)])
-    return pa.table([c.cast(t) for c, t in zip(columns, schema.types, strict=True)], schema=schema)
+    typed_columns = map(strict_cast, columns, schema.types, schema.names, aggregation.partial.types)
+    return pa.table(list(typed_columns), schema=schema)
 
 
 def is_pick(aggregator: Any) -> bool:
@@ -299,4 +304,5 @@ def _structs(values: pa.Table, rows: pa.Array) -> pa.Array:
 
 def _picked(aggregation: Aggregation, keys: list[pa.ChunkedArray], values: Any) -> pa.Table:
     schema = schema_of(aggregation.partial)
-    return pa.table([*keys, values.cast(schema.types[-1])], schema=schema)
+    typed = strict_cast(values, schema.types[-1], schema.names[-1], aggregation.output.types[0])
+    return pa.table([*keys, typed], schema=schema)

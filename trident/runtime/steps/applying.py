@@ -68,14 +68,14 @@ def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) ->
     if isinstance(node.function, PlainFunction):
         parents, columns = each_plain(step.id, node, table, on_error)
         return _append(step, node.outputs.names, table, parents, columns)
-    out = Emitted(step.id, node.outputs, on_error.bounds, table.num_rows, by_tuple=True)
+    out = Emitted(step.id, node.outputs, on_error, table.num_rows, by_tuple=True)
 
     def visit(at: int, row: Any) -> None:
         out.at = at
         node.function.execute(row, out)
 
     _collect(step.id, table, node, out, on_error, visit)
-    return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns())
+    return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
 
 
 def _collect(step: str, table: pa.Table, node: Any, out: Emitted, on_error: TupleErrors, visit: Any) -> None:
@@ -154,7 +154,7 @@ def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> p
     if isinstance(node.function, ArrowFunction):
         mapped = map_vectorised(step.id, node, table, on_error)
         return mapped.select(list(step.keep))
-    out = Emitted(step.id, node.fields, on_error.bounds, table.num_rows, by_tuple=True)
+    out = Emitted(step.id, node.fields, on_error, table.num_rows, by_tuple=True)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))
     call = function if plain else function.execute
@@ -167,7 +167,7 @@ def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> p
             out.emit(values if isinstance(values, list) and not array else as_values(values))
 
     _collect(step.id, table, node, out, on_error, visit)
-    return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns())
+    return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns(table, node.inputs))
 
 
 def apply_query(
@@ -176,7 +176,7 @@ def apply_query(
     """Look all rows up in bulk, then call the query function row by row and append what it emits."""
     columns = tuple(node.fields.names) if keep is None else keep
     rows = list(tuples_of(table, node.inputs))
-    out = Emitted(step, node.outputs, on_error.bounds, table.num_rows, by_tuple=True)
+    out = Emitted(step, node.outputs, on_error, table.num_rows, by_tuple=True)
     if rows:
         results = _retrieve(step, node, rows, state)
 
@@ -186,7 +186,7 @@ def apply_query(
 
         _collect(step, table, node, out, on_error, visit)
     parents = pa.array(out.parents, pa.int64())
-    return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns())
+    return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns(table, node.inputs))
 
 
 @calls_user_code(lambda local: (local["step"], None))

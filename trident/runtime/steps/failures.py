@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from trident.arrow import Misfit
 from trident.errors import (
     FailedException,
     FencedError,
@@ -56,7 +57,8 @@ class Failure:
     `can_heal`: whether the same may go well later, in another driver if not in this one.
     `waits_for`: what does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the
     cause.
-    `is_mistake`: True if user code raised at a tuple, and would do so at each try with the same tuples (`can_heal`).
+    `is_mistake`: True if user code raised at a tuple or gave a wrong result, and would do so at each try with the same tuples
+    (`can_heal`).
     `details`: the traceback.
     `left_out`: the tuple, if it was left out.
     """
@@ -76,6 +78,10 @@ class Failure:
     def is_source_away(self) -> bool:
         """Whether it is a source that does not answer, and not a store."""
         return self.waits_for == SourceAwayError.waits_for
+
+
+class WrongResult(ValueError):
+    """What user code gave is no row of its step's fields; the text is the whole cause."""
 
 
 class StepFailed(Exception):
@@ -116,11 +122,13 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     error = full or error
     of = None if row is None else shown(row)
     ours = error if isinstance(error, TridentError) else TridentError()
-    final = isinstance(error, FencedError) or not ours.can_heal or full is not None or not retry
+    is_wrong = isinstance(error, WrongResult | Misfit)
+    final = isinstance(error, FencedError) or not ours.can_heal or full is not None or is_wrong or not retry
     heals = full is None and can_heal(error)
     details = "".join(traceback.format_exception(error))
     reported = type(error).__name__ == "ReportedFailedException"
-    return Failure(step, of, describe(error), not final, reported, details, waits_for=ours.waits_for, can_heal=heals)
+    cause = str(error) if is_wrong else describe(error)
+    return Failure(step, of, cause, not final, reported, details, None, ours.waits_for, heals, is_mistake=is_wrong)
 
 
 @dataclass

@@ -99,7 +99,7 @@ class _Combining:
 
     def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
         value = self._combiner.init(tuple)
-        return value if val is None else self._combiner.combine(val, value)
+        return collector.checked(value if val is None else self._combiner.combine(val, value))
 
     def complete(self, val: Any, collector: Any) -> None:
         collector.emit((val,))
@@ -115,7 +115,7 @@ class _Reducing:
         return self._reducer.init()
 
     def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
-        return self._reducer.reduce(val, tuple)
+        return collector.checked(self._reducer.reduce(val, tuple))
 
     def complete(self, val: Any, collector: Any) -> None:
         collector.emit((val,))
@@ -138,7 +138,7 @@ class _Fold:
         self, step: str, members: Sequence[Member], aggregators: Sequence[Aggregator[Any]], run: StepRun, given: int
     ) -> None:
         self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
-        self._outs = [Emitted(step, member.outputs, self._bounds, given) for member in members]
+        self._outs = [Emitted(step, member.outputs, run.on_error, given) for member in members]
         self._values = [one.init(run.attempt, out) for one, out in zip(self._members, self._outs, strict=True)]
 
     def take(self, rows: Sequence[TridentTuple]) -> None:
@@ -175,7 +175,11 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -
 
         iterate(step, table, seen, run.on_error, visit)
         rows = [row for key, fold in zip(keys, folds, strict=True) for row in fold.complete(key)]
-    return pa.table(columns_of(step, node.fields, rows), schema=schema_of(node.fields))
+    width = len(node.group)
+    columns = columns_of(
+        step, node.fields, rows, lambda at: TridentTuple(node.group, rows[at][:width]) if width else None
+    )
+    return pa.table(columns, schema=schema_of(node.fields))
 
 
 def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], list[int]]:

@@ -11,7 +11,7 @@ from trident.graph import JoinNode, MultiReduceNode
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
-from trident.runtime.steps.rows import Emitted, StepRun, iterate, tuples_of
+from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 
@@ -85,7 +85,7 @@ def _apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints]:
 
 def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -> pa.Table:
     """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
-    out = Emitted(node.id, node.fields, run.on_error.bounds, sum(table.num_rows for table in streams))
+    out = Emitted(node.id, node.fields, run.on_error, sum(table.num_rows for table in streams))
     with failing_at(node.id):
         folds: _Grouped | _Whole = _Grouped(node, streams, out) if node.grouped else _Whole(node, out)
     for index, table in enumerate(streams):
@@ -101,7 +101,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: StepRun) -
         iterate(node.id, table, node.inputs[index], run.on_error, visit, port=index)
     with failing_at(node.id):
         folds.complete()
-    return pa.table(out.columns(), schema=schema_of(node.fields))
+    return pa.table(columns_of(node.id, node.fields, out.rows), schema=schema_of(node.fields))
 
 
 class _Whole:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from trident.arrow import Misfit
 from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
-from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, with_row
-from trident.runtime.steps.rows import as_values, column_of, columns_of, wrong_arity
+from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, calls_user_code, failure_of
+from trident.runtime.steps.rows import as_values, check_row, column_of, columns_of, wrong_arity
 from trident.tuples import TridentTuple
 
 
@@ -36,7 +37,6 @@ class EmittedRows:
         self._rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
         self._emitted: list[Any] = []
         self._counts: list[int] = []  # by row
-        self._checked = 0
 
     @calls_user_code(lambda local: local["self"].position())
     def run(self, on_error: TupleErrors) -> None:
@@ -57,11 +57,15 @@ class EmittedRows:
                     bounds.refuse_tuple()
                 if len(emitted) > most_of_all:
                     bounds.refuse_step(most_of_all + 1, rows)
+                if on_error.capture and (wrong := self._wrong(before)):  # else all together, see `columns`
+                    raise wrong
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
-                self._check()  # what was emitted before comes first
-                self._checked = before
+                # What was emitted before comes first.
+                if not on_error.capture:
+                    self._check_lengths(emitted)
+                first = (on_error.capture and self._wrong(before)) or error
                 del emitted[before:]  # a tuple that is left out leaves no rows behind
-                on_error(self._step, self._tuple(self._rows[len(counts)]), error, self._table, len(counts))
+                on_error(self._step, self._tuple(self._rows[len(counts)]), first, self._table, len(counts))
             counts.append(len(emitted) - before)
 
     def position(self) -> tuple[str, TridentTuple | None]:
@@ -74,26 +78,33 @@ class EmittedRows:
         return pa.array(np.repeat(np.arange(len(self._counts)), self._counts))
 
     def columns(self) -> list[pa.Array]:
-        """Return what was emitted, a column per field."""
-        self._check()
+        """Return what was emitted, a column per field; raise `StepFailed`, which names the row, if something does not fit."""
         fields = self._node.outputs
         if len(fields) == 1 and not _has_lists(self._emitted):
-            return [column_of(self._step, fields, self._emitted)]
-        return columns_of(self._step, fields, list(map(as_values, self._emitted)))
+            return [column_of(self._step, fields, self._emitted, self._origin)]
+        rows = list(map(as_values, self._emitted))
+        self._check_lengths(rows)
+        return columns_of(self._step, fields, rows, self._origin)
 
-    def _check(self) -> None:
-        """Raise `StepFailed`, which names the row, if an emit since the last check lacks a value per field."""
-        first, width = self._checked, len(self._node.outputs)
-        new = self._emitted[first:]
-        if width == 1 and not _has_lists(new):
-            return
-        lengths = [len(as_values(each)) for each in new]
-        if set(lengths) <= {width}:
-            return
-        at = next(at for at, length in enumerate(lengths) if length != width)
-        row = bisect_right(list(accumulate(self._counts)), first + at)
-        failure = wrong_arity(self._step, as_values(new[at]), self._node.outputs)
-        raise StepFailed(with_row(failure, self._tuple(self._rows[row])))
+    def _check_lengths(self, emitted: list[Any]) -> None:
+        fields = self._node.outputs
+        lengths = [len(as_values(each)) for each in emitted]
+        if not {len(fields)}.issuperset(lengths):
+            at = next(at for at, length in enumerate(lengths) if length != len(fields))
+            raise StepFailed(failure_of(self._step, wrong_arity(as_values(emitted[at]), fields), self._origin(at)))
+
+    def _wrong(self, first: int) -> Exception | None:
+        """Return what is wrong with what was emitted from the first place on; None if nothing is."""
+        try:
+            for each in self._emitted[first:]:
+                check_row(self._node.outputs, as_values(each))
+        except (WrongResult, Misfit) as wrong:
+            return wrong
+        return None
+
+    def _origin(self, at: int) -> TridentTuple:
+        """Return the row that gave a value list."""
+        return self._tuple(self._rows[bisect_right(list(accumulate(self._counts)), at)])
 
     def _tuple(self, row: tuple[Any, ...]) -> TridentTuple:
         return TridentTuple(self._node.inputs, row)

@@ -11,8 +11,15 @@ import pyarrow as pa
 from trident.arrow import UNFIT, Misfit, schema_of, strict_column
 from trident.fields import Fields
 from trident.naming import counted, shown
-from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, with_row
+from trident.runtime.steps.failures import (
+    Failure,
+    StepFailed,
+    TupleErrors,
+    WrongResult,
+    calls_user_code,
+    failure_of,
+    with_row,
+)
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
@@ -36,14 +43,16 @@ class StepRun:
 class Emitted:
     """The collector of one step: lists of values as columns, and the input row that each came from.
 
+    `on_error`: has the limits on rows; if tuples are left out, a row is checked as it is emitted, while its tuple is known.
     `given`: how many rows the step got.
     `by_tuple`: whether `at` is the number of a tuple, so that a limit on its rows applies.
     """
 
     def __init__(
-        self, step: str, fields: Fields, bounds: Bounds = DEFAULT_BOUNDS, given: int = 0, by_tuple: bool = False
+        self, step: str, fields: Fields, on_error: TupleErrors, given: int = 0, by_tuple: bool = False
     ) -> None:
-        self.step, self.fields = step, fields
+        self.step, self.fields, self._is_strict = step, fields, on_error.capture
+        bounds = on_error.bounds
         self.rows: list[Sequence[Any]] = []
         self.parents: list[int] = []
         self.at = 0
@@ -53,11 +62,19 @@ class Emitted:
 
     def emit(self, values: Sequence[Any]) -> None:
         if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
-            raise StepFailed(wrong_arity(self.step, values, self.fields))
+            raise wrong_arity(values, self.fields)
+        if self._is_strict:
+            check_row(self.fields, values)
         if len(self.rows) >= self._look:
             self._check()
         self.rows.append(values)
         self.parents.append(self.at)
+
+    def checked(self, value: Any) -> Any:
+        """Return a value that is to be the row in the end; if tuples are left out, raise if it does not fit."""
+        if self._is_strict:
+            check_row(self.fields, (value,))
+        return value
 
     def _check(self) -> None:
         count, most = len(self.rows), self._bounds.per_tuple
@@ -69,44 +86,69 @@ class Emitted:
         """Forget what was emitted beyond `count` rows, because the tuple that emitted it is left out."""
         del self.rows[count:], self.parents[count:]
 
-    def columns(self) -> list[pa.Array]:
-        """Return the emitted values, a column per field."""
-        return columns_of(self.step, self.fields, self.rows)
+    def columns(self, table: pa.Table, inputs: Fields) -> list[pa.Array]:
+        """Return the emitted values, a column per field; `table` and `inputs`: the tuples, for an error."""
+        return columns_of(
+            self.step,
+            self.fields,
+            self.rows,
+            lambda at: tuple_at(table, inputs, self.parents[at]) if self._by_tuple else None,
+        )
 
 
-def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
-    """Build typed columns; raise `StepFailed`, which names step, field and value, if a value does not fit its type."""
+def columns_of(
+    step: str, fields: Fields, rows: Sequence[Sequence[Any]], of: Callable[[int], object] = lambda at: None
+) -> list[pa.Array]:
+    """Build typed columns; raise `StepFailed`, which names step, field and value, if a value does not fit its type.
+
+    `of` returns the tuple that a row comes from, if it is known.
+    """
     schema = schema_of(fields)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return [
-        _column(step, name, declared, type_, column)
+        _column(step, name, declared, type_, column, of)
         for name, declared, type_, column in zip(schema.names, fields.types, schema.types, columns, strict=True)
     ]
 
 
-def _column(step: str, name: str, declared: str | None, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
+def column_of(step: str, fields: Fields, values: Sequence[Any], of: Callable[[int], object]) -> pa.Array:
+    """Build the column of the only field, with the errors of `columns_of`."""
+    (name,), (declared,), (type_,) = fields.names, fields.types, schema_of(fields).types
+    return _column(step, name, declared, type_, values, of)
+
+
+def _column(
+    step: str, name: str, declared: str | None, type_: pa.DataType, values: Sequence[Any], of: Callable[[int], object]
+) -> pa.Array:
     try:
         return strict_column(name, declared, type_, values)
-    except UNFIT as error:
-        full = f"field {name!r} is declared {declared}, but got {counted(len(values), 'value')} ({error})"
-        cause = str(error) if isinstance(error, Misfit) else full  # a text or bytes beyond 2 GiB, all together
+    except Misfit as misfit:
+        raise StepFailed(failure_of(step, misfit, of(misfit.at))) from misfit
+    except UNFIT as error:  # texts or bytes beyond 2 GiB, all together
+        cause = f"field {name!r} is declared {declared}, but got {counted(len(values), 'value')} ({error})"
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
 
 
-def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:
-    """Build the column of the only field, with the errors of `columns_of`."""
-    (name,), (declared,), (type_,) = fields.names, fields.types, schema_of(fields).types
-    return _column(step, name, declared, type_, values)
+def check_row(fields: Fields, values: Sequence[Any]) -> None:
+    """Raise what says why values are no row of the fields; nothing if they are one."""
+    if len(values) != len(fields):
+        raise wrong_arity(values, fields)
+    for name, declared, type_, value in zip(fields.names, fields.types, schema_of(fields).types, values, strict=True):
+        strict_column(name, declared, type_, (value,))
 
 
-def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+def wrong_arity(values: object, fields: Fields) -> WrongResult:
     """Describe a list of values that does not have one value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
-    cause = (
+    return WrongResult(
         f"emitted {counted(count, 'value')} {shown(values)} for the "
         f"{counted(len(fields), 'output field')} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
-    return Failure(step, None, cause, retry=False)
+
+
+def tuple_at(table: pa.Table, fields: Fields, at: int) -> TridentTuple:
+    """Return one row of a table as user code sees it."""
+    return next(tuples_of(table.slice(at, 1), fields))
 
 
 def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:

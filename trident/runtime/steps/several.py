@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import one_array, schema_of
+from trident.arrow import one_array, schema_of, strict_cast
 from trident.graph import Aggregation
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.several import Part, Several
@@ -99,7 +99,7 @@ def _aggregated(aggregation: Aggregation, table: pa.Table, asked: Callable[[Part
     for part, some in zip(several.parts, wanted, strict=True):
         made += _fields(part, [by_asked[one] for one in some])
     fields = list(schema.types[-1])
-    typed = [one.cast(field.type) for one, field in zip(made, fields, strict=True)]
+    typed = [strict_cast(one, field.type, field.name) for one, field in zip(made, fields, strict=True)]
     value = pa.StructArray.from_arrays(typed, fields=fields)
     return pa.table([*done[:keys], value], schema=schema)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import schema_of
+from trident.arrow import UNFIT, Misfit, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.failures import Failure, StepFailed
+from trident.runtime.steps.failures import WrongResult
 
 
 def rows_of(step: str, name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
@@ -22,7 +22,6 @@ def rows_of(step: str, name: str, fields: Fields, result: Any, rows: int) -> lis
     for column in columns:
         if len(column) != rows:
             _refuse(
-                step,
                 f"{name} returned {len(column)} values for {rows} tuples; it must return one per tuple, in order, or be "
                 "declared with flat=True",
             )
@@ -51,9 +50,7 @@ def _flattened(
         result = result.combine_chunks()
     if isinstance(result, (pa.ListArray, pa.LargeListArray)):
         if len(result) != rows:
-            _refuse(
-                step, f"{name} returned {len(result)} lists for {rows} tuples; it must return one per tuple, in order"
-            )
+            _refuse(f"{name} returned {len(result)} lists for {rows} tuples; it must return one per tuple, in order")
         parents, elements = _elements(result)
         return parents, _columns(step, name, fields, elements)
     if isinstance(result, tuple) and len(result) == 2:
@@ -61,7 +58,6 @@ def _flattened(
         return _parents(step, name, result[0], rows, len(columns[0])), columns
     if parents_needed:
         _refuse(
-            step,
             f"{name} returned {_kind(result)}; with flat=True it must return a list array with a list per tuple, or "
             "(parents, columns)",
         )
@@ -71,14 +67,14 @@ def _flattened(
 def mask_of(step: str, name: str, result: Any, rows: int) -> Any:
     """Return the mask of a filter."""
     if not isinstance(result, (pa.Array, pa.ChunkedArray)) or not pa.types.is_boolean(result.type):
-        _refuse(step, f"{name} returned {_kind(result)}; a filter must return a boolean array with a value per tuple")
+        _refuse(f"{name} returned {_kind(result)}; a filter must return a boolean array with a value per tuple")
     if len(result) != rows:
-        _refuse(step, f"{name} returned {len(result)} values for {rows} tuples; a filter must return one per tuple")
+        _refuse(f"{name} returned {len(result)} values for {rows} tuples; a filter must return one per tuple")
     return result
 
 
-def _refuse(step: str, cause: str) -> NoReturn:
-    raise StepFailed(Failure(step, None, cause, retry=False))
+def _refuse(cause: str) -> NoReturn:
+    raise WrongResult(cause)
 
 
 def _kind(result: Any) -> str:
@@ -103,16 +99,15 @@ def _parents(step: str, name: str, parents: Any, rows: int, count: int) -> Any:
     if isinstance(parents, pa.ChunkedArray):
         parents = parents.combine_chunks()
     if not isinstance(parents, (pa.Array, np.ndarray)):
-        _refuse(step, f"{name} returned {_kind(parents)} as parents; they must be an array of whole numbers")
+        _refuse(f"{name} returned {_kind(parents)} as parents; they must be an array of whole numbers")
     array = pa.array(parents)
     if not pa.types.is_integer(array.type) or array.null_count:
-        _refuse(step, f"{name} returned an array of {array.type} as parents; they must be whole numbers without nulls")
+        _refuse(f"{name} returned an array of {array.type} as parents; they must be whole numbers without nulls")
     if len(array) != count:
-        _refuse(step, f"{name} returned {len(array)} parents for {count} rows; it must return one per row")
+        _refuse(f"{name} returned {len(array)} parents for {count} rows; it must return one per row")
     found = array.to_numpy().astype(np.int64)
     if count and not 0 <= found.min() <= found.max() < rows:
         _refuse(
-            step,
             f"{name} returned parents from {found.min()} to {found.max()} for {rows} tuples; they count from 0 to "
             f"{rows - 1}",
         )
@@ -122,7 +117,7 @@ def _parents(step: str, name: str, parents: Any, rows: int, count: int) -> Any:
 def _same_length(step: str, name: str, columns: list[Any]) -> list[Any]:
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
-        _refuse(step, f"{name} returned columns of different lengths: {lengths}")
+        _refuse(f"{name} returned columns of different lengths: {lengths}")
     return columns
 
 
@@ -131,7 +126,7 @@ def _columns(step: str, name: str, fields: Fields, result: Any) -> list[Any]:
     columns = _listed(fields, result)
     if len(columns) != len(fields):
         given, wanted = counted(len(columns), "column"), counted(len(fields), "output field")
-        _refuse(step, f"{name} returned {given} for the {wanted} {list(fields.names)}")
+        _refuse(f"{name} returned {given} for the {wanted} {list(fields.names)}")
     schema = schema_of(fields)
     return [
         _typed(step, name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
@@ -155,18 +150,18 @@ def _typed(step: str, name: str, field: str, type_: pa.DataType, column: Any) ->
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
-        _refuse(step, f"{name} returned {_kind(column)} for {field}; it must return a pyarrow.Array")
+        _refuse(f"{name} returned {_kind(column)} for {field}; it must return a pyarrow.Array")
     if column.type == type_:
         return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if _family(column.type) not in (_family(type_), "null"):
-        _refuse(step, f"{name} returned {column.type} for {field}")
+        _refuse(f"{name} returned {column.type} for {field}")
     try:
-        return column.cast(type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        cause = f"{name} returned {column.type} for {field}: {error}"
-        raise StepFailed(Failure(step, None, cause, retry=False)) from error
+        return strict_cast(column, type_, name)
+    except UNFIT as error:
+        said = f"{error.shown} ({error.reason})" if isinstance(error, Misfit) else error
+        raise WrongResult(f"{name} returned {column.type} for {field}: {said}") from error
 
 
 def _family(type_: pa.DataType) -> str:

@@ -26,7 +26,7 @@ from trident.operations.expressions import Expression, lit
 from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
-from trident.runtime.steps.failures import StepFailed, TupleErrors, failure_of
+from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
 from trident.runtime.steps.rows import tuples_of
 from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
@@ -51,7 +51,7 @@ def over_halves(
             except StepFailed:
                 raise
             except Exception as error:
-                if isinstance(error, FailedException):
+                if isinstance(error, FailedException) or (isinstance(error, WrongResult) and not on_error.capture):
                     raise StepFailed(failure_of(step, error)) from error
                 if count > 1:
                     waiting += [(at + count // 2, count - count // 2), (at, count // 2)]

@@ -80,7 +80,7 @@ class _Calls:
     def __init__(self, node: WindowNode, run: StepRun, keys: pa.Table, kept: list[Kept], now: int) -> None:
         self._node, self._run, self._code, self._now = node, run, node.member.aggregator, now
         self._keys, self.kept = keys_of(keys, keys.column_names), kept
-        self._out = Emitted(node.id, node.member.outputs, run.on_error.bounds, keys.num_rows)
+        self._out = Emitted(node.id, node.member.outputs, run.on_error, keys.num_rows)
 
     def process(self, came: pa.Table, ids: Ints) -> None:
         """Pass on each tuple."""

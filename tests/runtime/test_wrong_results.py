@@ -1,0 +1,220 @@
+"""A result that is not of its declared type fails its tuple, which then is a dead letter, wherever the tuple is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import keep, run_all, start, topology_of
+from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.operations import (
+    BaseAggregator,
+    BaseQueryFunction,
+    CombinerAggregator,
+    Function,
+    ReducerAggregator,
+    Sum,
+    arrow_function,
+)
+from trident.runtime.commit.dead_letters import DeadLetters
+from trident.runtime.running import RunningTopology
+
+
+class Emits(Function):
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([json.loads(tuple[0])])
+
+
+class Asks(BaseQueryFunction[Any, Any]):
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return [None for _ in args]
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        collector.emit([json.loads(tuple[0])])
+
+
+class Latest(CombinerAggregator[Any]):
+    """A combiner that gives what it was given."""
+
+    def init(self, tuple: TridentTuple) -> Any:
+        return json.loads(tuple[0])
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        return val2
+
+    def zero(self) -> None:
+        return None
+
+
+class LatestOf(ReducerAggregator[Any]):
+    def init(self) -> None:
+        return None
+
+    def reduce(self, curr: Any, tuple: TridentTuple) -> Any:
+        return json.loads(tuple[0])
+
+
+class EmitsEach(BaseAggregator[None]):
+    def init(self, batch_id: Any, collector: TridentCollector) -> None:
+        return None
+
+    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([json.loads(tuple[0])])
+
+    def complete(self, val: None, collector: TridentCollector) -> None: ...
+
+
+class Joins:
+    """A multi-reducer that emits for each tuple."""
+
+    def prepare(self, conf: Any, context: Any) -> None: ...
+    def init(self, collector: TridentCollector) -> None: ...
+    def complete(self, state: Any, collector: TridentCollector) -> None: ...
+    def cleanup(self) -> None: ...
+    def execute(self, state: Any, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([json.loads(input[0])])
+
+
+@arrow_function("v: bigint")
+def parsed(lines: pa.Array) -> pa.Array:
+    return pa.array([json.loads(line) for line in lines.to_pylist()])
+
+
+@arrow_function("v: int")
+def as_int(lines: pa.Array) -> pa.Array:
+    return pa.array([1 << 40 if line == '"one"' else json.loads(line) for line in lines.to_pylist()])
+
+
+def generated(line: str) -> Iterator[Any]:
+    yield json.loads(line)
+
+
+def asked(stream: Stream) -> Stream:
+    state = topology_of(stream).new_static_state(MemoryMapState())
+    return stream.state_query(state, "line", Asks(), "v: int").project("v")
+
+
+CALLS: dict[str, Callable[[Stream], Stream]] = {
+    "each": lambda s: s.each("line", json.loads, "v: int").project("v"),
+    "each of generators": lambda s: s.each("line", generated, "v: int").project("v"),
+    "a function": lambda s: s.each("line", Emits(), "v: int").project("v"),
+    "map": lambda s: s.map(lambda row: json.loads(row[0]), "v: int"),
+    "flat_map": lambda s: s.flat_map(lambda row: [json.loads(row[0])], "v: int"),
+    "a vectorised function": lambda s: s.each("line", parsed, "v: bigint").project("v"),
+    "a vectorised function of wider numbers": lambda s: s.each("line", as_int, "v: int").project("v"),
+    "a query": asked,
+    "an aggregator": lambda s: s.partition_aggregate("line", EmitsEach(), "v: int"),
+    "a multi-reducer": lambda s: topology_of(s).multi_reduce(s, s.filter(lambda row: False), Joins(), "v: int"),
+    "another number of values": lambda s: s.each(
+        "line", lambda line: (1, 2) if line == '"one"' else json.loads(line), "v: int"
+    ).project("v"),
+    "behind an exchange": lambda s: s.shuffle().each("line", json.loads, "v: int").project("v").parallelism_hint(2),
+}  # fmt: skip
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    letters = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    return {**letters, "log_dir": str(tmp_path / "log"), "max_batch_attempts": 3}
+
+
+def lines_left_out(running: RunningTopology) -> list[str]:
+    letters = DeadLetters(running.config.dead_letter_folder(running.name)).all(running.log_state)
+    return [letter.left_out.values["line"] for letter in letters]
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_not_of_its_type_is_a_dead_letter(call: str, engine: str, settings: dict[str, Any]) -> None:
+    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
+    kept = keep(CALLS[call](topology.new_stream("s", feeder)))
+    with start(topology, engine, **settings, parallelism=1) as running:
+        feeder.feed([["1"], ['"one"'], ["2"]])
+        running.process_all_available()
+        assert sorted(kept.rows) == [(1,), (2,)]
+        assert lines_left_out(running) == ['"one"']
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("aggregator", [Latest(), LatestOf()], ids=["combiner", "reducer"])
+def test_a_tuple_that_makes_an_aggregate_of_another_type_is_a_dead_letter(
+    aggregator: Any, grouped: bool, settings: dict[str, Any]
+) -> None:
+    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
+    stream = topology.new_stream("s", feeder)
+    kept = keep((stream.group_by("line") if grouped else stream).aggregate("line", aggregator, "v: int").project("v"))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([["1"], ["2"], ["2.5"]])
+        running.process_all_available()
+        assert kept.rows == ([(1,), (2,), (None,)] if grouped else [(2,)])
+        assert lines_left_out(running) == ["2.5"]
+
+
+# type, JSON texts of values that fit, one that does not
+TYPES: list[tuple[str, list[Any], Any]] = [
+    ("boolean", [True, None], 1), ("tinyint", [1, None], 300), ("smallint", [1, 2.0], 40_000), ("int", [1, None], 1.5),
+    ("bigint", [1, None], 2**63), ("float", [0.5, None], 1e300), ("double", [0.5, 1], 2**53 + 1),
+    ("decimal(5,2)", [1, 0.5], 1000),
+    ("string", ["a", None], 1), ("array<int>", [[1], [None]], [1, 0.5]), ("array<array<int>>", [[[1]], [[]]], [["b"]]),
+    ("struct<a:int>", [{"a": 1}, {"a": None}], {"b": 1}), ("date", [None], 5), ("timestamp", [None], 5),
+    ("timestamp_ntz", [None], 5), ("binary", [None], "a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ddl", "good", "bad"), TYPES, ids=[ddl for ddl, _, _ in TYPES])
+def test_of_each_type_what_fits_passes_and_what_does_not_is_a_dead_letter(
+    ddl: str, good: list[Any], bad: Any, settings: dict[str, Any]
+) -> None:
+    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
+    kept = keep(topology.new_stream("s", feeder).each("line", json.loads, f"v: {ddl}").project("v"))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([[json.dumps(value)] for value in [*good, bad, *good]])
+        running.process_all_available()
+        assert kept.rows == [(value,) for value in [*good, *good]]
+        assert lines_left_out(running) == [json.dumps(bad)]
+
+
+def test_without_dead_letters_the_batch_fails_once_and_names_value_type_and_tuple(engine: str) -> None:
+    topology, lines = (
+        TridentTopology("t"),
+        FixedBatchSpout("line: string", 2, ['[{"n": 1}]'], ['[{"n": 1}, {"n": 0.5}]']),
+    )
+    keep(topology.new_stream("s", lines).each("line", json.loads, "v: array<struct<n:int>>"))
+    said = (
+        r"failed once in step 's/loads' on tuple \[line='\[{\"n\": 1}, {\"n\": 0.5}\]'\]: field 'v' is declared "
+        r"array<struct<n:int>>, but got 0.5 at v\[1\].n \("
+    )
+    with pytest.raises(BatchFailedError, match=said):
+        run_all(topology, engine)
+
+
+def test_fractions_are_not_cut_before_they_are_summed(engine: str) -> None:
+    topology, texts = TridentTopology("t"), FixedBatchSpout("text: string", 3, ["0.5"], ["0.5"], ["2.75"])
+    stream = topology.new_stream("s", texts).each("text", float, "amount: bigint")
+    stream.persistent_aggregate(MemoryMapState(), "amount", Sum(), "total")
+    with pytest.raises(BatchFailedError, match="field 'amount' is declared bigint, but got 0.5 "):
+        run_all(topology, engine)
+
+
+def test_a_key_that_gives_another_type_is_named_where_no_single_tuple_is_known() -> None:
+    class Half(CombinerAggregator[float]):
+        def init(self, tuple: TridentTuple) -> float:
+            return 0.25
+
+        def combine(self, val1: float, val2: float) -> float:
+            return val1 + val2
+
+        def zero(self) -> float:
+            return 0.25
+
+    topology, words = TridentTopology("t"), FixedBatchSpout("word: string", 2, ["a"])
+    keep(topology.new_stream("s", words).group_by("word").aggregate(Half(), "v: int"))
+    with pytest.raises(BatchFailedError, match=r"\[word='a'\]: field 'v' is declared int, but got 0.5"):
+        run_all(topology, "in_process")
