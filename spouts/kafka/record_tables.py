@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spouts.kafka.batch_ranges import OffsetRange
 from spouts.kafka.client_settings import consumer_settings
@@ -16,7 +17,7 @@ from spouts.kafka.options import KafkaOptions
 from spouts.kafka.range_reader import RangeReader, offset_of
 from spouts.kafka.record_functions import ByColumns, ByRecord, KafkaRecord
 from spouts.kafka.value_formats import BadValue
-from trident.arrow import arrow_type, schema_of
+from trident.arrow import arrow_type, beyond_python, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.servers.kafka_client import kafka_package
@@ -98,6 +99,7 @@ class KafkaEmitter:
     def _emitted(self, one: OffsetRange, table: pa.Table) -> pa.Table:
         value = self._options.value
         try:
+            table = self._with_moments(table)
             if isinstance(value, ByRecord | ByColumns):
                 return value.translate(table.select(KafkaRecord._fields))
             columns: list[pa.Array] = []
@@ -106,6 +108,22 @@ class KafkaEmitter:
         except BadValue as bad:
             raise SpoutError(f"offset {table['offset'][bad.at].as_py()} in {one.spot}: {bad.why}") from bad
         return pa.table(columns, schema=schema_of(self._fields))
+
+    def _with_moments(self, table: pa.Table) -> pa.Table:
+        """Return a table whose timestamps are of the field's type; a time that Python has none for is a bad value."""
+        if "timestamp" not in table.schema.names:
+            return table
+        at, times = table.schema.get_field_index("timestamp"), table["timestamp"]
+        beyond = beyond_python(times)
+        if beyond is not None and self._options.on_bad != "null":
+            first = beyond.index(True).as_py()
+            why = f"its timestamp is {times[first].value} ms since 1970, which no year from 1 to 9999 has"
+            raise BadValue(
+                first, f'{why}; its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
+            )
+        if beyond is not None:
+            times = pc.if_else(beyond, pa.scalar(None, times.type), times)
+        return table.set_column(at, "timestamp", times.cast(arrow_type("timestamp")))
 
     def _column(self, name: str, table: pa.Table) -> Sequence[pa.Array]:
         (array,) = table[name].chunks
@@ -146,7 +164,7 @@ def _keys(messages: list[Message]) -> pa.Array:
 
 def _timestamps(messages: list[Message]) -> pa.Array:
     ms = pa.array([ms if kind else None for kind, ms in (each.timestamp() for each in messages)], pa.int64())
-    return ms.cast(pa.timestamp("ms", tz="UTC")).cast(arrow_type("timestamp"))
+    return ms.cast(pa.timestamp("ms", tz="UTC"))
 
 
 def _partitions(messages: list[Message]) -> pa.Array:

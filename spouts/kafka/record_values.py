@@ -54,7 +54,10 @@ def _text_key(record: Message) -> str | None:
 
 def _timestamp(record: Message) -> datetime | None:
     kind, ms = record.timestamp()
-    return datetime.fromtimestamp(ms / 1000, UTC) if kind else None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC) if kind else None
+    except (ValueError, OverflowError, OSError) as error:
+        raise SpoutError(f"its timestamp is {ms} ms since 1970, which no year from 1 to 9999 has") from error
 
 
 def _headers(record: Any) -> list[dict[str, Any]]:

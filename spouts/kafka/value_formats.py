@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from trident.arrow import python_of, schema_of
+from trident.arrow import python_of, schema_of, strict_column
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
 from trident.moment_columns import moments_as_text, read_moments
@@ -191,7 +191,7 @@ class AvroRecords(Format):
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         decode, schema = self.avro.decoder(), schema_of(self.fields)
         rows = [{} if value is None else decode(value) for value in values.to_pylist()]
-        return [pa.array([row.get(each.name) for row in rows], each.type) for each in schema]
+        return [strict_column(each.name, None, each.type, [row.get(each.name) for row in rows]) for each in schema]
 
 
 def typed_fields(declared: FieldsLike, of: str) -> Fields:

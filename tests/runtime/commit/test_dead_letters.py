@@ -17,7 +17,7 @@ import pytest
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, start, topology_of
-from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident import BatchFailedError, FailedException, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.coordination.log_file import make_directory
 from trident.coordination.records import LETTERS
 from trident.errors import LogError
@@ -56,6 +56,10 @@ def _broken() -> Iterator[None]:
 def mend(mended: bool = True) -> None:
     global broken
     broken = not mended
+
+
+def fail(word: str) -> int:
+    raise FailedException("the whole batch")
 
 
 def look_at(word: Any) -> Any:
@@ -653,7 +657,7 @@ def test_a_reducer_of_a_state_fails_the_batch(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("on_poison", ["stop", "dead_letter"])
 def test_an_error_proposes_no_setting_that_is_set(on_poison: str, settings: dict[str, Any]) -> None:
     topology = TridentTopology("t")
-    keep(topology.new_stream("s", RowsSpout("word: string", {})).each("word", lambda word: (1, 2), "one: int"))
+    keep(topology.new_stream("s", RowsSpout("word: string", {})).each("word", fail, "one: int"))
     with TopologyTestDriver(topology, **{**settings, "on_poison": on_poison}) as driver:
         driver.feed("s", "bad")
         with pytest.raises(BatchFailedError, match=r"on tuple \[word='bad'\]") as failed:

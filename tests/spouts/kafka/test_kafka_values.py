@@ -217,6 +217,22 @@ def test_a_bad_value_is_named_by_its_offset_or_becomes_null(kafka_topics: Topics
     assert sorted(row for row in rows if row[1] is None) == [(50, None, None), (100, None, None)]
 
 
+@pytest.mark.parametrize("ms", [1_700_000_000_000_000, 1_700_000_000_000_000_000], ids=["microseconds", "nanoseconds"])
+def test_a_timestamp_that_no_year_has_is_named_by_its_offset_or_becomes_null(kafka_topics: Topics, ms: int) -> None:
+    topic = kafka_topics.create(message_timestamp_after_max_ms=2**63 - 1)
+    kafka_topics.produce(topic, [written.Record(b"v", timestamp_ms=at) for at in (5000, ms, 6000)])
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, fields="offset, timestamp")
+    with batches(spout) as made, pytest.raises(SpoutError) as error:
+        made.rest()
+    assert str(error.value).startswith(
+        f"offset 1 in partition 0 of topic '{topic}': its timestamp is {ms} ms since 1970, "
+    )
+    assert str(error.value).endswith('on_bad="null" would read it as None')
+    lenient = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, fields="offset, timestamp", on_bad="null")
+    with batches(lenient) as made:
+        assert [(at, time and time.timestamp()) for at, time in made.rest()] == [(0, 5.0), (1, None), (2, 6.0)]
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("value", "why"),

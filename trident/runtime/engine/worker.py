@@ -21,7 +21,7 @@ from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathe
 from trident.runtime.engine.task_output import EACH, HEAD, NS, TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, failing_at, failure_of
-from trident.runtime.steps.rows import StepRun
+from trident.runtime.steps.rows import StepRun, without_impossible
 from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import TransactionAttempt
@@ -183,6 +183,7 @@ def run_part(
     fragment, emitter = worker.program.fragments[spout], worker.program.emitters[spout]
     run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
     tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output)
+    tables = (without_impossible(spout, fragment.fields, table, run.on_error) for table in tables)
     return _guarded(worker.program, fragment, tables, run, index, output)
 
 

@@ -151,10 +151,21 @@ class TupleErrors:
         failure = replace(failure_of(step, error, row), is_mistake=not can_heal(error))
         if not self.capture or isinstance(error, (FailedException, StepFailed)):
             raise StepFailed(failure) from error
-        (values,) = table.slice(at, 1).to_pylist()
+        values = printable_row(table.slice(at, 1))
         self.captured.append(
             replace(failure, left_out=LeftOut(values, self.entry, port, self.partition, self.partitions))
         )
+
+
+def printable_row(row: pa.Table) -> dict[str, Any]:
+    """Return the values of a table of one row; in place of one that Python has not, what Arrow prints."""
+    values = {}
+    for name, column in zip(row.column_names, row.columns, strict=True):
+        try:
+            (values[name],) = column.to_pylist()
+        except (OverflowError, ValueError):
+            values[name] = " ".join(str(column.combine_chunks()).strip("[] \n").split())
+    return values
 
 
 def with_row(failure: Failure, row: object) -> Failure:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from trident.arrow import UNFIT, Misfit, schema_of, strict_column
+from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_column
 from trident.fields import Fields
 from trident.naming import counted, shown
 from trident.runtime.steps.failures import (
@@ -18,6 +20,7 @@ from trident.runtime.steps.failures import (
     WrongResult,
     calls_user_code,
     failure_of,
+    printable_row,
     with_row,
 )
 from trident.spout.interfaces import TransactionAttempt
@@ -144,6 +147,28 @@ def wrong_arity(values: object, fields: Fields) -> WrongResult:
         f"emitted {counted(count, 'value')} {shown(values)} for the "
         f"{counted(len(fields), 'output field')} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
+
+
+def without_impossible(step: str, fields: Fields, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+    """Return a table without the rows of a time that Python has none for; each is as one for which user code raised."""
+    wrong: dict[int, str] = {}
+    for name in _timed(fields):
+        beyond = beyond_python(table.column(name))
+        for at in () if beyond is None else np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist():
+            wrong.setdefault(at, name)
+    for at, name in sorted(wrong.items()):
+        row = printable_row(table.slice(at, 1))
+        said = f"field {name!r} is declared {fields.type_of(name)}, but got {shown(row[name])}"
+        error = WrongResult(f"{said} (times are from year 1 to 9999, as in Python and Spark)")
+        on_error(step, TridentTuple(fields, tuple(row.values())), error, table, at)
+    return table.take(np.setdiff1d(np.arange(table.num_rows), list(wrong))) if wrong else table
+
+
+@lru_cache(maxsize=1024)
+def _timed(fields: Fields) -> tuple[str, ...]:
+    """Return the fields whose values are, or hold, dates or times."""
+    timed = zip(fields.names, fields.types, strict=True)
+    return tuple(name for name, type_ in timed if "date" in str(type_) or "timestamp" in str(type_))
 
 
 def tuple_at(table: pa.Table, fields: Fields, at: int) -> TridentTuple:

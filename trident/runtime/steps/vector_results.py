@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import UNFIT, Misfit, schema_of, strict_cast
+from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_cast
 from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.bounds import Bounds
@@ -151,17 +151,23 @@ def _typed(step: str, name: str, field: str, type_: pa.DataType, column: Any) ->
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
         _refuse(f"{name} returned {_kind(column)} for {field}; it must return a pyarrow.Array")
-    if column.type == type_:
-        return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if _family(column.type) not in (_family(type_), "null"):
         _refuse(f"{name} returned {column.type} for {field}")
     try:
-        return strict_cast(column, type_, name)
+        typed = strict_cast(column, type_, name)
     except UNFIT as error:
         said = f"{error.shown} ({error.reason})" if isinstance(error, Misfit) else error
         raise WrongResult(f"{name} returned {column.type} for {field}: {said}") from error
+    return checked_times(name, typed)
+
+
+def checked_times(name: str, column: Any) -> Any:
+    """Return a column; raises `WrongResult` if it holds a time that Python has none for."""
+    if beyond_python(column) is not None:
+        raise WrongResult(f"{name} gives a time before year 1 or after 9999")
+    return column
 
 
 def _family(type_: pa.DataType) -> str:

@@ -29,7 +29,7 @@ from trident.planner import Step
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
+from trident.runtime.steps.vector_results import checked_times, flattened, mask_of, rows_of
 
 
 def over_halves(
@@ -130,7 +130,7 @@ def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors)
     exploded = next((name for name, expression in wanted.items() if expression.kind == "explode"), None)
 
     def call(rows: pa.RecordBatch) -> list[Any]:
-        columns = {name: evaluate(_unpacked(expression), rows) for name, expression in wanted.items()}
+        columns = {name: checked_times(name, evaluate(_unpacked(one), rows)) for name, one in wanted.items()}
         if exploded is None:
             return list(columns.values())
         parents, (elements,) = flattened(
