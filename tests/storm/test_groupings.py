@@ -73,7 +73,6 @@ NOON = dt.datetime(2024, 10, 27, 12, tzinfo=dt.UTC)
         ("float", [7, 7.0]),
         ("double", [math.nan, -math.nan, math.inf - math.inf]),
         ("decimal(10,2)", [7, Decimal(7), Decimal("7.00"), Decimal("0.7E+1")]),
-        ("decimal(10,2)", [Decimal("7.125"), Decimal("7.1250")]),
         ("timestamp", [NOON, NOON.astimezone(dt.timezone(dt.timedelta(hours=9)))]),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident.arrow import strict_array
 from trident.fields import Fields
 from trident.graph import (
     AggregateNode,
@@ -65,7 +66,7 @@ class RequestSteps:
             A step failed; it is not known for which request.
         """
         numbers = pa.array(range(len(args)), pa.int64())
-        tables = {self._entry.id: pa.table([pa.array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
+        tables = {self._entry.id: pa.table([strict_array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
         for step in self._steps:
             with failing_at(step.node.id):
                 tables[step.node.id] = _apply(step, [tables[id_] for id_ in step.node.parents], len(args), run)

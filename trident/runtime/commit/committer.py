@@ -36,7 +36,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.aggregates import combining, is_native
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, calls_user_code, failing_at
-from trident.runtime.steps.rows import Emitted, StepRun, columns_of
+from trident.runtime.steps.rows import Emitted, StepRun, column_of, columns_of
 from trident.runtime.windows.firing import update_over_time
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
@@ -44,6 +44,7 @@ from trident.state.key_counts import counting_keys
 from trident.state.kinds import LaterWrite
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
+from trident.tuples import TridentTuple
 
 
 def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
@@ -433,7 +434,7 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
         node.updater.update_state(state.given, entries.keys, out)
         return out.rows
     if not aggregation.grouped:
-        return [(state.update(_updaters(aggregation, entries)[0]),)]
+        return _of_their_type(node, [(state.update(_updaters(aggregation, entries)[0]),)])
     return _update_keys(node, state.multi_update, entries)
 
 
@@ -441,7 +442,21 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
 def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: RowEntries) -> Sequence[Any]:
     assert node.aggregation is not None, node
     values = update(entries.keys, _updaters(node.aggregation, entries))
-    return [(*key, value) for key, value in zip(entries.keys, values, strict=True)]
+    return _of_their_type(node, [(*key, value) for key, value in zip(entries.keys, values, strict=True)])
+
+
+def _of_their_type(node: PersistNode, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return keys and their new values; raise `StepFailed` for a value that the declared type does not have."""
+    aggregation = node.aggregation
+    if rows and aggregation is not None and aggregation.output.types[0] is not None:
+        values, width = [row[-1] for row in rows], len(aggregation.group)
+        column_of(
+            node.id,
+            aggregation.output,
+            values,
+            lambda at: TridentTuple(aggregation.group, rows[at][:width]) if width else None,
+        )
+    return rows
 
 
 def _updaters(aggregation: Aggregation, entries: RowEntries) -> Sequence[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type, python_of
+from trident.arrow import UNFIT, arrow_type, python_of, strict_column
 from trident.errors import StateError, describe
 from trident.extras import needs_package
 from trident.fields import Fields, free_name
@@ -80,8 +80,8 @@ def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -
     for at, (name, type_) in enumerate(zip(columns.names, columns.types, strict=True)):
         values = [row[at] for row in rows]
         try:
-            arrays.append(pa.array(values, type=None if type_ is None else arrow_type(type_)))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            arrays.append(pa.array(values) if type_ is None else strict_column(name, type_, arrow_type(type_), values))
+        except UNFIT as error:
             declared = "has no declared type" if type_ is None else f"is declared as {type_}"
             raise StateError(
                 f"the rows of state {state!r} cannot become columns: {name!r} {declared}, and {error}. Read them with "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from random import Random
 from typing import Any
 
 from trident.errors import CorruptValueError, TopologyError
+from trident.fields import fields_of_struct, split_commas, struct_fields
 from trident.state.encoding.codec import encode
 from trident.state.encoding.declared_keys import NO_VALUE, Form, declared_form
 from trident.state.encoding.equal_keys import canonical
@@ -140,19 +142,18 @@ class OutStream:
     def _in_one_form(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         formed = list(values)
         for at, form in self._forms:
-            if formed[at] is not None:
-                formed[at] = form(formed[at])
+            if formed[at] is not None and (made := form(formed[at])) is NO_VALUE:
+                self._check_types(values)  # says which one
+            elif formed[at] is not None:
+                formed[at] = made
         return tuple(formed)
 
     def _check_types(self, values: Sequence[Any]) -> None:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
-            classes = _CLASSES.get(type_ or "")
-            if (type_ or "").startswith("decimal("):
-                classes = frozenset({Decimal, int})
-            if value is not None and classes is not None and value.__class__ not in classes:
-                raise TopologyError(
-                    f"{self}: field {name!r} is declared as {type_} but got {_shown(value)}, a {type(value).__name__}"
-                )
+            for where, wrong in _misfits(type_, value, ""):
+                place = f" at {name}{where}" if where else ""
+                said = f"{_shown(wrong)}, a {type(wrong).__name__}{place}, which is no such value"
+                raise TopologyError(f"{self}: field {name!r} is declared as {type_} but got {said}")
             try:
                 encode(value)
             except CorruptValueError as error:
@@ -204,28 +205,53 @@ def _classes(type_: str | None) -> frozenset[type]:
     return (_CLASSES.get(type_, _NULL) & _PLAIN) | _NULL
 
 
+def _misfits(type_: str | None, value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Give what within a value is not of its declared type, and where it lies: the rule of columns (R19)."""
+    head, _, rest = (type_ or "").partition("<")
+    if value is None or not head:
+        return
+    if not _has_class(head, type_, value) or (not rest and (form := _form(type_)) and form(value) is NO_VALUE):
+        yield where, value
+    elif rest:
+        for of, one, place in _parts(head, rest[:-1], value):
+            yield from _misfits(of, one, where + place)
+
+
+def _has_class(head: str, type_: str | None, value: Any) -> bool:
+    if head == "array":
+        return isinstance(value, list | tuple)
+    if head == "map":
+        return isinstance(value, dict) and None not in value
+    if head == "struct":
+        return isinstance(value, dict) and value.keys() == set(fields_of_struct(type_))
+    return value.__class__ in (_CLASSES.get(head) or (Decimal, int))
+
+
+def _parts(head: str, inner: str, value: Any) -> Iterator[tuple[str, Any, str]]:
+    """Give what an array, map or struct holds: its type, itself, and where it lies."""
+    if head == "array":
+        yield from ((inner, one, f"[{at}]") for at, one in enumerate(value))
+    elif head == "map":
+        of_key, of_item = split_commas(inner)
+        for key, one in value.items():
+            yield of_key.strip(), key, ".keys()"
+            yield of_item.strip(), one, f"[{key!r}]"
+    else:
+        yield from ((of, value[name], f".{name}") for name, of in struct_fields(f"struct<{inner}>"))
+
+
+@lru_cache(maxsize=1024)
 def _form(type_: str | None) -> Form | None:
-    """Return what gives a value that fits its type the one form; None for a type whose equal values have one form only."""
-    if type_ in ("float", "double"):
-        return lambda value: canonical(_as_float(value))  # a float is not cut to 32 bits here, where no column holds it
-    if type_ in ("timestamp", "timestamp_ntz"):
-        return canonical
-    if type_ is None or not type_.startswith("decimal("):
-        return None
+    """Return what gives a value of its type's classes the one form, `NO_VALUE` if the type has it not; None for any value."""
     declared = declared_form(type_)
-
-    def decimal(value: Any) -> Any:
-        formed = declared(value)
-        return canonical(Decimal(value)) if formed is NO_VALUE else formed  # one with more digits than declared
-
-    return decimal
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise TopologyError(f"emitted {_shown(value)}, which is beyond all values of a double") from None
+    if type_ == "float":  # not cut to 32 bits here, where no column holds it
+        return lambda value: NO_VALUE if declared(value) is NO_VALUE else canonical(float(value))
+    if type_ == "timestamp_ntz":
+        return lambda value: NO_VALUE if value.tzinfo is not None else canonical(value)
+    if type_ == "timestamp":
+        return canonical
+    is_number = type_ in ("double", "tinyint", "smallint", "int", "bigint") or (type_ or "").startswith("decimal(")
+    return declared if is_number else None
 
 
 def _shown(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from trident.arrow import schema_of
+from trident.arrow import cast_table, schema_of
 from trident.testing.checks.expecting import broken, expect, promise
 from trident.testing.spout.filled_source import FilledBatch, rows_of
 from trident.testing.spout.source_under_test import Row, SpoutPromise
@@ -28,7 +28,7 @@ class BatchChecks(SpoutChecks):
         schema, definition = schema_of(life.fields), filled.next(life, 1, None)
         for table in life.tables(1, definition) if definition is not None else ():
             expect(list(table.schema.names), list(schema.names), "the columns that are emitted")
-            table.cast(schema).validate(full=True)
+            cast_table(table, life.fields).validate(full=True)
 
     @promise(SpoutPromise.VALUES)
     def test_no_row_comes_that_the_source_does_not_hold(self) -> None:

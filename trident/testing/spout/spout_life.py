@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import cast_table, schema_of
 from trident.config import Config
 from trident.coordination.framing import decode, encode
 from trident.runtime.spouts.batch_spouts import as_trident_spout
@@ -77,7 +77,7 @@ class Life:
         for table in self.tables(txid, definition, parallelism, attempt):
             if table.schema.names != schema.names and table.num_columns >= len(schema):
                 table = table.select(range(len(schema))).rename_columns(schema.names)
-            rows += rows_of_table(table if table.schema.types == schema.types else table.cast(schema))
+            rows += rows_of_table(table if table.schema.types == schema.types else cast_table(table, self.fields))
         return rows
 
     def commit(self, txid: int, definition: Definition, attempt: int = 0) -> None:
