@@ -163,7 +163,7 @@ WRONG: list[tuple[str, list[Any], str]] = [
     ("bigint", [1, True], "got True (it is of type bool)"),
     ("int", [1, 3_000_000_000], "got 3000000000 (no int is exactly this number; "),
     ("double", [0.5, 2**53 + 1], "got 9007199254740993 (the nearest of the type is 9007199254740992.0; round it, or "),
-    ("float", [0.5, 1e300], "got 1e+300 (float too large to pack with f format)"),
+    ("float", [0.5, 1e300], "got 1e+300 (the nearest of the type is inf; declare the field as a double)"),
     ("float", [0.5, 1e-300], "got 1e-300 (the nearest of the type is 0.0; declare the field as a double)"),
     ("decimal(5,2)", [1, 1.005], "(no decimal(5,2) is exactly this number; "),
     ("string", ["", b"a"], "got b'a' (it is of type bytes)"),

@@ -8,7 +8,7 @@ converted by Arrow at once; only others are looked at value by value.
 from __future__ import annotations
 
 import datetime as dt
-import struct
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -116,10 +116,12 @@ def _double(value: Any, type_: Any) -> float:
 
 def _float(value: Any, type_: Any) -> float:
     wide = _double(value, type_)
-    (nearest,) = struct.unpack("<f", struct.pack("<f", wide))  # OverflowError if that is infinite
-    if (wide and not nearest) or (nearest != wide and not isinstance(value, float | np.floating)):
+    with np.errstate(all="ignore"):
+        nearest = float(np.float32(wide))
+    is_lost = (wide and not nearest) or math.isinf(nearest) != math.isinf(wide)
+    if is_lost or (nearest != wide and not isinstance(value, float | np.floating)):
         raise ValueError(f"the nearest of the type is {nearest!r}; declare the field as a double")
-    return float(nearest)
+    return nearest
 
 
 def _declared(ddl: str, value: Any, type_: Any) -> Any:

@@ -13,7 +13,8 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import keep, run_all, start, topology_of
-from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
+from tests.runtime.test_bad_input import Emitting
+from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,
@@ -225,3 +226,36 @@ def test_a_key_that_gives_another_type_is_named_where_no_single_tuple_is_known()
     keep(topology.new_stream("s", words).group_by("word").aggregate(Half(), "v: int"))
     with pytest.raises(BatchFailedError, match=r"\[word='a'\]: field 'v' is declared int, but got 0.5"):
         run_all(topology, "in_process")
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_value_of_a_state_is_of_its_declared_type_or_fails_the_batch(grouped: bool) -> None:
+    topology, lines = TridentTopology("t"), FixedBatchSpout("line: string", 2, ["1"], ["2.5"])
+    stream = topology.new_stream("s", lines)
+    (stream.group_by("line") if grouped else stream).persistent_aggregate(
+        MemoryMapState(), "line", LatestOf(), "v: int"
+    )
+    said = (r"on tuple \[line='2.5'\]" if grouped else "@v'") + ": field 'v' is declared int, but got 2.5 "
+    with pytest.raises(BatchFailedError, match=said):
+        run_all(topology, "in_process")
+
+
+@pytest.mark.parametrize("values", [[1.5], [True], [1e20], ["x"], [None, 1.0, 2.5]])
+def test_a_table_of_a_spout_is_cast_without_loss_or_refused(values: list[Any]) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Tables(pa.array(values))))
+    with pytest.raises(BatchFailedError, match=r"in step 's': field 'n' is declared bigint, but got "):
+        run_all(topology, "in_process")
+
+
+class Tables(Emitting):
+    """One batch of one column."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
+
+    def get_output_fields(self) -> Any:
+        return Fields("n: bigint")
+
+    def emit(self, part: Any) -> Iterator[Any]:
+        yield pa.table([self.values], names=["n"])
