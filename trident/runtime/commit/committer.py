@@ -446,9 +446,9 @@ def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: R
 
 
 def _of_their_type(node: PersistNode, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return keys and their new values; raise `StepFailed` for a value that the declared type does not have."""
+    """Return keys and their new values; raise `StepFailed` if user code made one that the declared type does not have."""
     aggregation = node.aggregation
-    if rows and aggregation is not None and aggregation.output.types[0] is not None:
+    if rows and aggregation is not None and aggregation.output.types[0] and not is_native(aggregation.aggregator):
         values, width = [row[-1] for row in rows], len(aggregation.group)
         column_of(
             node.id,
