@@ -89,9 +89,9 @@ def write_chunks(
     folder: str, fields: Fields, limits: ChunkLimits, partition: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one task; give a row that describes each chunk."""
-    run = uuid.uuid4().hex[:12]
+    run, schema = uuid.uuid4().hex[:12], schema_of(fields)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for number, table in zip(count(), _pieces(batches, fields, limits), strict=False):
+    for number, table in zip(count(), _pieces(batches, schema, limits), strict=False):
         file = f"{partition}-{number}-{run}.arrow"
         length, crc = _write(Path(folder, file), table)
         yield pa.RecordBatch.from_arrays(
@@ -105,7 +105,7 @@ def write_chunks(
         )
 
 
-def _pieces(batches: Iterable[pa.RecordBatch], fields: Fields, limits: ChunkLimits) -> Iterator[pa.Table]:
+def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: ChunkLimits) -> Iterator[pa.Table]:
     """Cut batches of any size into tables within the limits, each as large as they allow."""
     pieces: list[pa.Table] = []
     rows = size = 0
