@@ -70,7 +70,7 @@ class FarRows(Emitting):
 def test_such_a_time_is_a_dead_letter_that_can_be_read(ddl: str, engine: str, tmp_path: Path) -> None:
     topology = TridentTopology("t")
     kept = keep(topology.new_stream("s", FarRows(ddl)).filter("at", lambda at: at.year == 1970).project("n"))
-    letters = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
     with start(topology, engine, **letters, log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
         (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
@@ -97,7 +97,7 @@ def far(numbers: pa.Array) -> pa.Array:
 def test_a_vectorised_function_that_makes_such_a_time_fails_its_tuple(tmp_path: Path) -> None:
     topology = TridentTopology("t")
     kept = keep(topology.new_stream("s", RowsSpout("n: bigint", {1: [(1,), (2,), (3,)]})).each("n", far, "at"))
-    letters = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
+    letters: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path / "letters")}
     with start(topology, "in_process", **letters, log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
         (letter,) = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)

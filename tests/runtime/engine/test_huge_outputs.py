@@ -31,6 +31,7 @@ from trident.operations import (
 from trident.operations.names import operation_name
 from trident.runtime.engine import spark_runner
 from trident.runtime.steps.bounds import Bounds, TooManyRows
+from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.rows import Emitted
 from trident.spark.job_errors import JobFailed
 from trident.spark.spark_resources import most_shipped
@@ -219,13 +220,13 @@ def test_a_request_without_end_fails_alone(topology: TridentTopology) -> None:
 @pytest.mark.slow
 def test_a_text_beyond_what_arrow_holds_is_named_without_being_written_out() -> None:
     """3 GB of it, which costs a copy if it is looked at in the wrong way."""
-    out = Emitted("s/each", Fields("n: int, x: string"))
+    out = Emitted("s/each", Fields("n: int, x: string"), TupleErrors())
     out.emit([1, "y"])
     out.emit([2, "x" * 2**31])
     with pytest.raises(
         Exception, match=r"field 'x' is declared string, but got 'x{299}… \(2147483648 characters\)"
     ) as caught:
-        out.columns()
+        out.columns(pa.table({}), Fields())
     assert len(str(caught.value)) < 2_000
 
 
