@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
 from trident.fields import FieldsLike
@@ -26,6 +26,7 @@ def exactly_once(
     value: str,
     schema: FieldsLike | Any = None,
     deterministic: bool = False,
+    rows_are: Literal["events", "totals"] | None = None,
     adopt_checkpoint: bool = False,
     listeners: Sequence[TopologyListener] = (),
     conf: Config | Mapping[str, Any] | None = None,
@@ -50,6 +51,9 @@ def exactly_once(
     deterministic
         Promise that a batch that Spark repeats has the same rows, so that the state may be transactional; see
         `QueryBatches`.
+    rows_are
+        What the rows of a query are that aggregates in output mode `update` or `complete`, see `QueryBatches`. `"totals"` is
+        understood where `aggregate` is `Last()`, which alone takes them.
     adopt_checkpoint
         Take the query's first batch as the next one, although checkpoint and log do not belong together: for one start.
     listeners, conf, settings
@@ -67,5 +71,5 @@ def exactly_once(
     from trident.runtime.query.one_aggregate import ExactlyOnce, OneAggregate
 
     keys, inputs = ([one] if isinstance(one, str) else list(one) for one in (group_by, of))
-    declared = OneAggregate(name, state, tuple(keys), aggregate, tuple(inputs), value, deterministic)
+    declared = OneAggregate(name, state, tuple(keys), aggregate, tuple(inputs), value, deterministic, rows_are)
     return ExactlyOnce(declared, schema, conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners)

@@ -263,14 +263,15 @@ def _unescaped(text: str | None) -> str | None:
 
 
 def _to_json(value: Any) -> Any:
-    """Return what JSON and `jsonb` can hold: texts without NUL, and texts in place of the floats that are no numbers."""
+    """Return what JSON and `jsonb` can hold: texts without NUL, and texts in place of the floats that are no numbers there."""
     if isinstance(value, dict):
         return {name: _to_json(one) for name, one in value.items()}
     if isinstance(value, list):
         return list(map(_to_json, value))
     if isinstance(value, str):
         return value.replace(_ESCAPE, _ESCAPE * 2).replace(_NUL, f"{_ESCAPE}0")
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+    is_number = not isinstance(value, float) or (math.isfinite(value) and (value != 0 or math.copysign(1, value) > 0))
+    return value if is_number else repr(value)
 
 
 def _of_json(value: Any, type_: pa.DataType) -> Any:

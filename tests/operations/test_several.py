@@ -6,18 +6,23 @@ import math
 import statistics
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.functions import expr
 
 from spouts import FixedBatchSpout
+from states.delta import DeltaState
 from states.memory import MemoryMapState
 from states.memory.state import kept_data
 from tests.harness.topology_runs import RowsSpout, keep, run_all, start
-from trident import FailedException, Fields, TopologyError, TridentTopology
+from trident import BatchFailedError, FailedException, Fields, TopologyError, TridentTopology, TridentTuple
+from trident.arrow import arrow_type
 from trident.graph import Aggregation
 from trident.operations import (
     ArgMax,
@@ -40,6 +45,9 @@ from trident.operations.adapters import aggregate_type
 from trident.operations.several import Several, several, value_of
 from trident.runtime.steps.aggregates import is_native, merge_partials, partial
 from trident.runtime.steps.failures import TupleErrors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FIELDS = Fields("k: string, n: bigint, d: double, w: string")
 PLAIN = {
@@ -374,3 +382,129 @@ def test_bad_aggregates_are_named(given_: dict[str, Any], told: str | None) -> N
         return
     with pytest.raises(TopologyError, match=told):
         declare(MemoryMapState(), given_)
+
+
+# ---- a NaN and a negative zero, sums beyond their types ----------------------------------------------------------------
+
+
+ORDERED = {
+    "least": Min("d"),
+    "most": Max("d"),
+    "at_least": ArgMin("w", by="d"),
+    "at_most": ArgMax("w", by="d"),
+    "top": TopN(2, "d"),
+}
+
+
+@given(rows=st.lists(ROWS, min_size=1, max_size=12), cut=st.integers(0, 12), grouped=st.booleans())
+def test_a_nan_is_greater_than_any_number_in_kernels_and_python(rows: list[Any], cut: int, grouped: bool) -> None:
+    parts = [table(rows[:cut]), table(rows[cut:])]
+    values: dict[Any, list[float]] = {}
+    order = lambda value: (value != value, 0.0 if value != value else value)  # noqa: E731
+    for row in rows:
+        if row[2] is not None:
+            values.setdefault((row[0],) if grouped else (), []).append(row[2])
+    for made in (
+        aggregated(ORDERED, parts, grouped),
+        aggregated({"least": Min("d"), "most": Max("d")}, parts, grouped),
+    ):
+        for key, value in made.items():
+            ordered = sorted(values.get(key, []), key=order)
+            wanted = {"least": ordered[0], "most": ordered[-1]} if ordered else {"least": None, "most": None}
+            assert alike({name: value[name] for name in wanted}, wanted), (key, value)
+            if "top" in value:
+                assert all(map(alike, value["top"], ordered[::-1][:2]))
+
+
+@pytest.mark.parametrize("keys", [1, 40], ids=["a dict", "arrays"])
+def test_a_stored_nan_stays_the_greatest(keys: int) -> None:
+    batches = {1: [1.0], 2: [math.nan], 3: [2.0], 4: [-1.0]}
+    topology = TridentTopology("t")
+    spout = RowsSpout(
+        "k: bigint, d: double", {txid: [(k, d) for k in range(keys) for d in ds] for txid, ds in batches.items()}
+    )
+    rows = topology.new_stream("s", spout).group_by("k")
+    most = rows.persistent_aggregate(MemoryMapState.opaque(), "d", Max(), "most")
+    least = rows.persistent_aggregate(MemoryMapState.opaque(), "d", Min(), "least")
+    both = rows.persistent_aggregate(MemoryMapState.opaque(), {"most": Max("d"), "least": Min("d")}, "both")
+    done = run_all(topology, "in_process")
+    for value in done.state(both).multi_get(range(keys)):
+        assert math.isnan(value["most"])
+        assert value["least"] == -1.0
+    assert all(map(math.isnan, done.state(most).multi_get(range(keys))))
+    assert done.state(least).multi_get(range(keys)) == [-1.0] * keys
+
+
+@given(
+    values=st.lists(
+        st.integers(-(2**63), 2**63 - 1) | st.sampled_from([2**63 - 1, -(2**63), 0]), min_size=1, max_size=40
+    ),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_a_mean_of_whole_numbers_is_exact_beyond_64_bits(values: list[int], cuts: list[int]) -> None:
+    bounds = sorted({0, len(values), *(cut for cut in cuts if cut < len(values))})
+    tables = [table([("a", value, 0.0, "") for value in values[one:other]]) for one, other in pairwise(bounds)]
+    found = aggregated({"mean": Avg("n"), "rows": Count()}, tables, grouped=True)[("a",)]
+    assert found["mean"] == pytest.approx(sum(values) / len(values), rel=1e-15)
+    assert (found["mean_sum"] - sum(values)) % 2**64 == 0
+    assert -(2**63) <= found["mean_sum"] < 2**63
+
+
+@pytest.mark.parametrize("keys", [1, 40], ids=["a dict", "arrays"])
+def test_a_mean_of_large_numbers_goes_on_through_batches(keys: int, tmp_path: Path) -> None:
+    large = 1_700_000_000_000_000_000
+    batches = {txid: [(k, large + txid) for k in range(keys)] for txid in range(1, 9)}
+    batches[5] = [(k, large + 5) for k in range(keys)] * 6  # beyond 64 bits within the batch
+    for store in (MemoryMapState.opaque(), DeltaState.opaque(str(tmp_path / "state"))):
+        topology = TridentTopology("t")
+        rows = topology.new_stream("s", RowsSpout("k: bigint, n: bigint", batches)).group_by("k")
+        state = rows.persistent_aggregate(store, {"mean": Avg("n"), "rows": Count()}, "means")
+        done = run_all(topology, "in_process", log_dir=str(tmp_path / type(store.factory).__name__))
+        seen = [n for some in batches.values() for k, n in some if k == 0]
+        assert {(one["mean"], one["rows"]) for one in done.state(state).multi_get(range(keys))} == {
+            (sum(seen) / 13, 13)
+        }
+
+
+@pytest.mark.parametrize("value", [Decimal("9999999999999999.75"), -(2**63), 2**63 - 1, Decimal(-1), 7])
+def test_a_mean_of_any_number_of_values_is_exact(value: Any) -> None:
+    mean, one = Avg("v"), TridentTuple(Fields("v"), (value,))
+    _, total_type, _ = mean.fields_of(
+        "m", Fields(f"v: {'bigint' if isinstance(value, int) else 'decimal(38,18)'}")
+    ).types
+    found, count, wanted = mean.init(one), 1, value if isinstance(value, Decimal) else value / 1
+    for _ in range(40):
+        found, count = mean.combine(found, found), 2 * count
+        assert (found[0], found[2]) == (wanted, count)
+        pa.scalar(found[1], arrow_type(total_type))  # it fits
+    (again,), _, counts = mean.combine_all([[part] for part in found], [[part] for part in mean.init(one)])
+    assert (again, *counts) == (wanted, count + 1)
+
+
+def test_a_mean_that_does_not_fit_its_digits_is_refused_by_name() -> None:
+    topology = TridentTopology("t")
+    rows = topology.new_stream("s", RowsSpout("v: decimal(38,18)", {1: [(Decimal(10) ** 16,)]}))
+    rows.persistent_aggregate(MemoryMapState.opaque(), Avg("v"), "mean")
+    with pytest.raises(
+        BatchFailedError, match=r"Avg\('v'\): the mean 10{16}.0* does not fit its 38 digits, of which 22"
+    ):
+        run_all(topology, "in_process")
+
+
+@pytest.mark.spark
+def test_a_nan_is_where_spark_has_it(spark: SparkSession) -> None:
+    cases: list[list[Any]] = [
+        [math.nan, 1.0, -math.inf],
+        [1.0, math.nan, math.inf],
+        [math.nan, None],
+        [2.0, None, 1.0],
+        [None],
+    ]
+    rows = [(f"{at}", 0, value, f"{value}") for at, values in enumerate(cases) for value in values]
+    frame = spark.createDataFrame([(key, value, word) for key, _, value, word in rows], "k string, d double, w string")
+    sorted_ = "slice(sort_array(collect_list(d), false), 1, 2)"
+    found = frame.groupBy("k").agg(*map(expr, ["min(d)", "max(d)", "min_by(w, d)", "max_by(w, d)", sorted_])).collect()
+    ours = aggregated(ORDERED, [table(rows)], grouped=True)
+    for key, *values in found:
+        value = ours[(key,)]
+        assert repr([value[name] for name in ORDERED]) == repr(values), cases[int(key)]

@@ -50,7 +50,7 @@ class Aggregating(StreamBase):
     def min_by(self, field: str, comparator: Callable[[Any, Any], int] | None = None) -> Self:
         """Keep the tuple of each partition with the least value of a field; of equal ones the last.
 
-        Nulls are skipped, and a NaN counts only where there is nothing else. `comparator(a, b)` of two values returns
+        Nulls are skipped; a NaN is greater than any number. `comparator(a, b)` of two values returns
         a negative number, zero or a positive one.
 
         Different from Storm: an empty partition gives nothing (Storm emits a row of nulls).

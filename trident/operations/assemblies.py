@@ -29,7 +29,8 @@ class FirstN:
     n
         How many at most. Zero gives none.
     sort_field
-        First by this field, the smallest first; nulls come last, NaN before them. None: in the order in which they come.
+        First by this field, the smallest first; nulls come last, a NaN is greater than any number. None: in the order in which
+        they come.
     reverse
         The largest first; nulls still come last.
     """
@@ -81,4 +82,5 @@ class FirstRows(Aggregator[list[TridentTuple]]):
         numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
         nans = [row for row in rows if row[field] is not None and row[field] != row[field]]
         nulls = [row for row in rows if row[field] is None]
-        return [*sorted(numbers, key=lambda row: row[field], reverse=self.reverse), *nans, *nulls]
+        numbers.sort(key=lambda row: row[field], reverse=self.reverse)
+        return [*nans, *numbers, *nulls] if self.reverse else [*numbers, *nans, *nulls]

@@ -133,7 +133,7 @@ def sums(ones: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 
 class Min(CombinerAggregator[Any]):
-    """The smallest value of one field; None and NaN are skipped (all NaN gives NaN). `field`: as of `Sum`."""
+    """The smallest value of one field, None skipped; a NaN is greater than any number. `field`: as of `Sum`."""
 
     def __init__(self, field: str | None = None) -> None:
         self.of = () if field is None else (field,)
@@ -144,24 +144,24 @@ class Min(CombinerAggregator[Any]):
     def combine(self, val1: Any, val2: Any) -> Any:
         if val1 is None or val2 is None:
             return val2 if val1 is None else val1
-        return min(_numbers_first(val1, val2))
+        return val1 if at_least(val2, val1) else val2
 
     def zero(self) -> None:
         """There is none."""
 
 
 class Max(Min):
-    """The largest value of one field; None and NaN are skipped (all NaN gives NaN)."""
+    """The largest value of one field, None skipped; a NaN is greater than any number."""
 
     def combine(self, val1: Any, val2: Any) -> Any:
         if val1 is None or val2 is None:
             return val2 if val1 is None else val1
-        return max(_numbers_first(val1, val2))
+        return val1 if at_least(val1, val2) else val2
 
 
-def _numbers_first(val1: Any, val2: Any) -> tuple[Any, Any]:
-    """Both, a NaN last: `min` and `max` keep the first value where a comparison is neither true nor false."""
-    return (val2, val1) if val1 != val1 else (val1, val2)  # only a NaN differs from itself
+def at_least(one: Any, other: Any) -> bool:
+    """Whether a value is the other one or greater, as Spark orders them: a NaN is greater than any number."""
+    return bool(one >= other or one != one)  # only a NaN differs from itself
 
 
 class Last(CombinerAggregator[Any]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trident.operations.builtin import at_least
 from trident.operations.interfaces import Aggregator
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -59,24 +60,20 @@ class MaxWithComparator(MinWithComparator):
 
 
 class MinBy(MinWithComparator):
-    """Emits the tuple with the least value of a field. A NaN counts only where there is nothing else."""
+    """Emits the tuple with the least value of a field. A NaN is greater than any number."""
 
     def __init__(self, field: str) -> None:
         super().__init__(_compare, field)
 
     def _replaces(self, value: Any, current: Any) -> bool:
-        if value != value or current != current:  # only a NaN differs from itself
-            return bool(current != current)
-        return bool(value <= current)
+        return at_least(current, value)
 
 
 class MaxBy(MinBy):
-    """Emits the tuple with the greatest value of a field. A NaN counts only where there is nothing else."""
+    """Emits the tuple with the greatest value of a field. A NaN is greater than any number."""
 
     def _replaces(self, value: Any, current: Any) -> bool:
-        if value != value or current != current:
-            return bool(current != current)
-        return bool(value >= current)
+        return at_least(value, current)
 
 
 def _compare(a: Any, b: Any) -> int:

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
+from fractions import Fraction
 from itertools import repeat
 from operator import add, itemgetter, truediv
 from typing import Any
@@ -19,7 +20,7 @@ from trident.errors import TopologyError
 from trident.extras import needs_package
 from trident.fields import Fields, is_nested, struct_type, unquoted
 from trident.operations.built_in_types import total_type
-from trident.operations.builtin import Count, Min, Sum, sums
+from trident.operations.builtin import Count, Min, Sum, at_least, sums
 from trident.operations.expressions import Expression, col
 from trident.operations.interfaces import CombinerAggregator
 from trident.roles import has
@@ -62,33 +63,39 @@ class Avg(WideAggregator):
     """The mean of one numeric field, nulls skipped; null if there is none.
 
     A double; of decimals a decimal with four more digits behind the point, rounded half to even. Its sum has the type that
-    `Sum` gives, so the mean of whole numbers and of decimals does not depend on how a stream is cut into batches.
+    `Sum` gives, so the mean of whole numbers and of decimals does not depend on how a stream is cut into batches. A sum that
+    is beyond that type is remembered less a multiple of 2^64, of decimals of its 38 digits: the mean and the count tell of
+    which, so the mean stays exact for any number of values.
     """
 
     def __init__(self, field: str) -> None:
         self.of = (field,)
         self._digits: Decimal | None = None
         self._nothing: float = 0
+        self._turn: Any = _TURN  # a sum beyond its type is remembered less a multiple of it
 
     def fields_of(self, name: str, inputs: Fields) -> Fields:
         total = _numeric(self, inputs)
         mean, self._nothing = "double", 0.0 if total == "double" else 0
         if total.startswith("decimal"):
-            scale = min(38, int(total[:-1].partition(",")[2]) + 4)
+            digits = int(total[:-1].partition(",")[2])
+            scale = min(38, digits + 4)
             mean, self._digits = f"decimal(38,{scale})", Decimal(1).scaleb(-scale)
+            self._turn = Decimal(1).scaleb(38 - digits)
         return Fields.of([name, f"{name}_sum", f"{name}_count"], [mean, total, "bigint"])
 
     def init(self, tuple: TridentTuple) -> Values:
         return self.zero() if tuple[0] is None else self._with(tuple[0], 1)
 
     def combine(self, val1: Values, val2: Values) -> Values:
-        return self._with(_SUM.combine(val1[1], val2[1]), val1[2] + val2[2])
+        return self._with(_SUM.combine(self._whole(*val1), self._whole(*val2)), val1[2] + val2[2])
 
     def combine_all(self, ones: Sequence[Values], others: Sequence[Values]) -> Sequence[Values]:
         totals, counts = sums(ones[1], others[1]), list(map(add, ones[2], others[2]))
-        if self._digits is None and 0 not in counts:
+        is_float = isinstance(self._nothing, float)
+        if self._digits is None and 0 not in counts and (is_float or (_are_small(ones) and _are_small(others))):
             return [list(map(truediv, totals, counts)), totals, counts]
-        return list(zip(*map(self._with, totals, counts), strict=True)) or ones
+        return super().combine_all(ones, others)
 
     def zero(self) -> Values:
         return (None, self._nothing, 0)
@@ -97,16 +104,44 @@ class Avg(WideAggregator):
         if not count:
             return self.zero()
         if self._digits is None:
-            return (total / count, total, count)
-        return (
-            _DIVIDING.quantize(_DIVIDING.divide(total, Decimal(count)) if total else Decimal(0), self._digits),
-            total,
-            count,
-        )
+            return (total / count, total if isinstance(total, float) else self._turned(total), count)
+        mean = _DIVIDING.divide(total, Decimal(count)) if total else Decimal(0)
+        try:
+            return (_DIGITS.quantize(mean, self._digits), self._turned(total), count)
+        except InvalidOperation:
+            raise ValueError(
+                f"Avg({self.of[0]!r}): the mean {mean:f} does not fit its 38 digits, of which {-self._digits.adjusted()} are "
+                "behind the point; make the field a decimal with fewer digits behind the point before it"
+            ) from None
+
+    def _turned(self, total: Any) -> Any:
+        """Return a sum as it is remembered, within its type."""
+        if -self._turn <= 2 * total < self._turn:
+            return total
+        return _SUM.combine(total, -self._turn * math.floor(Fraction(total) / Fraction(self._turn) + _HALF))
+
+    def _whole(self, mean: Any, total: Any, count: int) -> Any:
+        """Return the sum of a value whose sum may be beyond its type: near the mean as often as there are values."""
+        if not count or isinstance(total, float):
+            return total
+        near = mean * count if self._digits is None else _DIVIDING.multiply(mean, count)
+        if -self._turn < 4 * (near - total) < self._turn:
+            return total
+        apart = Fraction(mean) * count - Fraction(total)
+        return _SUM.combine(total, self._turn * math.floor(apart / Fraction(self._turn) + _HALF))
 
 
-_SUM = Sum()
-_DIVIDING = Context(prec=80)  # more than the digits of a sum and of its mean
+def _are_small(values: Sequence[Values]) -> bool:
+    """Whether sums of whole numbers, of means, sums and counts, are far from the bounds of 64 bits."""
+    means, counts = [mean for mean in values[0] if mean is not None], values[2]
+    return not means or max(max(means), -min(means)) * max(counts) < _TURN >> 2
+
+
+_SUM, _TURN, _HALF = Sum(), 1 << 64, Fraction(1, 2)
+_DIVIDING, _DIGITS = (
+    Context(prec=80),
+    Context(prec=38),
+)  # more than the digits of a sum and of its mean; those of a decimal
 
 
 class StdDev(WideAggregator):
@@ -141,7 +176,7 @@ class StdDev(WideAggregator):
 class ArgMax(WideAggregator):
     """The value of one field where another one is greatest; of equal ones the value that comes last.
 
-    `ArgMax("item", by="price")`. Tuples in which `by` is null or NaN are skipped.
+    `ArgMax("item", by="price")`. Tuples in which `by` is null are skipped; a NaN is greater than any number.
     """
 
     def __init__(self, field: str, by: str) -> None:
@@ -153,7 +188,7 @@ class ArgMax(WideAggregator):
 
     def init(self, tuple: TridentTuple) -> Values:
         value, by = tuple[0], tuple[-1]
-        return self.zero() if by is None or by != by else (value, by)
+        return self.zero() if by is None else (value, by)
 
     def combine(self, val1: Values, val2: Values) -> Values:
         if val1[1] is None or val2[1] is None:
@@ -164,14 +199,14 @@ class ArgMax(WideAggregator):
         return (None, None)
 
     def _replaces(self, before: Any, by: Any) -> bool:
-        return bool(by >= before)
+        return at_least(by, before)
 
 
 class ArgMin(ArgMax):
     """The value of one field where another one is least; of equal ones the value that comes first."""
 
     def _replaces(self, before: Any, by: Any) -> bool:
-        return bool(by < before)
+        return not at_least(by, before)
 
 
 class CountDistinct(WideAggregator):
@@ -253,8 +288,8 @@ class _Distinct:
 class TopN(WideAggregator):
     """The `n` greatest values of one field as an array, greatest first; equal ones as often as they come.
 
-    Nulls and NaN are skipped. `TopN(3, "item", by="price")`: the values of a field where another one is greatest, of equal
-    ones the earlier.
+    Nulls are skipped; a NaN is greater than any number. `TopN(3, "item", by="price")`: the values of a field where another one
+    is greatest, of equal ones the earlier.
     """
 
     def __init__(self, n: int, field: str, by: str | None = None) -> None:
@@ -268,12 +303,11 @@ class TopN(WideAggregator):
         return Fields.of(names, [f"array<{type_}>" for type_ in inputs.types])
 
     def init(self, tuple: TridentTuple) -> Values:
-        by = tuple[-1]
-        return self.zero() if by is None or by != by else [[value] for value in tuple]
+        return self.zero() if tuple[-1] is None else [[value] for value in tuple]
 
     def combine(self, val1: Values, val2: Values) -> Values:
         columns = [[*one, *other] for one, other in zip(val1, val2, strict=True)]
-        rows = sorted(zip(*columns, strict=True), key=lambda row: row[-1], reverse=True)[: self.n]  # stable
+        rows = sorted(zip(*columns, strict=True), key=_in_order, reverse=True)[: self.n]  # stable
         return [list(column) for column in zip(*rows, strict=True)] or self.zero()
 
     def zero(self) -> Values:
@@ -297,6 +331,11 @@ class Collect(WideAggregator):
 
     def zero(self) -> Values:
         return ([],)
+
+
+def _in_order(row: tuple[Any, ...]) -> tuple[bool, Any]:
+    is_nan = row[-1] != row[-1]
+    return is_nan, 0 if is_nan else row[-1]
 
 
 def _distinct(field: str, by: str) -> tuple[str, ...]:
@@ -345,13 +384,20 @@ class Part:
         """Combine many values of it, each side a list for each field."""
         if self.is_wide:
             wide: WideAggregator = self.aggregator
-            return wide.combine_all(ones, others)
+            return wide.combine_all(self._begun(ones), self._begun(others))
         combine, (one,), (other,) = self.aggregator.combine, ones, others
         if type(self.aggregator) in (Sum, Count) and None not in one and None not in other:
             return [sums(one, other)]
         if None not in one and None not in other:
             return [list(map(combine, one, other))]
         return [[b if a is None else a if b is None else combine(a, b) for a, b in zip(one, other, strict=True)]]
+
+    def _begun(self, values: Sequence[Values]) -> Sequence[Values]:
+        """Return values of which none lacks what is remembered: a key that is older than the aggregate begins with nothing."""
+        if None not in values[-1]:
+            return values
+        rows = (self.aggregator.zero() if row[-1] is None else row for row in zip(*values, strict=True))
+        return list(zip(*rows, strict=True))
 
     def named(self, given: Any) -> Mapping[str, Any]:
         """Return what the aggregator gave, by the names of its fields."""

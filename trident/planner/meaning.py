@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trident.fields import Fields, widens
+from trident.fields import Fields, fields_of_struct, widens
 from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of
@@ -60,8 +60,15 @@ def changes(before: Meaning, now: Meaning, migrating: Mapping[str, Any] | None =
         if callable(migrate):
             states[name] = {fact: own[fact] for fact in own if fact not in _OF_A_FUNCTION}
         elif known and all(widens(type_, _type_of(own)) for type_ in [_type_of(known), *_former(known)]):
-            states[name] = {fact: own[fact] for fact in own if fact not in _OF_WIDER_VALUES}
+            same = _OF_WIDER_VALUES if not _has_further(known, own) else _OF_A_FUNCTION
+            states[name] = {fact: own[fact] for fact in own if fact not in same}
     return [*_changes("stream", before.streams, now.streams), *_changes("state", before.states, states)]
+
+
+def _has_further(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a state of several aggregates has the same ones, in their order and under their names, and others behind."""
+    names, further = (fields_of_struct(_type_of(facts)).names for facts in (before, now))
+    return len(names) > 0 and further[: len(names)] == names and now["by"].startswith(f"{before['by']}, ")
 
 
 def with_former(before: Meaning, now: Meaning, migrating: Mapping[str, Any], attempt: int) -> Meaning:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, normal_type, struct_type, widens
@@ -23,10 +23,22 @@ class QueryBatches:
     deterministic
         Promise that a batch that Spark gives again has the same rows, so that transactional states may be fed. A plan with
         `rand()`, `current_timestamp()`, a limit without an order, or a source that forgets does not keep that promise.
+    rows_are
+        What the rows of a query are whose output mode is `update` or `complete` and which aggregates, or keeps values in your
+        code: `"totals"`, each in place of an earlier one (keep the newest with `Last()`), or `"events"`, each of which counts.
+        Such a query is refused without it.
     """
 
-    def __init__(self, schema: FieldsLike | Any, *, deterministic: bool = False) -> None:
-        self.fields = fields_of_schema(schema)
+    def __init__(
+        self,
+        schema: FieldsLike | Any,
+        *,
+        deterministic: bool = False,
+        rows_are: Literal["events", "totals"] | None = None,
+    ) -> None:
+        if rows_are not in (None, "events", "totals"):
+            raise TopologyError(f"rows_are={rows_are!r}: expected 'events' or 'totals'")
+        self.fields, self.rows_are = fields_of_schema(schema), rows_are
         self.spout_type = SpoutType.TRANSACTIONAL if deterministic else SpoutType.OPAQUE
 
     def get_output_fields(self) -> Fields:

@@ -16,7 +16,7 @@ import cloudpickle
 import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.functions import col, expr, rand, udf
+from pyspark.sql.functions import col, expr, rand, udf, window
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
@@ -37,7 +37,7 @@ from trident.errors import (
     TridentError,
 )
 from trident.observe import BatchCommitted, TopologyListener, TopologyStarted, TopologyTerminated
-from trident.operations import Count, Sum, TumblingDurationWindow
+from trident.operations import Count, Last, Sum, TumblingDurationWindow
 from trident.runtime.commit.dead_letters import DeadLetters, waiting
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.state import Key, StateConf, map_state
@@ -579,3 +579,111 @@ def test_names_that_are_forgotten_are_refused() -> None:
     assert definition_of_name("0402", last) is None
     with pytest.raises(SpoutError, match="whether it was written cannot be known"):
         definition_of_name("0001", last)
+
+
+# ---- totals of Spark's own ----------------------------------------------------------------------------------------------
+
+
+def totals_of(folder: Path, aggregate: Any, **more: Any) -> Any:
+    """Return a function that aggregates the counts which a query gives."""
+    return exactly_once(
+        "totals", MemoryMapState.opaque(), group_by="shop", aggregate=aggregate, of="count", value="n",
+        log_dir=str(folder / "log"), **more, **QUICK,
+    )  # fmt: skip
+
+
+def run_query(spark: SparkSession, folder: Path, function: Any, mode: str, make: Any) -> None:
+    """Run a query over two files, a batch each: in both two orders of oslo and one of bergen."""
+    (folder / "in").mkdir(exist_ok=True, parents=True)
+    for name in "12":
+        (folder / "in" / name).write_text("oslo\nbergen\noslo\n", encoding="utf-8")
+    shops = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in")).withColumnRenamed("value", "shop")
+    writer = make(shops).writeStream.outputMode(mode).foreachBatch(function).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+
+
+def counts_of(shops: DataFrame) -> DataFrame:
+    return shops.groupBy("shop").count()
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_totals_of_a_query_are_not_added_up(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    function = totals_of(tmp_path, Sum())
+    with pytest.raises(StreamingQueryException, match=f"in output mode '{mode}': such a row may be a total"):
+        run_query(spark, tmp_path, function, mode, counts_of)
+    assert not (tmp_path / "log").exists()
+    with totals_of(tmp_path, Last()) as newest:  # the advice, followed with the same checkpoint and log
+        run_query(spark, tmp_path, newest, mode, counts_of)
+        assert contents(newest, "n", ["oslo", "bergen"]) == {"oslo": 4, "bergen": 2}
+
+
+def test_totals_are_refused_whoever_hands_them_over(spark: SparkSession, tmp_path: Path) -> None:
+    written = totals_of(tmp_path / "written", Sum())
+    with pytest.raises(StreamingQueryException, match="such a row may be a total"):
+        run_query(spark, tmp_path / "written", lambda df, at: written.write(df, batch=f"{at:04}"), "update", counts_of)
+    threaded, raised = totals_of(tmp_path / "threaded", Sum()), []
+
+    def elsewhere(df: DataFrame, batch: int) -> None:  # in a thread that Spark has told nothing of the query
+        def call() -> None:
+            try:
+                threaded(df.where("count > 0"), batch)
+            except TopologyError as error:
+                raised.append(str(error))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        df.collect()
+
+    run_query(spark, tmp_path / "threaded", elsewhere, "update", counts_of)
+    assert len(raised) == 2
+    assert "such a row may be a total" in raised[0]
+
+
+def ones(shops: DataFrame) -> DataFrame:
+    return shops.selectExpr("shop", "1L AS count")
+
+
+def by_second(shops: DataFrame) -> DataFrame:
+    """Give each total once, when its second is over: bergen's orders are of an hour later."""
+    at = "timestamp '2026-11-28 12:00:00' + CASE shop WHEN 'bergen' THEN interval 1 hour ELSE interval 0 hour END"
+    timed = shops.withColumn("at", expr(at)).withWatermark("at", "1 second")
+    return timed.groupBy("shop", window("at", "1 second")).count()
+
+
+def test_rows_of_a_query_that_are_no_totals_are_taken(spark: SparkSession, tmp_path: Path) -> None:
+    cases: list[tuple[str, str, Any, Any, int]] = [
+        ("plain", "update", ones, None, 4),
+        ("distinct", "update", lambda shops: ones(shops.dropDuplicates()), None, 1),
+        ("said", "update", counts_of, "events", 2 + 4),
+        ("counted", "complete", lambda shops: counts_of(shops.dropDuplicates()), "events", 1 + 1),
+        ("once", "append", by_second, None, 4),
+    ]
+    for name, mode, make, rows_are, oslo in cases:
+        folder = tmp_path / name
+        folder.mkdir()
+        with totals_of(folder, Sum(), rows_are=rows_are) as function:
+            run_query(spark, folder, function, mode, make)
+            assert contents(function, "n", ["oslo"]) == {"oslo": oslo}, name
+
+
+def test_a_topology_says_what_the_rows_of_its_query_are(spark: SparkSession, tmp_path: Path) -> None:
+    for rows_are in (None, "totals"):
+        topology = TridentTopology("orders")
+        rows = topology.new_stream("orders", QueryBatches("shop: string, count: bigint", rows_are=rows_are))
+        state = rows.group_by("shop").persistent_aggregate(MemoryMapState.opaque(), "count", Last(), "n")
+        with topology.foreach_batch(**QUICK) as function:
+            if rows_are is None:
+                with pytest.raises(StreamingQueryException, match="rows_are='totals', and keep the newest"):
+                    run_query(spark, tmp_path, function, "update", counts_of)
+            else:
+                run_query(spark, tmp_path, function, "update", counts_of)
+                assert contents(function, state, ["oslo", "bergen"]) == {"oslo": 4, "bergen": 2}
+
+
+def test_totals_that_would_be_added_up_are_refused_at_the_declaration() -> None:
+    for aggregate in (Sum(), Count(), {"n": Sum("count"), "last": ("count", Last())}):
+        with pytest.raises(TopologyError, match="may count again what an earlier total had"):
+            exactly_once("t", MemoryMapState.opaque(), aggregate=aggregate, value="n", rows_are="totals")
+    with pytest.raises(TopologyError, match="rows_are='rows': expected 'events' or 'totals'"):
+        QueryBatches(ORDERS, rows_are="rows")  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from tests.harness.sqlite_map import sqlite_state
 from tests.runtime.query.dying_job import POINTS, DyingFunction
 from trident import exactly_once, open_state
 from trident.errors import BatchFailedError, EnvironmentProblem
-from trident.operations import Count, Sum
+from trident.operations import Count, Last, Sum
 from trident.runtime.query.one_aggregate import ExactlyOnce
 
 if TYPE_CHECKING:
@@ -67,6 +67,38 @@ class Job:
 @pytest.fixture
 def job(connect: SparkSession, tmp_path: Path) -> Job:
     return Job(connect, tmp_path)
+
+
+def test_totals_of_a_query_are_not_added_up(connect: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1").write_text("the\ncow\nthe\n", encoding="utf-8")
+    lines = connect.readStream.format("text").load(str(tmp_path / "in"))
+    ones, counts = lines.selectExpr("value", "1L AS count"), lines.groupBy("value").count()
+
+    def run(name: str, rows: Any, mode: str, aggregate: Any) -> dict[str, Any]:
+        function = exactly_once(
+            "totals", sqlite_state(str(tmp_path / name)), group_by="value", aggregate=aggregate, of="count", value="n",
+            schema="value: string, count: bigint", log_dir=str(tmp_path / "log" / name),
+        )  # fmt: skip
+        writer = rows.writeStream.outputMode(mode).foreachBatch(function).trigger(availableNow=True)
+        started(writer.option("checkpointLocation", str(tmp_path / "at" / name)).start).awaitTermination()
+        with open_state(function.topology, "n", log_dir=str(tmp_path / "log" / name)) as state:
+            return dict(zip(["the", "cow"], state.multi_get(["the", "cow"]), strict=True))
+
+    class Nothing:
+        def __call__(self, df: Any, batch: int) -> None:
+            df.collect()
+
+    writer = counts.writeStream.outputMode("complete").foreachBatch(Nothing())
+    other = started(
+        writer.option("checkpointLocation", str(tmp_path / "other")).start
+    )  # whose rows no function of ours gets
+    for mode in ("update", "complete"):
+        with pytest.raises(StreamingQueryException, match=f"in output mode '{mode}': such a row may be a total"):
+            run(mode, counts, mode, Sum())
+    assert run("update", counts, "update", Last()) == {"the": 2, "cow": 1}
+    assert run("plain", ones, "update", Sum()) == run("append", ones, "append", Sum()) == {"the": 2, "cow": 1}
+    other.stop()
 
 
 @pytest.mark.long

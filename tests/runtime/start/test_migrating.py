@@ -11,11 +11,26 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
+from states.memory import MemoryMapState
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import run_all, start
 from trident import BatchFailedError, TridentTopology, migrate_state, move_state, open_state
 from trident.errors import StateError, TopologyChangedError, TopologyError
-from trident.operations import Count, Last, Sum
+from trident.operations import (
+    ArgMax,
+    ArgMin,
+    Avg,
+    Collect,
+    Count,
+    CountDistinct,
+    First,
+    Last,
+    Max,
+    Min,
+    StdDev,
+    Sum,
+    TopN,
+)
 from trident.state import StateSpec
 
 ROWS = [["a", 1], ["b", 2], ["a", 3]]
@@ -201,3 +216,57 @@ def wrong(value: Any, former: str) -> bool:
 def test_a_migration_that_cannot_be_is_refused_at_the_call(tmp_path: Path, kind: str, migrate: Any, text: str) -> None:
     with pytest.raises(TopologyError, match=text):
         cents(sqlite_state(str(tmp_path / "db"), kind), migrate=migrate)
+
+
+# ---- further aggregates ------------------------------------------------------------------------------------------------
+
+FORMER: dict[str, dict[str, Any]] = {
+    "a count": {"rows": Count()},
+    "two": {"sum": Sum("n"), "rows": Count()},
+    "wide ones": {"mean": Avg("n"), "top": TopN(2, "n"), "sd": StdDev("n")},
+}
+FURTHER: dict[str, Any] = {
+    "Sum": Sum("n"), "Count": Count(), "Max": Max("n"), "Min": Min("n"), "Avg": Avg("n"), "StdDev": StdDev("n"),
+    "ArgMax": ArgMax("k", by="n"), "ArgMin": ArgMin("k", by="n"), "TopN": TopN(2, "n"), "TopBy": TopN(2, "k", by="n"),
+    "Collect": Collect("n"), "CountDistinct": CountDistinct("n"), "First": ("n", First()), "Last": ("n, k", Last(by="n")),
+}  # fmt: skip
+
+
+def several(
+    state: StateSpec, aggregates: dict[str, Any], rows: list[list[Any]], migrate: Any = None
+) -> TridentTopology:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
+    stream.group_by("k").persistent_aggregate(state, aggregates, "total", migrate=migrate)
+    return topology
+
+
+@pytest.mark.parametrize("before", FORMER)
+def test_further_aggregates_of_any_kind_begin_with_the_next_tuple(before: str, state: StateSpec, log: str) -> None:
+    run(several(state, FORMER[before], ROWS), log)
+    more, both = [*ROWS, ["c", 6], ["a", 5], ["a", 7]], {**FORMER[before], **FURTHER}
+    run(several(state, both, more, "widen"), log)
+    found = dict(rows(several(state, both, more, "widen"), log))
+    for aggregates, of in ((FORMER[before], more), (FURTHER, [["a", 5], ["a", 7]])):
+        wanted = run_all(several(MemoryMapState.opaque(), aggregates, of), "in_process").state("total").multi_get(["a"])
+        assert [{part: found["a"][part] for part in wanted[0]}] == wanted
+    assert {found["b"][name] for name in FURTHER} == {None}
+
+
+def test_an_aggregate_of_another_kind_is_refused_before_anything_is_written(state: StateSpec, log: str) -> None:
+    def means(aggregate: Any, migrate: Any = None, rows: list[list[Any]] = ROWS) -> TridentTopology:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: double", 2, *rows))
+        stream.group_by("k").persistent_aggregate(state, aggregate, "total", migrate=migrate)
+        return topology
+
+    run(means({"x": Sum("n")}), log)
+    for other in ({"x": Avg("n")}, {"y": Count(), "x": Sum("n")}, {"x": Max("n")}):
+        with pytest.raises(TopologyChangedError, match="by Sum"):
+            start(means(other, "widen"), "in_process", log_dir=log)
+    with pytest.raises(TopologyError, match="they have not all that the aggregate 'x' remembers"):
+        start(means({"x": Avg("n")}, "widen"), "in_process", log_dir=log, allow_changed_topology=True)
+    with pytest.raises(TopologyError, match="not each of them is one of these"):
+        start(means({"y": Sum("n")}, "widen"), "in_process", log_dir=log, allow_changed_topology=True)
+    run(means({"x": Sum("n")}, None, [*ROWS, ["a", 5.0]]), log)  # the former declaration goes on
+    assert rows(means({"x": Sum("n")}), log)[0] == ("a", {"x": 9.0})

@@ -133,7 +133,7 @@ TYPES: dict[str, tuple[str, list[Any]]] = {
     "int": ("int4", [2**31 - 1, -(2**31)]),
     "smallint": ("int2", [2**15 - 1, -(2**15)]),
     "tinyint": ("int2", [127, -128]),
-    "double": ("float8", [0.1, -math.inf, 5e-324, math.nan]),
+    "double": ("float8", [0.1, -math.inf, 5e-324, math.nan, -0.0]),
     "float": ("float8", [0.1, 1e300]),
     "boolean": ("bool", [True, False]),
     "decimal(10,2)": ("numeric(10,2)", [Decimal("1.50"), Decimal("-99999999.99"), Decimal("100.00")]),
@@ -142,7 +142,7 @@ TYPES: dict[str, tuple[str, list[Any]]] = {
     "timestamp": ("timestamptz", [MOMENT, dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, dt.UTC)]),
     "timestamp_ntz": ("timestamp", [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)]),
     "binary": ("bytea", [b"", b"\0\xff"]),
-    "array<double>": ("jsonb", [[], [0.5, None, math.inf, 1.0]]),
+    "array<double>": ("jsonb", [[], [0.5, None, math.inf, 1.0, -0.0, 0.0, math.nan]]),
     "array<struct<a:string,b:bigint>>": ("jsonb", [[{"a": "x\0\ue000", "b": 1}], [{"a": None, "b": None}, None]]),
     "struct<a:string,b:array<bigint>>": (
         "text, jsonb",

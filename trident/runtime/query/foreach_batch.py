@@ -24,7 +24,7 @@ from trident.runtime.engine.dataframe_runner import QueryStopped
 from trident.runtime.loop.batch import Observer
 from trident.runtime.query.batch_names import definition_of_name
 from trident.runtime.query.batch_numbers import definition_of
-from trident.runtime.query.handed_batches import check_columns
+from trident.runtime.query.handed_batches import check_columns, check_rows
 from trident.runtime.query.query_run import QueryRun, plan_of_query
 from trident.runtime.query.session_facts import query_batch_of
 from trident.runtime.reading.views import StateView
@@ -82,6 +82,7 @@ class ForeachBatch(Closes):
         self._adopts, self._listeners, self._observer = adopt_checkpoint, listeners, observer
         self._run: QueryRun | None = None
         self._memory_log: Any = None
+        self._checked: str | None = None  # the run of a query whose rows are known to count
         self._calls = threading.Lock()
         if graph is not None:
             _check_graph(graph)
@@ -93,12 +94,12 @@ class ForeachBatch(Closes):
 
         Raises `CheckpointMismatchError`: the checkpoint of the query and the log do not belong together, or two queries use the
         function.
-        Raises `TopologyError`: the DataFrame does not have the columns that are read.
+        Raises `TopologyError`: the DataFrame does not have the columns that are read, or its rows may be totals (`rows_are`).
         Raises `BatchFailedError`: the batch failed as often as it may. Spark stops the query; its next start replays the batch.
         """
         with self._alone(f"batch {batch_id}"):
             found, adopts = query_batch_of(df, batch_id), self._adopts
-            self._lead(df, lambda txid, last, begun: definition_of(found, txid, last, begun, adopts))
+            self._lead(df, lambda txid, last, begun: definition_of(found, txid, last, begun, adopts), found.run)
             self._adopts = False  # for one start
 
     def write(self, df: DataFrame, *, batch: str) -> bool:
@@ -128,10 +129,10 @@ class ForeachBatch(Closes):
         finally:
             self._calls.release()
 
-    def _lead(self, df: DataFrame, define: Define) -> bool:
+    def _lead(self, df: DataFrame, define: Define, query_run: str | None = None) -> bool:
         """Lead a batch to its record; False if the log has it already."""
         try:
-            run = self._opened(df, define)
+            run = self._opened(df, define, query_run)
             state = run.opened.log.state
             begun = state.definitions.get(state.txid + 1, {}).get(run.stream)
             definition = define(state.txid, state.spouts.get(run.stream), begun)
@@ -149,10 +150,13 @@ class ForeachBatch(Closes):
 
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
-    def _opened(self, df: DataFrame, define: Define) -> QueryRun:
+    def _opened(self, df: DataFrame, define: Define, query_run: str | None) -> QueryRun:
         graph = self._graph_of(df)
         (spout,) = graph.spouts()
         check_columns(df, spout.fields, self.name)
+        if query_run is None or query_run != self._checked:
+            check_rows(df, spout.spout, self.name)
+            self._checked = query_run
         if self._run is None:
             self._displace()
             check_lasting(self.config.log_folder(self.name))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, is_nested
 from trident.runtime.engine.dataframe_runner import QueryRows
+from trident.runtime.query.session_facts import mode_of_totals
 from trident.spout.interfaces import BatchCoordinator, Definition, TransactionAttempt
 from trident.spout.query_batches import QueryBatches, fields_of_schema, fits
 
@@ -42,10 +43,25 @@ class HandedSpout(QueryBatches):
 
     def __init__(self, declared: QueryBatches, handed: HandedBatches) -> None:
         self.fields, self.spout_type, self._handed = declared.fields, declared.spout_type, handed
+        self.rows_are = declared.rows_are
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> HandedBatches:
         """Return the driver's side."""
         return self._handed
+
+
+def check_rows(df: DataFrame, spout: QueryBatches, topology: str) -> None:
+    """Raise `TopologyError` if a query gives totals again and again, and it was not said what its rows are."""
+    mode = None if spout.rows_are else mode_of_totals(df)
+    if mode is not None:
+        raise TopologyError(
+            f"topology {topology!r} is given rows of a query that aggregates, or keeps values in your code, in output mode "
+            f"{mode.lower()!r}: such a row may be a total, which stands in place of an earlier one, so adding rows up would "
+            "count again what that one had. Give it the rows before Spark's aggregation; or let the query give each total "
+            "once, with withWatermark and outputMode('append'); or say what the rows are, to exactly_once or QueryBatches: "
+            "rows_are='totals', and keep the newest of each key with Last(), or rows_are='events', if each row counts. Nothing "
+            "was written"
+        )
 
 
 def check_columns(df: DataFrame, fields: Fields, topology: str) -> None:

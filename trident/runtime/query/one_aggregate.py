@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.graph import Graph
+from trident.operations import Last
 from trident.operations.several import fields_read
 from trident.runtime.query.foreach_batch import ForeachBatch
 from trident.runtime.reading.views import StateView
@@ -34,6 +35,20 @@ class OneAggregate:
     of: tuple[str, ...]
     value: str
     deterministic: bool
+    rows_are: Literal["events", "totals"] | None
+
+    def __post_init__(self) -> None:
+        """Refuse to add up what is said to be totals; what keeps the last of them says so itself."""
+        several = self.aggregate.values() if isinstance(self.aggregate, Mapping) else [self.aggregate]
+        aggregators = [one[-1] if isinstance(one, tuple) else one for one in several]
+        others = [one for one in aggregators if not isinstance(one, Last)]
+        if self.rows_are is None and not others:
+            object.__setattr__(self, "rows_are", "totals")
+        if self.rows_are == "totals" and others:
+            raise TopologyError(
+                f"exactly_once({self.name!r}): rows_are='totals' and aggregate={type(others[0]).__name__}() may count again "
+                "what an earlier total had. Keep the newest total with Last(), or aggregate the rows before Spark does"
+            )
 
     @property
     def columns(self) -> list[str]:
@@ -45,7 +60,9 @@ class OneAggregate:
         there = fields_of_schema(schema, self.columns)
         topology = TridentTopology(self.name)
         read = there.select(self.columns, _STREAM) if self.columns else _any_of(schema)
-        rows = topology.new_stream(_STREAM, QueryBatches(read, deterministic=self.deterministic))
+        rows = topology.new_stream(
+            _STREAM, QueryBatches(read, deterministic=self.deterministic, rows_are=self.rows_are)
+        )
         inputs = [Fields.named(self.of)] if self.of else []
         grouped: Any = rows.group_by(Fields.named(self.group_by)) if self.group_by else rows
         grouped.persistent_aggregate(self.state, *inputs, self.aggregate, self.value, state_name=self.value)

@@ -1,11 +1,15 @@
 """What the session of a batch's DataFrame tells of the query that gives it.
 
-A session of Spark Connect tells which queries it runs, not which of them calls, nor when a batch was planned.
+A session of Spark Connect tells which queries it runs, not which of them calls, nor when a batch was planned. But plans number
+their columns, and the batch's numbers are those of the query that gives it.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import io
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from trident.runtime.query.batch_numbers import QueryBatch
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _QUERY_ID = "sql.streaming.queryId"
+_MODE = re.compile(r"ForeachBatchSink.*\], (Update|Complete)\b")
+_KEEPS_VALUES = re.compile(r"StateStoreSave|WithState")  # aggregations; operators whose values user code keeps
+_BATCH, _NUMBER = re.compile(r"LogicalRDD \[([^\]]*)\]"), re.compile(r"#(\d+)")
 
 
 def query_batch_of(df: DataFrame, batch: int) -> QueryBatch:
@@ -38,3 +45,44 @@ def query_batch_of(df: DataFrame, batch: int) -> QueryBatch:
         run = str(stream.runId().toString())
         planned = int(stream.lastExecution().offsetSeqMetadata().batchTimestampMs())
     return QueryBatch(batch, str(query), run, planned)
+
+
+def mode_of_totals(df: DataFrame) -> str | None:
+    """Return the output mode, `Update` or `Complete`, of the query that gives a batch, if rows may replace earlier ones.
+
+    None: each row is new, or no query gives the DataFrame.
+    """
+    batches = None
+    for plan, is_surely_its in _plans_of_queries(df):
+        mode = _MODE.search(plan)
+        if mode is None or _KEEPS_VALUES.search(plan) is None:
+            continue
+        if batches is None and not is_surely_its:
+            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(_explained(df))]
+        if is_surely_its or any(batch <= set(_NUMBER.findall(plan)) for batch in batches or ()):
+            return mode[1]
+    return None
+
+
+def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
+    """Iterate over the plans of the queries that may give a batch, each with whether it is known that it does."""
+    if is_connect(df):
+        yield from ((_explained(query), False) for query in df.sparkSession.streams.active)
+        return
+    session: Any = df._jdf.sparkSession()  # noqa: SLF001
+    query = session.sparkContext().getLocalProperty(_QUERY_ID)
+    jvm: Any = df.sparkSession._jvm  # noqa: SLF001
+    streams = session.sharedState().activeStreamingQueries()
+    found = (
+        [streams.get(jvm.java.util.UUID.fromString(query))] if query else list(streams.values()) if len(streams) else []
+    )
+    for execution in (stream.lastExecution() for stream in found if stream is not None):
+        if execution is not None:  # else it has planned no batch yet
+            yield str(execution.toString()), query is not None
+
+
+def _explained(thing: Any) -> str:
+    """Return what a DataFrame or a query tells of its plan."""
+    with redirect_stdout(io.StringIO()) as told:
+        thing.explain(True)
+    return told.getvalue()

@@ -9,6 +9,9 @@ from typing import Any
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import TopologyRecord
 from trident.errors import TopologyChangedError, TopologyError
+from trident.fields import fields_of_struct, widens
+from trident.graph import Graph, PersistNode
+from trident.operations.several import Several
 from trident.planner.meaning import Meaning, changes, dropped, with_former
 from trident.state.txid import RETRY_BITS
 from trident.state.winners import FORMER
@@ -37,13 +40,22 @@ def check_meaning(
         logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
 
 
-def migrations(log: TransactionLog, now: Meaning, migrating: Mapping[str, Any], states: States) -> Meaning:
+def migrations(
+    graph: Graph, log: TransactionLog, now: Meaning, migrating: Mapping[str, Any], states: States
+) -> Meaning:
     """Return what is to be recorded of the topology if values are migrated: from now on they may be of their new types.
 
-    Raises `TopologyError`: the store of such a state cannot hold values of two types.
+    Raises `TopologyError`: the store of such a state cannot hold values of two types, or `migrate="widen"` cannot make them.
     """
     before, first = _recorded(log), log.epoch << RETRY_BITS
     recorded = with_former(before, now, migrating, first)
+    for node in graph.nodes:
+        if (
+            isinstance(node, PersistNode)
+            and graph.state(node.state).migrate == "widen"
+            and node.state in recorded.states
+        ):
+            _check_widened(node, recorded.states[node.state].get(FORMER, ()))
     for name, facts in recorded.states.items():
         state = states[name][0] if facts.get(FORMER) else None
         if state is not None and not (state.facts.migrates and state.keeps_attempts()):
@@ -53,6 +65,26 @@ def migrations(log: TransactionLog, now: Meaning, migrating: Mapping[str, Any], 
                 f"value with its type and its attempt (a {type(state).__name__} as it is declared does not)"
             )
     return recorded
+
+
+def _check_widened(node: PersistNode, former: Sequence[tuple[int, str]]) -> None:
+    """Refuse a former type whose values are none of the declared one, or lack a part of what an aggregate remembers."""
+    assert node.aggregation is not None, node
+    aggregator, now = node.aggregation.aggregator, str(node.aggregation.output.types[0])
+    parts = [part.outputs.names for part in aggregator.parts] if isinstance(aggregator, Several) else []
+    for _, type_ in former:
+        there = fields_of_struct(type_).names
+        half = [names[0] for names in parts if 0 < len(set(names).intersection(there)) < len(names)]
+        if half or not widens(type_, now):
+            why = (
+                f"they have not all that the aggregate {half[0]!r} remembers"
+                if half
+                else "not each of them is one of these"
+            )
+            raise TopologyError(
+                f"state {node.state!r} has values that are {type_}, and migrate='widen' cannot make {now} of them: {why}. Give "
+                "migrate= a function, or a new aggregate a name of its own, behind those that are there. Nothing was written"
+            )
 
 
 class NewMeaning:

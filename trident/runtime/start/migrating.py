@@ -40,7 +40,7 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
             {one.name: one.migrate for one in graph.states if one.migrate is not None},
         )
         check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
-        recorded = migrations(log, Meaning({name: meaning.states[name]}, {}), migrating, {name: place.states})
+        recorded = migrations(graph, log, Meaning({name: meaning.states[name]}, {}), migrating, {name: place.states})
         StoreCheck(name, place.states, lambda: log.state).compare()
         log.append(StartRecord.now(log.epoch, log.state.executors))
         NewMeaning(log, recorded, [name]).before_writing()

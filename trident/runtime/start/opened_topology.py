@@ -211,7 +211,7 @@ def _bring_together(
     migrating = {name: state.migrate for name, state in plan.states.items() if state.migrate is not None}
     meaning = meaning_of(graph)
     check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
-    meaning = migrations(log, meaning, migrating, states)
+    meaning = migrations(graph, log, meaning, migrating, states)
     reconcile(
         plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which),
         partial(rewind, graph, config, log, meaning), executors,

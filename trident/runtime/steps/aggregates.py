@@ -22,9 +22,16 @@ from trident.operations import Count, First, Last, Max, Min, Sum
 from trident.operations.builtin import sums
 from trident.operations.several import Several
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.key_columns import grouped, keys_of, one_form
+from trident.runtime.steps.key_columns import extreme, grouped, keys_of, one_form
 from trident.runtime.steps.rows import check_row, columns_of, iterate
-from trident.runtime.steps.several import added, is_several_native, merging_functions, several_of, several_of_partials
+from trident.runtime.steps.several import (
+    added,
+    have_turned,
+    is_several_native,
+    merging_functions,
+    several_of,
+    several_of_partials,
+)
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 from trident.state.values import Combine
@@ -124,10 +131,10 @@ def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, summed: Fields) -> bool:
     """Whether a sum may exceed 64 bits or 38 digits: Arrow's kernel would silently wrap around."""
     if isinstance(aggregation.aggregator, Several):
-        return any(
-            _sum_may_overflow(column, table.num_rows)
-            for column in added(aggregation, table, are_partials=summed is aggregation.output)
-        )
+        are_partials = summed is aggregation.output
+        columns = added(aggregation, table, are_partials)
+        may = any(_sum_may_overflow(column, table.num_rows) for column in columns)
+        return may or (are_partials and have_turned(aggregation, table))
     return type(aggregation.aggregator) is Sum and _sum_may_overflow(table.column(summed.names[0]), table.num_rows)
 
 
@@ -146,7 +153,9 @@ def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
     if function == "count_all":
         return pa.array([table.num_rows], pa.int64())
     column = table.column(inputs)
-    return pa.array([getattr(pc, function)(column).as_py()], column.type if function in ("min", "max") else None)
+    if function == "sum":
+        return pa.array([pc.sum(column).as_py()])
+    return pa.array([extreme(column, function).as_py()], column.type)
 
 
 def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> pa.Table:
@@ -234,7 +243,7 @@ def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> p
     output = aggregation.output.names[0]
     schema = schema_of(aggregation.partial)
     if not aggregation.grouped:
-        value = getattr(pc, function)(table.column(output)).as_py()
+        value = _whole(table, function, output)[0].as_py()
         typed = strict_column(schema.names[0], aggregation.output.types[0], schema.types[0], [value])
         return pa.table([typed], schema=schema)
     columns = grouped(list(map(table.column, aggregation.group.names)), [(table.column(output), function)])

@@ -19,7 +19,7 @@ from trident.operations.interfaces import Aggregator
 from trident.roles import has
 from trident.runtime.steps.aggregates import has_kernel, is_native, partial
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.key_columns import group_ids, one_form
+from trident.runtime.steps.key_columns import extreme, group_ids, has_nan, one_form
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
@@ -61,12 +61,10 @@ def _aggregation(node: AggregateNode, member: Member) -> Aggregation:
 
 def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
     column = table.column(aggregator.field)
-    value = (pc.max if isinstance(aggregator, MaxBy) else pc.min)(column)
+    value = extreme(column, "max" if isinstance(aggregator, MaxBy) else "min")
     if not value.is_valid:
         return table.slice(0, 0)
-    at = pc.indices_nonzero(pc.equal(column, value))
-    if not len(at):  # all are NaN; Arrow says NaN or, before its version 21, infinity
-        at = pc.indices_nonzero(pc.is_nan(column))
+    at = pc.indices_nonzero(pc.equal(column, value) if value.as_py() == value.as_py() else pc.is_nan(column))
     return table.slice(at[len(at) - 1].as_py(), 1)
 
 
@@ -75,6 +73,10 @@ def _first(aggregator: FirstRows, table: pa.Table) -> pa.Table:
         return table.slice(0, aggregator.n)
     order = "descending" if aggregator.reverse else "ascending"
     at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, come last in both orders
+    column = table.column(aggregator.sort_field)
+    if aggregator.reverse and has_nan(column):
+        are_nan = pc.fill_null(pc.is_nan(column.take(at)), False).combine_chunks()
+        at = pa.concat_arrays([at.filter(are_nan), at.filter(pc.invert(are_nan))])
     return table.take(at.slice(0, aggregator.n))
 
 

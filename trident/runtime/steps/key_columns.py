@@ -74,20 +74,42 @@ Ints = npt.NDArray[np.int64]
 def grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
     """Group by columns, and aggregate columns, each with a function of Arrow; `count_all` takes none.
 
-    Returns the columns of the keys, then one for each function. Arrow makes names for these, such as `price_sum`, which a
-    field of the user's may have, so it is given none of the fields' names.
+    Returns the columns of the keys, then one for each function. A NaN is greater than any number, where Arrow skips it.
     """
+    asked, width = list(asked), len(keys) + len(asked)
+    with_nan = [at for at, (column, function) in enumerate(asked) if function in ("min", "max") and has_nan(column)]
+    for at in with_nan:
+        column, function = asked[at]
+        are_nan = pc.is_nan(column)
+        asked[at] = pc.if_else(are_nan, pa.scalar(None, column.type), column), function
+        asked.append((are_nan.cast(pa.int8()), "max"))
+    done = _grouped(keys, asked)
+    for at, nans in zip(with_nan, done[width:], strict=True):
+        numbers = done[len(keys) + at]
+        nan = pc.if_else(pc.equal(nans, 1), pa.scalar(math.nan, numbers.type), pa.scalar(None, numbers.type))
+        done[len(keys) + at] = pc.coalesce(numbers, nan) if asked[at][1] == "min" else pc.coalesce(nan, numbers)
+    return done[:width]
+
+
+def _grouped(keys: Sequence[Any], asked: Sequence[tuple[Any, str]]) -> list[Any]:
+    """Do it. Arrow makes names, such as `price_sum`, which a field of the user's may have: it is given none of the fields'."""
     names, given = [f"k{at}" for at in range(len(keys))], [f"v{at}" for at in range(len(asked))]
-    columns = {
-        **dict(zip(names, keys, strict=True)),
-        **{given[at]: one for at, (one, _) in enumerate(asked) if one is not None},
-    }
-    wanted: Any = [
-        (name if name in columns else [], function) for name, (_, function) in zip(given, asked, strict=True)
-    ]
+    columns = dict(zip(names, keys, strict=True))
+    columns |= {name: column for name, (column, _) in zip(given, asked, strict=True) if column is not None}
+    wanted: Any = [(name if name in columns else [], how) for name, (_, how) in zip(given, asked, strict=True)]
     done = pa.table(columns).group_by(names, use_threads=False).aggregate(wanted)
-    made = [f"{name}_{function}" if name else function for name, function in wanted]
-    return [done.column(name) for name in (*names, *made)]
+    return [done.column(name) for name in (*names, *(f"{name}_{how}" if name else how for name, how in wanted))]
+
+
+def has_nan(column: Any) -> bool:
+    """Whether there is a NaN in a column."""
+    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def extreme(column: Any, function: str) -> Any:
+    """Return the least (`min`) or the greatest (`max`) value of a column, a null if it has none."""
+    found = grouped([], [(column, function)])[0] if has_nan(column) else [getattr(pc, function)(column)]
+    return found[0]
 
 
 def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:

@@ -13,6 +13,7 @@ from trident.graph import Aggregation
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.several import Part, Several
 from trident.runtime.steps.key_columns import grouped
+from trident.state.columns.struct_columns import sums_have_turned
 
 Asked = list[tuple[str, str]]
 """The columns to aggregate, each with a function of Arrow; rows as such have no name."""
@@ -42,6 +43,16 @@ def added(aggregation: Aggregation, table: pa.Table, are_partials: bool) -> Iter
         if type(part.aggregator) in (Sum, Avg):
             whole = table.column(aggregation.output.names[0]) if are_partials else None
             yield table.column(part.inputs.names[0]) if whole is None else pc.struct_field(whole, [_kept(part)[0]])
+
+
+def have_turned(aggregation: Aggregation, partials: pa.Table) -> bool:
+    """Whether a sum of partials, of which a mean is made, is remembered less than it is: see `Avg`."""
+    whole = partials.column(aggregation.output.names[0])
+    for part in aggregation.aggregator.parts:
+        fields = [one_array(pc.struct_field(whole, [name])) for name in part.outputs.names]
+        if type(part.aggregator) is Avg and sums_have_turned(fields):
+            return True
+    return False
 
 
 def merging_functions(several: Several) -> tuple[str, ...]:

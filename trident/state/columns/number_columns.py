@@ -163,14 +163,14 @@ class NumberColumns:
 
 
 def combined_numbers(base: Column, values: Column, function: Combine) -> Column:
-    """Return the result of `Sum`, `Min` or `Max`; a number of the batch is taken only if it is strictly smaller or larger."""
+    """Return the result of `Sum`, `Min` or `Max`: of equal numbers the stored one; a NaN is greater than any number."""
     if function == "sum":
         if base.dtype == np.int64:
             return base + values  # NumPy does not warn about integer overflow; see overflows
         with np.errstate(invalid="ignore", over="ignore"):  # Python adds infinities and NaN without a warning
             return base + values
-    better = values < base if function == "min" else values > base
-    return np.where(better | (base != base), values, base)
+    better = (values < base) | (base != base) if function == "min" else (values > base) | (values != values)
+    return np.where(better, values, base)
 
 
 def overflows(base: Column, values: Column, new: Column, had: npt.NDArray[np.bool_]) -> bool:

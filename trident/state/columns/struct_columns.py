@@ -30,7 +30,10 @@ from trident.state.values import Combine, OpaqueValue
 from trident.state.winners import Winners
 
 _MOST_FIELDS = 30
-_EXACT_FLOAT = 1 << 53  # whole numbers up to here are floats
+_EXACT_FLOAT, _TURNED = (
+    1 << 53,
+    1 << 62,
+)  # whole numbers up to here are floats; the least a sum differs by that was turned
 _NUMBERS = {"bigint": (int, np.int64), "double": (float, np.float64)}
 
 Flags = npt.NDArray[np.int64]
@@ -154,6 +157,8 @@ class StructColumns(NumberColumns):
         has = np.full(len(base), form.full)
         for at, old in reversed(list(enumerate(self._fields(base)))):  # the fields that a mean is made of are behind it
             if function[at] == "mean":
+                if sums_have_turned(self._fields(base)[at : at + 3]) or sums_have_turned(given[at : at + 3]):
+                    return None
                 _write_means(new[at], new[at + 1], new[at + 2])
                 has[new[at + 2] == 0] &= ~(1 << at)
             elif not _combine_into(new[at], old, had >> at & 1 == 1, np.asarray(given[at]), function[at]):
@@ -196,6 +201,12 @@ def _combine_into(new: Column, old: Column, had: npt.NDArray[np.bool_], given: C
     np.copyto(new, given)
     np.copyto(new, combined_numbers(old, given, function), where=had)
     return not (function == "sum" and new.dtype == np.int64 and overflows(old, given, new, had))
+
+
+def sums_have_turned(fields: Sequence[Column | pa.Array]) -> bool:
+    """Whether a sum, of means, sums and counts, is remembered as less than it is, because it is beyond 64 bits: see `Avg`."""
+    means, totals, counts = (one.fill_null(0).to_numpy() if isinstance(one, pa.Array) else one for one in fields)
+    return totals.dtype == np.int64 and bool((np.abs(means * counts - totals) >= _TURNED).any())
 
 
 def _write_means(means: Column, totals: Column, counts: Column) -> None:
