@@ -79,7 +79,7 @@ ALLOWED = {
     ("trident/state/encoding/declared_keys.py", "nanosecond"): VALUES,
     **{("trident/strict_columns.py", name): VALUES for name in ("tolist", "ndim", "dtype", "kind")},
     **{("trident/strict_columns.py", name): VALUES for name in ("__fields__", "_fields", "fields")},
-    ("trident/runtime/steps/aggregates.py", COMPUTED): KERNELS,
+    ("trident/runtime/steps/key_columns.py", COMPUTED): KERNELS,
     ("trident/runtime/steps/vector_steps.py", COMPUTED): KERNELS,
     ("trident/state/encoding/extensions.py", "dtype"): NUMPY,
     ("trident/state/encoding/extensions.py", "kind"): NUMPY,
