@@ -42,6 +42,8 @@ def type_of(expression: Expression, fields: Fields, stream: str) -> str:
             raise TopologyError(f"stream {stream!r}: the type of field {name!r} is not known")
         return known
     types = [type_of(operand, fields, stream) for operand in expression.operands]
+    if expression.kind in EXACT and any(map(_is_decimal, types)):
+        types = [exact_type(*one) for one in zip(expression.operands, types, strict=True)]
     try:
         return _RULES[expression.kind](types, expression.options)
     except _MistypedError as error:
@@ -51,6 +53,20 @@ def type_of(expression: Expression, fields: Fields, stream: str) -> str:
         found = f", but {shown}" if shown else ""
         raise TopologyError(f"stream {stream!r}: cannot compute {expression!r}: {error}{found}") from None
 
+
+EXACT = frozenset("+-*/%")
+"""The operators for which a whole number beside a decimal is one."""
+
+
+def exact_type(operand: Expression, type_: str) -> str:
+    """Return the type of an operand beside a decimal, as in Spark: a whole number has its type's digits, a literal its own."""
+    if type_ not in _WHOLE:
+        return type_
+    digits = len(str(abs(operand.options[0]))) if operand.kind == "lit" else _DIGITS[type_]
+    return f"decimal({digits},0)"
+
+
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 
 Types = Sequence[str]
 Options = tuple[Any, ...]
@@ -90,19 +106,22 @@ def _arithmetic(symbol: str, count: str) -> Callable[[Types, Options], str]:
         families = {_family(type_) for type_ in types}
         if not families <= {"number", "decimal"}:
             raise _MistypedError(f"{symbol} takes {count}")
-        if symbol == "/" or families == {"number"} or {"float", "double"} & set(types):
+        if "decimal" not in families or {"float", "double"} & set(types):
             return "double" if symbol == "/" or "decimal" in families else _number(types)
-        return _of_decimals(symbol, types)
+        return result_of_decimals(symbol, types)
 
     return rule
 
 
-def _of_decimals(symbol: str, types: Types) -> str:
-    """Return the type of an exact result, as Spark does; whole numbers have 19 digits."""
-    digits = [tuple(map(int, one[len("decimal(") : -1].split(","))) if "(" in one else (19, 0) for one in types]
-    if len(digits) == 1:
+def result_of_decimals(symbol: str, types: Types) -> str:
+    """Return the type of an exact result, as Spark does; a quotient of more than 38 digits loses the last behind its point."""
+    if len(types) == 1:
         return types[0]
-    (p1, s1), (p2, s2) = digits
+    (p1, s1), (p2, s2) = map(digits_of, types)
+    if symbol == "/":
+        scale, whole = max(6, s1 + p2 + 1), p1 - s1 + s2
+        precision, scale = whole + scale, scale if whole + scale <= 38 else max(38 - whole, min(scale, 6))
+        return f"decimal({min(38, precision)},{scale})"
     scale = s1 + s2 if symbol == "*" else max(s1, s2)
     precision = p1 + p2 + 1 if symbol == "*" else max(p1 - s1, p2 - s2) + scale + 1
     if symbol == "%":
@@ -112,17 +131,45 @@ def _of_decimals(symbol: str, types: Types) -> str:
     return f"decimal({precision},{scale})"
 
 
+def digits_of(type_: str) -> tuple[int, int]:
+    """Return the number of digits of a decimal or a whole number, and how many are behind the point."""
+    if type_ in _DIGITS:
+        return _DIGITS[type_], 0
+    precision, scale = type_[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+def _round(types: Types, options: Options) -> str:
+    type_ = _of_numbers("round")(types, options)
+    if not _is_decimal(type_):
+        return type_
+    (precision, scale), (digits,) = digits_of(type_), options
+    kept, whole = min(scale, max(digits, 0)), precision - scale + 1
+    return f"decimal({min(38, max(whole, 1 - digits) + kept)},{kept})"
+
+
+def _to_whole(name: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        type_ = _of_numbers(name)(types, options)
+        if not _is_decimal(type_):
+            return "bigint"
+        precision, scale = digits_of(type_)
+        return f"decimal({min(38, precision - scale + 1)},0)"
+
+    return rule
+
+
 def _isin(types: Types, options: Options) -> str:
     for value in options:
         _comparison("isin")((*types, _lit((), (value,))), ())
     return "boolean"
 
 
-def _of_numbers(name: str, result: str | None = None) -> Callable[[Types, Options], str]:
+def _of_numbers(name: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
         if _family(types[0]) not in ("number", "decimal"):
             raise _MistypedError(f"{name} takes a number")
-        return result or types[0]
+        return types[0]
 
     return rule
 
@@ -156,7 +203,7 @@ def _date_trunc(types: Types, options: Options) -> str:
 
 def _extreme(name: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
-        if not set(types) <= _ORDERED and not all(map(_is_decimal, types)):
+        if not all(type_ in _ORDERED or _is_decimal(type_) for type_ in types):
             raise _MistypedError(f"{name} takes values that have an order")
         return _common(name, types)
 
@@ -235,9 +282,15 @@ def _common(name: str, types: Types) -> str:
     rest = [type_ for type_ in types if type_ != "void"]
     if len(set(rest)) == 1:
         return rest[0]
-    if not rest or not set(rest) <= _NUMBERS:
+    families = {_family(type_) for type_ in rest}
+    if not rest or not families <= {"number", "decimal"}:
         raise _MistypedError(f"{name} takes values of one type, or numbers")
-    return _number(rest)
+    if "decimal" not in families or {"float", "double"} & set(rest):
+        return _number(rest)
+    whole, scale = (max(one) for one in zip(*((p - s, s) for p, s in map(digits_of, rest)), strict=True))
+    if whole + scale > 38:
+        raise _MistypedError(f"{name} would give {whole + scale} digits, of 38; cast to fewer, or to double")
+    return f"decimal({whole + scale},{scale})"
 
 
 def _if_else(types: Types, options: Options) -> str:
@@ -260,8 +313,9 @@ _RULES: dict[str, Callable[[Types, Options], str]] = {
     "to_date": _of_text("to_date", "date"),
     "to_timestamp": _of_text("to_timestamp", "timestamp"),
     "isin": _isin,
-    **{name: _of_numbers(name) for name in ("abs", "round")},
-    **{name: _of_numbers(name, "bigint") for name in ("floor", "ceil")},
+    "abs": _of_numbers("abs"),
+    "round": _round,
+    **{name: _to_whole(name) for name in ("floor", "ceil")},
     "date_part": _of_time("date_part", "int"),
     "date_trunc": _date_trunc,
     "in_zone": _of_moment("in_zone", "timestamp_ntz"),

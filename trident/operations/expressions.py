@@ -107,14 +107,16 @@ class Expression:
 
     def round(self, digits: int = 0) -> Expression:
         """The number with so many digits behind the point, halves away from zero; below 0, with as many zeros before it."""
-        return Expression("round", (self,), (_whole("round", digits),))
+        if not -18 <= _whole("round", digits) <= 38:
+            raise TopologyError(f"round takes -18 to 38 digits, got {digits}")
+        return Expression("round", (self,), (digits,))
 
     def floor(self) -> Expression:
-        """The greatest whole number that is not above the value, a bigint."""
+        """The greatest whole number that is not above the value, a bigint; of a decimal, a decimal."""
         return Expression("floor", (self,))
 
     def ceil(self) -> Expression:
-        """The least whole number that is not below the value, a bigint."""
+        """The least whole number that is not below the value, a bigint; of a decimal, a decimal."""
         return Expression("ceil", (self,))
 
     def date_part(self, part: str) -> Expression:
@@ -158,16 +160,17 @@ class Expression:
         return Expression("cast", (self,), (normal_type(type),))
 
     def upper(self) -> Expression:
-        """The text in upper case, character by character (so `ß` stays one character)."""
+        """The text in upper case, as in Python (so `ß` becomes `SS`)."""
         return Expression("upper", (self,))
 
     def lower(self) -> Expression:
-        """The text in lower case, character by character."""
+        """The text in lower case, as in Python."""
         return Expression("lower", (self,))
 
-    def trim(self) -> Expression:
-        """The text without white space at either end."""
-        return Expression("trim", (self,))
+    def trim(self, characters: str = " ", side: str = "both") -> Expression:
+        """The text without some characters, spaces if none are named, at its ends, or on its `"left"` or `"right"` side."""
+        options = (_text("trim", characters), _one_of("trim", side, ("both", "left", "right")))
+        return Expression("trim", (self,), options)
 
     def length(self) -> Expression:
         """The number of characters."""
@@ -186,8 +189,10 @@ class Expression:
         return Expression("ends_with", (self,), (_text("ends_with", text),))
 
     def like(self, pattern: str) -> Expression:
-        r"""Whether the whole text fits a pattern: `%` stands for any characters, `_` for one, `\` takes the next as it is."""
-        return Expression("like", (self,), (_text("like", pattern),))
+        r"""Whether the whole text fits a pattern: `%` stands for any characters, `_` for one; `\%`, `\_`, `\\` for itself."""
+        if re.fullmatch(r"(?:[^\\]|\\[%_\\])*", _text("like", pattern), re.DOTALL) is None:
+            raise TopologyError(f"like: a backslash stands before %, _ or another one, not so in {pattern!r}")
+        return Expression("like", (self,), (pattern,))
 
     def rlike(self, pattern: str) -> Expression:
         """Whether a regular expression, of RE2, is found in the text."""

@@ -5,11 +5,7 @@ Expressions computed over Arrow arrays; their types were checked when they were 
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
-from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,15 +16,32 @@ from trident.arrow import arrow_type, schema_of
 from trident.errors import FailedException
 from trident.fields import Fields
 from trident.graph import EachNode, FilterNode, MapNode, SelectNode
-from trident.moment_columns import read_formatted, read_moments
-from trident.operations.expression_types import type_of
+from trident.moment_columns import read_formatted
+from trident.operations.expression_types import EXACT, type_of
 from trident.operations.expressions import Expression, lit
 from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
+from trident.runtime.steps.cast_kernels import cast, without_zone
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
+from trident.runtime.steps.number_kernels import (
+    Kernel,
+    Operands,
+    Options,
+    arithmetic,
+    as_decimal,
+    comparison,
+    extreme,
+    is_in,
+    quotient,
+    remainder,
+    rounded,
+    to_whole,
+    widened,
+)
 from trident.runtime.steps.rows import tuples_of
+from trident.runtime.steps.text_kernels import json_path, lower, regexp_extract, replace, trim, upper
 from trident.runtime.steps.vector_results import checked_times, flattened, mask_of, rows_of
 
 
@@ -177,108 +190,73 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
 
     Raises `pyarrow.ArrowInvalid`: a row that has no result: an overflow, a division by zero, a cast that does not fit.
     """
-    result = _value(expression, batch)
+    try:
+        result = _value(expression, batch)
+    except pa.ArrowInvalid:
+        result = _value(expression, batch, lazily=True)
     return pa.repeat(result, batch.num_rows) if isinstance(result, pa.Scalar) else result
 
 
-def _value(expression: Expression, batch: pa.RecordBatch) -> Any:
+def _value(expression: Expression, batch: pa.RecordBatch, lazily: bool = False) -> Any:
     if expression.kind == "col":
         return batch.column(expression.options[0])
     if expression.kind == "lit":
         (value,) = expression.options
         ddl = type_of(lit(value), Fields(), "")
-        return pa.scalar(value, pa.null() if ddl == "void" else arrow_type(ddl))
-    operands = [_value(operand, batch) for operand in expression.operands]
-    return _KERNELS[expression.kind](operands, expression.options)
+        made = pa.scalar(value, pa.null() if ddl == "void" else arrow_type(ddl))
+        return made if batch.num_rows else pa.repeat(made, 0)  # for no rows nothing fails
+    if lazily and len(expression.operands) > 1:
+        operands = _needed(expression, batch)
+    else:
+        operands = [_value(operand, batch, lazily) for operand in expression.operands]
+    operands = _exact(expression, operands)
+    kernel = _KERNELS[expression.kind]
+    if any(not isinstance(operand, pa.Scalar) for operand in operands):
+        return kernel(operands, expression.options)
+    return kernel([pa.repeat(operand, 1) for operand in operands], expression.options)[0]
 
 
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+def _needed(expression: Expression, batch: pa.RecordBatch) -> list[Any]:
+    """Compute operands for those rows only that need them, so that `if(n = 0, 0, 6 / n)` divides by no zero."""
+    needs = _NEEDED.get(expression.kind, _after_a_value)
+    first, *others = expression.operands[:: -1 if expression.kind in ("/", "%") else 1]  # a divisor comes first
+    values = [evaluate(first, batch)]
+    for operand in others:
+        rows = needs(values)
+        found = evaluate(operand, batch.filter(rows))
+        values.append(pc.replace_with_mask(pa.nulls(batch.num_rows, found.type), rows, found))
+    return values[:: -1 if expression.kind in ("/", "%") else 1]
 
 
-def _widened(operands: Sequence[Any]) -> list[Any]:
-    """Convert numbers of several types to the type of their result; leave other values as they are."""
-    types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
-    decimals = [one for one in types if pa.types.is_decimal(one)]
-    if len(set(types)) < 2 or not all(_is_number(one) or one in decimals for one in types):
-        return list(operands)
-    if not decimals:
-        return _as_numbers(operands)
-    if any(map(pa.types.is_floating, types)):
-        return [_cast(operand, pa.float64(), safe=False) for operand in operands]
-    return [_cast(one, pa.decimal128(19, 0)) if pa.types.is_integer(one.type) else one for one in operands]
+def _after_a_value(values: list[Any]) -> Any:
+    return pc.is_valid(values[0])
 
 
-def _as_numbers(operands: Sequence[Any]) -> list[Any]:
-    """Convert whole numbers to bigint, or all to double if one has a fraction; that rounds, as in Python."""
-    whole = all(pa.types.is_integer(one.type) or pa.types.is_null(one.type) for one in operands)
-    return [_cast(operand, pa.int64() if whole else pa.float64(), safe=False) for operand in operands]
+_NEEDED: dict[str, Callable[[list[Any]], Any]] = {
+    "&": lambda values: pc.fill_null(values[0], True),
+    "|": lambda values: pc.invert(pc.fill_null(values[0], False)),
+    "if_else": lambda values: pc.equal(pc.fill_null(values[0], False), len(values) == 1),
+    "coalesce": lambda values: pc.is_null(pc.coalesce(*widened(values))),
+    **dict.fromkeys(("greatest", "least"), lambda values: pa.repeat(True, len(values[0]))),
+}
+"""Which rows need the next operand, by the values of those before; else those where the first is not null."""
 
 
-def _cast(value: Any, type_: pa.DataType, safe: bool = True) -> Any:
-    if value.type == type_:
-        return value
-    if pa.types.is_temporal(type_) and pa.types.is_string(value.type):
-        return _of_texts(value, lambda texts: read_moments(texts, type_, "cast"))
-    if pa.types.is_date(type_):
-        value = _without_zone(value)
-    if pa.types.is_decimal(type_) and pa.types.is_integer(value.type):  # Arrow would need digits for every whole number
-        value = pc.cast(value, pa.decimal128(19, 0))
-    return pc.cast(value, type_, safe=safe)
-
-
-Operands = list[Any]
-Options = tuple[Any, ...]
-Kernel = Callable[[Operands, Options], Any]
-
-
-def _arithmetic(function: str) -> Kernel:
-    def kernel(operands: Operands, options: Options) -> Any:
-        if any(pa.types.is_decimal(operand.type) for operand in operands):
-            return getattr(pc, function)(*_widened(operands))
-        return getattr(pc, function)(*_as_numbers(operands))
-
-    return kernel
-
-
-def _remainder(operands: Operands, options: Options) -> Any:
-    """The rest that has the sign of the dividend."""
-    left, right = (
-        _widened(operands) if any(pa.types.is_decimal(one.type) for one in operands) else _as_numbers(operands)
-    )
-    times = pc.divide_checked(left, right)
-    whole = pc.trunc(times) if not pa.types.is_integer(times.type) else times
-    return pc.subtract_checked(left, pc.multiply_checked(whole, right))
-
-
-def _isin(operands: Operands, options: Options) -> Any:
-    (value,) = operands
-    wanted = [one for one in (_scalar_of(option, value.type) for option in options) if one is not None]
-    found = pc.is_in(value, value_set=pa.array([one.as_py() for one in wanted], value.type))
-    return pc.if_else(pc.is_valid(value), found, None)
-
-
-def _scalar_of(value: Any, type_: pa.DataType) -> pa.Scalar | None:
-    """Return a value as one of a type; None if there is no equal one."""
-    if pa.types.is_decimal(type_) and isinstance(value, float):
-        value = Decimal(repr(value))
-    try:
-        made = pa.scalar(value, type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return None
-    return made if made.as_py() == value else None
-
-
-def _round(operands: Operands, options: Options) -> Any:
-    return pc.round(operands[0], options[0], round_mode="half_towards_infinity").cast(operands[0].type)
-
-
-def _to_whole(function: str) -> Kernel:
-    return lambda operands, options: getattr(pc, function)(operands[0]).cast(pa.int64())
+def _exact(expression: Expression, operands: list[Any]) -> list[Any]:
+    """Return the operands of arithmetic with decimals as decimals; others as they are."""
+    types = [operand.type for operand in operands]
+    if (
+        expression.kind not in EXACT
+        or not any(map(pa.types.is_decimal, types))
+        or any(map(pa.types.is_floating, types))
+    ):
+        return operands
+    literals = [len(str(abs(one.options[0]))) if one.kind == "lit" else None for one in expression.operands]
+    return [as_decimal(one, digits) for one, digits in zip(operands, literals, strict=True)]
 
 
 def _date_part(operands: Operands, options: Options) -> Any:
-    value, (part,) = _without_zone(operands[0]), options
+    value, (part,) = without_zone(operands[0]), options
     if part == "day_of_week":
         return pc.add(pc.day_of_week(value, week_start=7), 1).cast(pa.int32())
     return getattr(pc, "iso_week" if part == "week" else part)(value).cast(pa.int32())
@@ -288,12 +266,7 @@ def _date_trunc(operands: Operands, options: Options) -> Any:
     (value,), (unit, zone) = operands, options
     if zone is not None:
         return truncated(value, unit, zone)
-    return pc.floor_temporal(_without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
-
-
-def _without_zone(value: Any) -> Any:
-    """Return moments as what clocks show in UTC: else Arrow asks for a zone database of the machine, which may have none."""
-    return value.cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
+    return pc.floor_temporal(without_zone(value), unit=unit, week_starts_monday=True).cast(value.type)
 
 
 def _formatted(call: str, ddl: str) -> Kernel:
@@ -302,58 +275,9 @@ def _formatted(call: str, ddl: str) -> Kernel:
     def kernel(operands: Operands, options: Options) -> Any:
         zone = "UTC" if "%z" in options[0] else None
         as_ = pa.timestamp("us", zone)
-        return _of_texts(operands[0], lambda texts: read_formatted(texts, options, as_, call).cast(arrow_type(ddl)))
+        return read_formatted(operands[0], options, as_, call).cast(arrow_type(ddl))
 
     return kernel
-
-
-def _of_texts(value: Any, read: Callable[[Any], Any]) -> Any:
-    return read(pa.array([value.as_py()], pa.string()))[0] if isinstance(value, pa.Scalar) else read(value)
-
-
-def _regexp_extract(operands: Operands, options: Options) -> Any:
-    (text,), (pattern, group) = operands, options
-    found = pc.struct_field(pc.extract_regex(text, f"(?P<whole>{_named_groups(pattern)})"), [group])
-    return pc.if_else(pc.is_valid(text), pc.fill_null(found, ""), None)
-
-
-def _named_groups(pattern: str) -> str:
-    """Return a regular expression with a name for each of its groups, which Arrow asks for."""
-    numbers = itertools.count(1)
-
-    def named(part: re.Match[str]) -> str:
-        return f"(?P<group{next(numbers)}>" if part[0] == "(" else part[0]
-
-    return _GROUPS.sub(named, pattern)
-
-
-_GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?|\(", re.DOTALL)
-"""What is escaped, a class of characters, and both kinds of parentheses that open."""
-
-
-def _json(operands: Operands, options: Options) -> Any:
-    return pa.array([_at_path(text, options) for text in operands[0].to_pylist()], pa.string())
-
-
-def _at_path(text: str | None, path: Options) -> str | None:
-    try:
-        value = None if text is None else json.loads(text)
-        for step in path:
-            value = value[step] if isinstance(value, dict if isinstance(step, str) else list) else None
-    except (ValueError, KeyError, IndexError):
-        return None
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def _divide(operands: Operands, options: Options) -> Any:
-    left, right = (_cast(operand, pa.float64(), safe=False) for operand in operands)
-    return pc.divide_checked(left, right)
-
-
-def _compare(function: str) -> Kernel:
-    return lambda operands, options: getattr(pc, function)(*_widened(operands))
 
 
 def _substring(operands: Operands, options: Options) -> Any:
@@ -363,21 +287,21 @@ def _substring(operands: Operands, options: Options) -> Any:
 
 def _if_else(operands: Operands, options: Options) -> Any:
     condition, *values = operands
-    return pc.if_else(pc.fill_null(condition, False), *_widened(values))
+    return pc.if_else(pc.fill_null(condition, False), *widened(values))
 
 
 _KERNELS: dict[str, Kernel] = {
-    "+": _arithmetic("add_checked"),
-    "-": _arithmetic("subtract_checked"),
-    "*": _arithmetic("multiply_checked"),
-    "/": _divide,
-    "%": _remainder,
-    "negate": _arithmetic("negate_checked"),
+    "+": arithmetic(pc.add_checked),
+    "-": arithmetic(pc.subtract_checked),
+    "*": arithmetic(pc.multiply_checked),
+    "/": quotient,
+    "%": remainder,
+    "negate": arithmetic(pc.negate_checked),
     "abs": lambda operands, options: pc.abs_checked(operands[0]),
-    "round": _round,
-    "floor": _to_whole("floor"),
-    "ceil": _to_whole("ceil"),
-    "isin": _isin,
+    "round": rounded,
+    "floor": to_whole(pc.floor),
+    "ceil": to_whole(pc.ceil),
+    "isin": is_in,
     "date_part": _date_part,
     "date_trunc": _date_trunc,
     "in_zone": lambda operands, options: in_zone(operands[0], options[0], pa.timestamp("us")),
@@ -387,35 +311,35 @@ _KERNELS: dict[str, Kernel] = {
     "to_timestamp": _formatted("to_timestamp", "timestamp"),
     "like": lambda operands, options: pc.match_like(operands[0], options[0]),
     "rlike": lambda operands, options: pc.match_substring_regex(operands[0], options[0]),
-    "regexp_extract": _regexp_extract,
+    "regexp_extract": regexp_extract,
     "regexp_replace": lambda operands, options: pc.replace_substring_regex(operands[0], *options),
-    "replace": lambda operands, options: pc.replace_substring(operands[0], *options),
-    "json": _json,
+    "replace": replace,
+    "json": json_path,
     "concat": lambda operands, options: pc.binary_join_element_wise(*operands, "", null_handling="emit_null"),
-    "greatest": lambda operands, options: pc.max_element_wise(*_widened(operands)),
-    "least": lambda operands, options: pc.min_element_wise(*_widened(operands)),
-    "==": _compare("equal"),
-    "!=": _compare("not_equal"),
-    "<": _compare("less"),
-    "<=": _compare("less_equal"),
-    ">": _compare("greater"),
-    ">=": _compare("greater_equal"),
+    "greatest": extreme("greater"),
+    "least": extreme("less"),
+    "==": comparison("equal"),
+    "!=": comparison("not_equal"),
+    "<": comparison("less"),
+    "<=": comparison("less_equal"),
+    ">": comparison("greater"),
+    ">=": comparison("greater_equal"),
     "&": lambda operands, options: pc.and_kleene(*operands),
     "|": lambda operands, options: pc.or_kleene(*operands),
     "not": lambda operands, options: pc.invert(operands[0]),
     "is_null": lambda operands, options: pc.is_null(operands[0]),
     "is_not_null": lambda operands, options: pc.is_valid(operands[0]),
-    "cast": lambda operands, options: _cast(operands[0], arrow_type(options[0])),
-    "upper": lambda operands, options: pc.utf8_upper(operands[0]),
-    "lower": lambda operands, options: pc.utf8_lower(operands[0]),
-    "trim": lambda operands, options: pc.utf8_trim_whitespace(operands[0]),
-    "length": lambda operands, options: _cast(pc.utf8_length(operands[0]), pa.int64()),
+    "cast": lambda operands, options: cast(operands[0], arrow_type(options[0])),
+    "upper": upper,
+    "lower": lower,
+    "trim": trim,
+    "length": lambda operands, options: cast(pc.utf8_length(operands[0]), pa.int64()),
     "contains": lambda operands, options: pc.match_substring(operands[0], options[0]),
     "starts_with": lambda operands, options: pc.starts_with(operands[0], options[0]),
     "ends_with": lambda operands, options: pc.ends_with(operands[0], options[0]),
     "substring": _substring,
     "field": lambda operands, options: pc.struct_field(operands[0], [options[0]]),
     "split": lambda operands, options: pc.split_pattern(operands[0], options[0]),
-    "coalesce": lambda operands, options: pc.coalesce(*_widened(operands)),
+    "coalesce": lambda operands, options: pc.coalesce(*widened(operands)),
     "if_else": _if_else,
 }

@@ -1,0 +1,127 @@
+"""Each function and operator of SQL text gives what Spark gives for it, over awkward values; what differs is in the docs."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import sqlglot
+
+from tests.harness.spark_values import FAILS, spark_values
+from tests.harness.sql_grammar import FIELDS, LEFT_OUT, RULES, rows, texts
+from tests.test_docs import DOCS
+from trident import Fields, TopologyError
+from trident.arrow import arrow_type, schema_of
+from trident.operations import sql
+from trident.operations.expression_types import type_of
+from trident.operations.sql_rules import RULES as OF_NODES
+from trident.operations.sql_rules import SQL_FUNCTIONS
+from trident.runtime.steps.vector_steps import evaluate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+def test_each_function_and_operator_gives_what_spark_gives(spark: SparkSession) -> None:
+    assert different(spark, seed=35, each=1, count=25) == {}
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(20))
+def test_many_texts_give_what_spark_gives(spark: SparkSession, seed: int) -> None:
+    assert different(spark, seed, each=3, count=40) == {}
+
+
+def different(spark: SparkSession, seed: int, each: int, count: int) -> dict[str, tuple[dict[str, Any], Any, Any]]:
+    """Return for each text that differs the first row where it does, our value and Spark's."""
+    given = rows(seed, count)
+    table = pa.Table.from_pylist(given, schema=schema_of(FIELDS))
+    drawn = list(dict.fromkeys(texts(seed, each)))
+    ours = {text: found for text in drawn if (found := our_values(text, FIELDS, table)) is not None}
+    assert len(ours) > 0.95 * len(drawn), "few are refused when they are declared"
+    theirs = spark_values(spark, FIELDS, table, list(ours))
+    return {
+        text: next(
+            (row, one, other)
+            for row, one, other in zip(given, ours[text], theirs[text], strict=True)
+            if not same(one, other)
+        )
+        for text in ours
+        if not all(map(same, ours[text], theirs[text]))
+    }
+
+
+def our_values(text: str, fields: Fields, table: pa.Table) -> list[Any] | None:
+    """Return the value for each row, `FAILS` if there is none; None if the text is refused."""
+    try:
+        expression = sql(text)
+        type_ = arrow_type(type_of(expression, fields, "s"))
+    except TopologyError:
+        return None
+    (batch,) = table.combine_chunks().to_batches()
+    values: list[Any] = []
+    for rows_ in [batch, *(batch.slice(at, 1) for at in range(batch.num_rows))]:
+        try:
+            array = evaluate(expression, rows_)
+        except pa.ArrowInvalid:
+            values.append(FAILS)
+            continue
+        assert array.type == type_, text
+        values += array.to_pylist()
+        if len(array) == batch.num_rows:
+            return values
+    return values[1:]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are one: NaN is itself, and a boolean is no number."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if (
+        isinstance(one, str)
+        and isinstance(other, str)
+        and one[:9] == other[:9]
+        and _POWER.fullmatch(one)
+        and _POWER.fullmatch(other)
+    ):
+        return math.isclose(float(one), float(other), rel_tol=1e-7)  # Java before 19 writes some with a digit too many
+    return bool(one == other) or (one != one and other != other)
+
+
+_POWER = re.compile(r"-?\d\.\d+E-?\d+")
+
+
+def test_each_function_and_operator_has_a_generator() -> None:
+    written = " ".join(rule for _, rule in RULES)
+    named = {name for name in SQL_FUNCTIONS if f"{name}(" in written}
+    assert {*SQL_FUNCTIONS} - named == {*LEFT_OUT}
+    nodes = {type(node).__name__ for text in texts(1, 1) for node in sqlglot.parse_one(text, read="spark").walk()}
+    assert {*OF_NODES} - nodes == {"Explode", "StrToTime"}
+
+
+DIFFERENCES = re.findall(
+    r"^\| `([^`]+)` \| `?([^`|]+?)`? \| `?([^`|]+?)`? \|",
+    (DOCS / "vectorised.md").read_text().partition("### Where Spark")[2],
+    re.M,
+)
+
+
+@pytest.mark.spark
+def test_what_differs_on_purpose_is_in_the_table(spark: SparkSession) -> None:
+    table = pa.table({"one": pa.array([1], pa.int32())})
+    fields = Fields("one: int")
+    found = spark_values(spark, fields, table, [text for text, _, _ in DIFFERENCES])
+    ours = [(text, shown(our_values(text, fields, table)), shown(found[text])) for text, _, _ in DIFFERENCES]
+    assert ours == DIFFERENCES
+
+
+def shown(values: list[Any] | None) -> str:
+    """Return how the table shows a value."""
+    assert values is not None
+    (value,) = values
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

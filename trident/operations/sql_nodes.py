@@ -1,0 +1,134 @@
+"""How a tree of sqlglot's is read: part by part, and what no rule takes is refused.
+
+sqlglot knows more of SQL than there are expressions for, and the words of other dialects. So a text is read only if each of its
+functions is one that is compared with Spark, and each part of each node was asked for by the rule of that node.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from trident.operations.expressions import Expression
+
+Rule = Callable[["SqlNode"], Expression]
+
+
+class SqlError(Exception):
+    """What there is no expression for."""
+
+
+class SqlNode:
+    """A node of sqlglot's tree. `take` gives a part of it; a part that no rule takes is an error."""
+
+    def __init__(self, node: Any, rules: Mapping[str, Rule]) -> None:
+        self.kind = type(node).__name__
+        self._node, self._rules = node, rules
+        self._waiting = [name for name, value in node.args.items() if value not in (None, False, [])]
+
+    def __str__(self) -> str:
+        return str(self._node.sql(dialect="spark"))
+
+    def take(self, *names: str) -> Any:
+        """Return a part as it is, None if it is not there; of several names the first part that is there."""
+        found = [self._node.args[name] for name in names if name in self._waiting]
+        self._waiting = [name for name in self._waiting if name not in names]
+        return found[0] if found else None
+
+    def node(self, name: str) -> SqlNode:
+        """Return a part that has parts of its own, which are taken too."""
+        found = self.take(name)
+        if found is None:
+            raise SqlError(f"{self} takes more arguments")
+        return self.inner(found)
+
+    def nodes(self, name: str = "expressions") -> list[SqlNode]:
+        """Return the nodes that a part is a list of."""
+        return [self.inner(one) for one in self.take(name) or ()]
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a part that was not taken."""
+        return name in self._waiting
+
+    def inner(self, part: Any) -> SqlNode:
+        """Return a part that was taken, to be read."""
+        return SqlNode(part, self._rules)
+
+    def undated(self, name: str) -> Expression:
+        """Return the expression that a part is without the cast to a date that sqlglot has put around it."""
+        made = self.node(name)
+        return made.of("this") if made.kind == "TsOrDsToDate" and not made.has("safe") else made.expression()
+
+    def of(self, name: str) -> Expression:
+        """Return the expression that a part is."""
+        return self.node(name).expression()
+
+    def all_of(self, name: str = "expressions") -> list[Expression]:
+        """Return the expressions that a part is a list of."""
+        return [one.expression() for one in self.nodes(name)]
+
+    def literal(self, name: str, otherwise: Any = None) -> Any:
+        """Return the plain value that a part is; `otherwise` if it is not there and there is one."""
+        if otherwise is not None and not self.has(name):
+            return otherwise
+        return self.node(name).plain()
+
+    def plain(self) -> Any:
+        """Return the plain value that this is."""
+        made = self.expression()
+        if made.kind != "lit":
+            raise SqlError(f"{self} has to be a plain value")
+        return made.options[0]
+
+    def expression(self) -> Expression:
+        """Return the expression that this is."""
+        rule = self._rules.get(self.kind)
+        if rule is None:
+            raise SqlError(f"there is no expression for {self} here")
+        made = rule(self)
+        self.end()
+        return made
+
+    def end(self) -> None:
+        """Refuse what was not taken."""
+        for name in self._waiting:
+            value = self._node.args[name]
+            if isinstance(value, (bool, str, list)):
+                raise SqlError(f"there is no expression for {name} {value}, of {self}")
+            starts = [node.meta["start"] for node in value.walk() if "start" in node.meta]
+            place = f" at character {min(starts) + 1}" if starts else ""
+            raise SqlError(f"there is no expression for {name} {value.sql(dialect='spark')}{place}, of {self}")
+
+
+def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> None:
+    """Refuse a function that is none of those that are compared with Spark, and what Spark reads as another text."""
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        raw, kind = text[token.start : token.end + 1], token.token_type.name
+        follower = following.token_type.name if following else ""
+        name = raw.strip("`").lower()
+        if follower == "L_PAREN" and _NAME.fullmatch(name) and name not in functions and name not in _NO_FUNCTIONS:
+            raise SqlError(no_such(name, functions))
+        if name == "at" and follower == "TIME":
+            raise SqlError("Spark has no AT TIME ZONE: write from_utc_timestamp(at, 'Europe/Berlin')")
+        if kind == "STRING" and (strange := _STRANGE.search(raw)):
+            raise SqlError(f"Spark reads {strange[0]} in the text at character {token.start + 1} in its own way")
+        if kind == follower == "STRING" and following.start == token.end + 1:
+            raise SqlError(f"two texts in one at character {token.start + 1}: a quote in a text is \\'")
+
+
+def no_such(name: str, functions: Collection[str]) -> str:
+    """Say that there is no such function, and which there are."""
+    near = difflib.get_close_matches(name, functions, n=1, cutoff=0.75)
+    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(functions)}"
+    return f"there is no function {name} here{hint}"
+
+
+_NAME = re.compile(r"\w+")
+_STRANGE = re.compile(r"(?<!\\)(?:\\\\)*(\\(?!u[0-9a-fA-F]{4})[^\\nrtb'\"%_])")
+_NO_FUNCTIONS = frozenset({
+    "and", "as", "between", "case", "decimal", "else", "from", "in", "is", "like", "not", "or", "regexp", "rlike", "then",
+    "when",
+})  # fmt: skip
+"""Words before a parenthesis that are no functions."""

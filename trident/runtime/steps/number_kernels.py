@@ -1,0 +1,270 @@
+"""Kernels of numbers: what Arrow rounds, divides or compares otherwise than Spark.
+
+Each takes its operands, of which one at least is an array, and computes value by value only the few that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import arrow_type
+from trident.operations.expression_types import result_of_decimals
+
+Operands = Sequence[Any]
+Options = tuple[Any, ...]
+Kernel = Callable[[Operands, Options], Any]
+
+_EXACT = Context(prec=90, rounding=ROUND_DOWN)
+_ROUNDED = Context(prec=90, rounding=ROUND_HALF_UP)
+_MANY = pa.decimal256(76, 37)
+
+
+def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) -> Any:
+    """Return what was made, with the rows of a mask computed from their values, one after the other."""
+    if not pc.any(rows).as_py():
+        return made
+    found = pa.array(list(map(function, values.filter(rows).to_pylist())), made.type)
+    return pc.replace_with_mask(made, rows, found)
+
+
+def widened(operands: Operands) -> list[Any]:
+    """Convert numbers of several types to the type that holds them; leave other values as they are."""
+    types = [operand.type for operand in operands if not pa.types.is_null(operand.type)]
+    decimals = [one for one in types if pa.types.is_decimal(one)]
+    if len(set(types)) < 2 or not all(_is_number(one) or one in decimals for one in types):
+        return list(operands)
+    if not decimals:
+        return as_numbers(operands)
+    if any(map(pa.types.is_floating, types)):
+        return [as_float(operand, pa.float64()) for operand in operands]
+    common = _common([*decimals, *(pa.decimal128(_DIGITS[one], 0) for one in types if one not in decimals)])
+    return [pc.cast(as_decimal(operand), common) for operand in operands]
+
+
+def _common(decimals: list[Any]) -> Any:
+    whole, scale = (max(one) for one in zip(*((one.precision - one.scale, one.scale) for one in decimals), strict=True))
+    return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(whole + scale, scale)
+
+
+def as_numbers(operands: Operands) -> list[Any]:
+    """Convert whole numbers to bigint, or all to double if one has a fraction; that rounds, as in Python."""
+    whole = all(pa.types.is_integer(one.type) or pa.types.is_null(one.type) for one in operands)
+    return [pc.cast(operand, pa.int64() if whole else pa.float64(), safe=False) for operand in operands]
+
+
+def as_float(value: Any, type_: pa.DataType) -> Any:
+    """Convert a number to the nearest float; Arrow itself misses it for some decimals."""
+    return pc.cast(pc.cast(value, pa.string()) if pa.types.is_decimal(value.type) else value, type_, safe=False)
+
+
+def as_decimal(value: Any, digits: int | None = None) -> Any:
+    """Convert a whole number to a decimal with the digits of its type, or with so many."""
+    if not pa.types.is_integer(value.type):
+        return value
+    found = pc.cast(value, pa.decimal128(20, 0))  # Arrow would need digits for every whole number of the type
+    return pc.cast(found, pa.decimal128(digits or _DIGITS[value.type], 0))
+
+
+def arithmetic(function: Callable[..., Any]) -> Kernel:
+    """Return the kernel of `+`, `-`, `*` and the sign: exact, or an error."""
+
+    def kernel(operands: Operands, options: Options) -> Any:
+        return function(*_of_one_kind(operands))
+
+    return kernel
+
+
+def _of_one_kind(operands: Operands) -> Operands:
+    types = [operand.type for operand in operands]
+    if not any(map(pa.types.is_decimal, types)):
+        return as_numbers(operands)
+    return widened(operands) if any(map(pa.types.is_floating, types)) else operands
+
+
+def quotient(operands: Operands, options: Options) -> Any:
+    """Divide doubles, or decimals, whose result has the digits that Spark gives it."""
+    left, right = _of_one_kind(operands)
+    if not pa.types.is_decimal(left.type):
+        return pc.divide_checked(*(pc.cast(one, pa.float64(), safe=False) for one in (left, right)))
+    type_ = arrow_type(result_of_decimals("/", [_ddl(left), _ddl(right)]))
+    step = Decimal(1).scaleb(-type_.scale)
+    return _of_decimals(left, right, type_, lambda a, b: _ROUNDED.quantize(_EXACT.divide(a, b), step))
+
+
+def remainder(operands: Operands, options: Options) -> Any:
+    """The rest that has the sign of the dividend."""
+    left, right = _of_one_kind(operands)
+    if pa.types.is_decimal(left.type):
+        type_ = arrow_type(result_of_decimals("%", [_ddl(left), _ddl(right)]))
+        return _of_decimals(left, right, type_, _EXACT.remainder)
+    if pa.types.is_integer(left.type):
+        right = pc.if_else(pc.equal(right, -1), 1, right)  # the least number by -1 overflows
+        return pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
+    times = pc.divide_checked(left, right)  # finds a zero
+    with np.errstate(invalid="ignore"):
+        found = np.fmod(*(np.asarray(pc.fill_null(one, 1.0)) for one in _columns(left, right)))
+    return pc.if_else(pc.is_valid(times), pa.array(found), None)
+
+
+def _of_decimals(left: Any, right: Any, type_: pa.DataType, function: Callable[[Decimal, Decimal], Decimal]) -> Any:
+    columns = _columns(left, right)
+    if pc.any(pc.and_(pc.is_valid(columns[0]), pc.equal(columns[1], 0))).as_py():
+        raise pa.ArrowInvalid("divide by zero")
+    rows = zip(*(one.to_pylist() for one in columns), strict=True)
+    return pa.array([None if None in row else function(*row) for row in rows], type_)
+
+
+def _columns(*operands: Any) -> list[Any]:
+    """Return operands, of which one at least is an array, all as arrays."""
+    count = next(len(one) for one in operands if not isinstance(one, pa.Scalar))
+    return [pa.repeat(one, count) if isinstance(one, pa.Scalar) else one for one in operands]
+
+
+# ---- rounding -----------------------------------------------------------------------------------------------------------
+
+
+def rounded(operands: Operands, options: Options) -> Any:
+    """Round as the decimal text of the number says, halves away from zero."""
+    (value,), (digits,) = operands, options
+    if pa.types.is_integer(value.type):
+        return value if digits >= 0 else pc.cast(_rounded(pc.cast(value, pa.int64()), digits), value.type)
+    if pa.types.is_decimal(value.type):
+        precision, scale = value.type.precision, value.type.scale
+        kept, whole = min(scale, max(digits, 0)), precision - scale + 1
+        return _within(value, lambda wide: _rounded(wide, min(digits, scale)), max(whole, 1 - digits), kept)
+    double = pc.cast(value, pa.float64())
+    size = pc.multiply(pc.abs(double), 10.0**digits)
+    off = pc.abs(pc.subtract(pc.subtract(size, pc.floor(size)), 0.5))
+    doubtful = pc.or_(pc.less(off, pc.multiply(size, 1e-15)), pc.greater(size, 1e15))
+    doubtful = pc.fill_null(pc.and_(doubtful, pc.and_(pc.is_finite(double), pc.less(size, 1e17))), False)
+    small = pc.if_else(pc.less(size, 0.25), 0.0, _rounded(double, digits))  # Arrow leaves 5e-324 as it is
+    made = pc.add(pc.if_else(pc.less(size, 1e17), small, double), 0.0)  # -0.0 becomes 0.0
+    step = Decimal(1).scaleb(-digits)
+    return pc.cast(
+        by_value(made, doubtful, double, lambda one: float(_ROUNDED.quantize(Decimal(repr(one)), step))), value.type
+    )
+
+
+def _rounded(value: Any, digits: int) -> Any:
+    return pc.round(value, digits, round_mode="half_towards_infinity")
+
+
+def to_whole(function: Callable[[Any], Any]) -> Kernel:
+    """Return the kernel of `floor` or `ceil`."""
+
+    def kernel(operands: Operands, options: Options) -> Any:
+        (value,) = operands
+        if pa.types.is_integer(value.type):
+            return pc.cast(value, pa.int64())
+        if pa.types.is_decimal(value.type):
+            return _within(value, function, value.type.precision - value.type.scale + 1, 0)
+        return pc.cast(function(value), pa.int64())
+
+    return kernel
+
+
+def _within(value: Any, function: Callable[[Any], Any], whole: int, scale: int) -> Any:
+    """Apply to decimals with a digit more, and give so many digits."""
+    made = function(
+        pc.cast(value, pa.decimal256(max(value.type.precision, whole + value.type.scale) + 1, value.type.scale))
+    )
+    return pc.cast(made, pa.decimal128(min(38, whole + scale), scale))
+
+
+def decimals_of_floats(value: Any, type_: pa.DataType) -> Any:
+    """Round floats, as their shortest text has them, to decimals."""
+    try:
+        wide = pc.cast(pc.cast(value, pa.string()), _MANY)
+    except pa.ArrowInvalid:  # 1e-50, or too large
+        return pa.array([_as_decimal(one, type_) for one in pc.cast(value, pa.string()).to_pylist()], type_)
+    return pc.cast(_rounded(wide, type_.scale), type_)
+
+
+def _as_decimal(text: str | None, type_: pa.DataType) -> Decimal | None:
+    try:
+        return None if text is None else _ROUNDED.quantize(Decimal(text), Decimal(1).scaleb(-type_.scale))
+    except ArithmeticError:
+        raise pa.ArrowInvalid(f"{text} does not fit {type_}") from None
+
+
+# ---- comparing ----------------------------------------------------------------------------------------------------------
+
+
+def comparison(function: str) -> Kernel:
+    """Return the kernel of a comparison in which NaN equals NaN and is greater than all else, as in keys."""
+    compare, with_nan = _COMPARISONS[function]
+
+    def kernel(operands: Operands, options: Options) -> Any:
+        left, right = widened(operands)
+        made = compare(left, right)
+        if not pa.types.is_floating(left.type) or not any(pc.any(pc.is_nan(one)).as_py() for one in (left, right)):
+            return made
+        return with_nan(made, pc.is_nan(left), pc.is_nan(right))
+
+    return kernel
+
+
+_COMPARISONS: dict[str, tuple[Callable[..., Any], Callable[[Any, Any, Any], Any]]] = {
+    "equal": (pc.equal, lambda made, left, right: pc.or_(made, pc.and_(left, right))),
+    "not_equal": (pc.not_equal, lambda made, left, right: pc.and_not(made, pc.and_(left, right))),
+    "less": (pc.less, lambda made, left, right: pc.or_(made, pc.and_not(right, left))),
+    "less_equal": (pc.less_equal, lambda made, left, right: pc.or_(made, right)),
+    "greater": (pc.greater, lambda made, left, right: pc.or_(made, pc.and_not(left, right))),
+    "greater_equal": (pc.greater_equal, lambda made, left, right: pc.or_(made, left)),
+}
+
+
+def extreme(function: str) -> Kernel:
+    """Return the kernel of `greatest` or `least`, which skip nulls; of equal values the first is given."""
+    precedes = comparison(function)
+
+    def kernel(operands: Operands, options: Options) -> Any:
+        best, *others = widened(operands)
+        for other in others:
+            found = pc.or_(pc.fill_null(precedes((other, best), ()), False), pc.is_null(best))
+            best = pc.if_else(found, other, best)
+        return best
+
+    return kernel
+
+
+def is_in(operands: Operands, options: Options) -> Any:
+    """Whether a value is one of some; None if it is null."""
+    (value,) = operands
+    wanted = [one for one in (_equal(option, value.type) for option in options) if one is not None]
+    if pa.types.is_floating(value.type):
+        value = pc.add(value, pa.scalar(0.0, value.type))  # -0.0 is 0.0
+    found = pc.is_in(value, value_set=pa.array(wanted, value.type))
+    return pc.if_else(pc.is_valid(value), found, None)
+
+
+def _equal(value: Any, type_: pa.DataType) -> Any:
+    """Return the value of a type that equals another; None if there is none."""
+    if pa.types.is_floating(type_):
+        value = float(value) + 0.0
+    elif pa.types.is_decimal(type_) and isinstance(value, float):
+        value = Decimal(repr(value))
+    elif pa.types.is_integer(type_) and isinstance(value, Decimal) and value == value.to_integral_value():
+        value = int(value)
+    try:
+        made = pa.scalar(value, type_).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+    return made if made == value or value != value else None
+
+
+def _ddl(value: Any) -> str:
+    return f"decimal({value.type.precision},{value.type.scale})"
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
+
+
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
