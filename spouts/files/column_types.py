@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trident.errors import TopologyError
@@ -40,6 +41,28 @@ def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str 
                 )
             types[at] = type_of(name)
     return Fields.of(fields.names, types)
+
+
+def wide_floats(type_: pa.DataType) -> pa.DataType:
+    """Return a type with `double` in place of each `float`."""
+    if isinstance(type_, pa.ListType):
+        return pa.list_(wide_floats(type_.value_type))
+    if isinstance(type_, pa.StructType):
+        return pa.struct([pa.field(one.name, wide_floats(one.type)) for one in type_])
+    return pa.float64() if pa.types.is_float32(type_) else type_
+
+
+def infinite_floats(table: pa.Table) -> int:
+    """Count the infinite numbers in a table, wherever they are."""
+    return sum(_infinite(column) for column in table.columns)
+
+
+def _infinite(column: pa.ChunkedArray | pa.Array) -> int:
+    if pa.types.is_floating(column.type):
+        return int(pc.sum(pc.is_inf(column)).as_py() or 0)
+    if pa.types.is_struct(column.type):
+        return sum(_infinite(one) for one in column.flatten())
+    return _infinite(pc.list_flatten(column)) if pa.types.is_list(column.type) else 0
 
 
 def _of_moments(type_: pa.DataType) -> pa.DataType:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from spouts.files.tails import Check, End
 from trident.errors import BadDataError
 from trident.moment_columns import moments_as_text, read_formatted, read_moments
 
+_BOM = b"\xef\xbb\xbf"
+_ROWS = 10_000
+_WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
+_HEX = r"^\s*0[xX]"
+_DIGIT = r"[0-9]"
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 
 
@@ -46,16 +54,54 @@ class CsvFormat:
 
     def names_in(self, path: str, header: bytes) -> list[str]:
         """Return the names that a header has."""
-        line = header.decode("utf-8", "replace")
-        names = next(
-            csv.reader(
-                [line], delimiter=self.delimiter, quotechar=self.quote, escapechar=self.escape,
-                quoting=csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL,
-            ),
-            [],
-        )  # fmt: skip
+        return self.names_of(path, [header.decode("utf-8", "replace")])
+
+    def names_of(self, path: str, lines: Iterable[str]) -> list[str]:
+        """Return the names that the first of the rows has; `BadDataError` if it does not have the fields."""
+        try:
+            names = next(csv.reader(lines, **self._dialect), [])
+        except csv.Error as error:
+            raise BadDataError(
+                f"the header of {path} cannot be read ({str(error).partition(' - ')[0]}). If its lines end with \\r alone, "
+                "which is no line end here, convert it (tr '\\r' '\\n'), or give multiline=True, where it is one"
+            ) from error
+        names[:1] = [name.removeprefix("\ufeff") for name in names[:1]]
         self.check_names(path, names)
         return names
+
+    @property
+    def _dialect(self) -> dict[str, Any]:
+        """How values are written, for Python's reader."""
+        quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
+        return {
+            "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
+        }  # fmt: skip
+
+    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
+        """Say what a last line without a line end is: what is no row, but may be the beginning of one, is not whole."""
+        if header is None and self.has_header:
+            return End.MAYBE if b"\r" in line else End.OPEN  # \r: its reader refuses it
+        try:
+            parser = self.parser(path, header or bytes)
+        except BadDataError:  # for the reader to say
+            return End.MAYBE
+        return End.OPEN if parser.is_cut(line) else End.MAYBE
+
+    def whole_end(self, path: str, text: TextIO) -> Check:
+        """Find out whether a file ends within quotes, or with too few columns."""
+        row: list[str] = []
+        width, number = 0 if self.header is True else len(self.header or self.schema.names), 0
+        try:
+            for number, row in enumerate(csv.reader(text, strict=True, **self._dialect), 1):
+                width = width or len(row)
+                if number % _ROWS == 0:
+                    yield None
+        except csv.Error as error:
+            yield End.OPEN if "unexpected end of data" in str(error) else End.MAYBE
+            return
+        text.buffer.seek(-1, os.SEEK_END)
+        is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
+        yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
 
     def check_names(self, path: str, names: Sequence[str]) -> None:
         """Refuse a header that does not have a field, or has it twice."""
@@ -117,10 +163,39 @@ class CsvParser:
         self._closed = _closed_line(format_.delimiter, format_.quote)
 
     def parse(self, text: bytes) -> pa.Table:
-        read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
         if not text.strip(b"\n"):
             return self._schema.empty_table()
-        return self._format.typed(pacsv.read_csv(pa.py_buffer(text), read, self._parse, self._convert))
+        if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
+            text = _BOM + text
+        table = self._read(text, self._convert)
+        self._check_numbers(text, table)
+        return self._format.typed(table)
+
+    def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
+        read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
+        return pacsv.read_csv(pa.py_buffer(text), read, self._parse, convert)
+
+    def _check_numbers(self, text: bytes, table: pa.Table) -> None:
+        """Refuse what Arrow reads as another number: 1e400 is infinite to it, and 0xFF is -1 if that fits the type."""
+        may_be_hex, doubted = b"0x" in text or b"0X" in text, dict[str, Any]()
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if pa.types.is_floating(field.type) and pc.any(infinite := pc.is_inf(column)).as_py():
+                doubted[field.name] = infinite
+            elif may_be_hex and pa.types.is_integer(field.type):
+                doubted[field.name] = pc.is_valid(column)
+        if not doubted:
+            return
+        convert = self._format.convert_options()
+        convert.column_types = {
+            one.name: pa.string() if one.name in doubted else moments_as_text(one.type) for one in self._schema
+        }
+        texts = self._read(text, convert)
+        for name, where in doubted.items():
+            type_ = table.schema.field(name).type
+            given = texts[name].filter(where)
+            bent = given.filter(pc.match_substring_regex(given, _HEX if pa.types.is_integer(type_) else _DIGIT))
+            if len(bent):
+                raise pa.ArrowInvalid(f"In CSV column #{self._named.index(name)}: {bent[0].as_py()!r} is no {type_}")
 
     def is_row(self, line: bytes) -> bool:
         return line != b"\n"
@@ -134,6 +209,18 @@ class CsvParser:
             return int(self.parse(line + line).num_rows) != 2
         except pa.ArrowException:
             return True
+
+    def is_cut(self, line: bytes) -> bool:
+        """Whether a line is no row, and may become one if more is added: its last value is not whole, or values are missing."""
+        try:
+            rows = int(self.parse(line).num_rows)
+        except pa.ArrowException as error:
+            if width := _WIDTH.search(str(error)):
+                return int(width[2]) < int(width[1])
+            column = _COLUMN.search(str(error))
+            is_last = column is not None and int(column[1]) == len(self._named) - 1
+            return is_last or str(error).startswith(f"column {self._named[-1]!r}: ")  # of moments
+        return rows == 0 or (rows == 1 and self.is_open(line))
 
     def describe(self, error: Exception) -> str:
         """Say what is wrong with a line, by the name of the column."""

@@ -5,9 +5,8 @@ Definitions are as in `TextFileSpout`: byte ranges that end at line ends, or who
 
 from __future__ import annotations
 
-import codecs
-import csv
 import gzip
+import io
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +55,7 @@ class CsvFileSpout(RowFileSpout):
         Of numbers.
     multiline
         Quoted values may have line ends in them. A file is then one range: read by one task, in one batch, when it has not
-        changed for `tail_idle_s`, and must not change afterwards.
+        changed for `tail` seconds, and must not change afterwards.
     bad_lines
         The name of a further field of type string: a line that cannot be read gives its text there, and null in all other
         fields. Without it such a line raises `SpoutError`.
@@ -66,7 +65,7 @@ class CsvFileSpout(RowFileSpout):
         As of `TextFileSpout`, but `errors` is `"strict"` by default. With `multiline`, `max_line_bytes` is for a row.
     files
         The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.csv` and `*.csv.gz`), `recursive`,
-        `follow`, `tail_idle_s`, `allow_empty`; see `FileSettings`.
+        `follow`, `tail`, `allow_empty`; see `FileSettings`.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class CsvFileSpout(RowFileSpout):
             )
         _check_marks(delimiter=delimiter, quote=quote, escape=escape, decimal_point=decimal_point)
         chosen = ChosenFiles.of("CSV", paths, ("*.csv", "*.csv.gz"), **files)
-        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, whole=multiline))
         declared = _flat_fields(Fields(fields))
         names = header if isinstance(header, bool) else tuple(header)
         self._csv = CsvFormat(
@@ -108,6 +106,7 @@ class CsvFileSpout(RowFileSpout):
         )  # fmt: skip
         if not isinstance(header, bool):
             self._csv.check_names("header=", list(header))
+        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, multiline, rows=self._csv))
         super().__init__(chosen, self._csv, RowOptions(text, declared, bad_lines, "file" if with_file else None))
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
@@ -188,13 +187,8 @@ class WholeCsvEmitter:
     def _names(self, path: str, data: IO[bytes]) -> list[str]:
         if self._format.header is not True:
             return self._format.schema.names if self._format.header is False else list(self._format.header)
-        dialect = {"quoting": csv.QUOTE_NONE} if self._format.quote is None else {"quotechar": self._format.quote}
-        lines = codecs.getreader(self._options.text.encoding)(data, "replace")
-        rows = csv.reader(lines, delimiter=self._format.delimiter, escapechar=self._format.escape, **dialect)
-        names = next(rows, [])
-        names[:1] = [name.removeprefix(codecs.BOM_UTF8.decode()) for name in names[:1]]
-        self._format.check_names(path, names)
-        return names
+        with io.TextIOWrapper(data, self._options.text.encoding, "replace", newline="") as lines:
+            return self._format.names_of(path, lines)
 
 
 @contextmanager

@@ -1,38 +1,27 @@
 """Chooses the bytes of files that make up a batch: the driver's side of spouts of files."""
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
-# ruff: noqa: PTH116, PTH120
+# ruff: noqa: PTH120
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from spouts.files.file_format import BytesAhead, FileFormat, Rest
+from spouts.files.file_format import BytesAhead, FileCut, FileFormat, Rest
 from spouts.files.file_listing import FileSource, Listed
-from spouts.files.positions import Position, Positions
+from spouts.files.positions import Position, Positions, went_on
 from spouts.files.ranges import FileRange, Piece, cut, open_error, plain
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, TransactionAttempt
+from spouts.files.tails import Tail, TailRule
+from trident.spout.completing import PartitionRead
+from trident.spout.interfaces import REST, Away, BatchCoordinator, Definition, Lag, TransactionAttempt
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
-_LOOK_EVERY_S = 0.05
-
-_Seen = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class CuttingClock:
-    """Tells the time in seconds since 1970, and sleeps."""
-
-    now: Callable[[], float] = time.time
-    pause: Callable[[float], None] = time.sleep
 
 
 class FileCoordinator(BatchCoordinator):
@@ -40,34 +29,29 @@ class FileCoordinator(BatchCoordinator):
 
     The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:
     once). So a call that returns None has looked at every file, and any other call only at the files of its batch.
+
+    No call waits. An end that may not be whole is left for a later one (see `tails.py`); a definition with such a guess is
+    complete only when it was read, and the file has not gone on meanwhile.
     """
 
-    def __init__(
-        self,
-        format_: FileFormat,
-        source: FileSource,
-        max_batch_bytes: int,
-        follow: bool,
-        tail_idle_s: float,
-        clock: CuttingClock,
-    ) -> None:
-        self._format, self._source, self._follow = format_, source, follow
+    def __init__(self, format_: FileFormat, source: FileSource, max_batch_bytes: int, rule: TailRule) -> None:
+        self._format, self._source, self._follow = format_, source, rule.follows
         self._max_batch_bytes, self._share = max_batch_bytes, 1.0
-        self._tail_idle_s, self._clock = tail_idle_s, clock
         self._positions = Positions()
         self._queue: deque[str] = deque()
         self._stamps: dict[str, tuple[int, int]] = {}  # of each file when it was last read or compared
-        self._held: dict[str, _Seen] = {}
-        self._quiet: dict[str, _Seen] = {}
+        self._rule, self._looked = rule, float("-inf")
+        self._tails: dict[str, Tail] = {}  # of the files whose ends are left for later
         self._by_cursor = not self._follow
-        self._loaded, self._last = False, None
+        self._loaded = False
+        self._last: Definition | None = None
         self._ahead = BytesAhead()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if no file has anything more.
 
         Raises `ReplayMismatchError`: a file that was read in part has changed.
-        Raises `SpoutError`: a file or directory cannot be read, or a line is too long.
+        Raises `SpoutError`: a file or directory cannot be read, a line is too long, or a line goes on that was given.
         """
         try:
             made = self._next(previous)
@@ -80,27 +64,57 @@ class FileCoordinator(BatchCoordinator):
         return made
 
     def _next(self, previous: Definition | None) -> Definition | None:
+        self._rule.look()
         if not self._loaded or previous != self._last:
             self._load(previous)
         made = self._define()
         if made is None and self._follow:
             self._look_again()
             made = self._define()
-            if made is None and self._held:
-                self._wait_for_tails()
-                self._look_again()
-                made = self._define()
         return made
+
+    def is_guess(self, definition: Definition) -> bool:
+        return "guesses" in definition
+
+    def is_complete(self, definition: Definition) -> bool:
+        return definition.get("read", True)  # type: ignore[no-any-return]
+
+    def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition:
+        """Make sure that no file has gone on where it was taken for whole; `SourceAwayError` if one has: it is cut again."""
+        ranges = _ranges_of(definition)
+        for at in definition["guesses"]:
+            with suppress(FileNotFoundError):  # then it ended there
+                if self._format.goes_on(ranges[at].path, ranges[at].end):
+                    raise went_on(ranges[at].path, ranges[at].end)
+        made = {key: value for key, value in definition.items() if key != "read"}
+        self._last = made if self._last == definition else self._last
+        return made
+
+    def look_now(self) -> None:
+        self._looked = self._rule.now()
+
+    def is_preparing(self) -> bool:
+        """Whether a last line that was there is only waited for; says which others are left."""
+        due = [one for one in self._tails.values() if not one.is_unfinished and one.changed <= self._looked]
+        for path, one in [] if due else self._tails.items():
+            if not one.is_told:
+                one.is_told = True
+                _log.warning("%s is not read to its end: %s. It is read once that is whole", path, _left(one))
+        return bool(due)
+
+    def away(self) -> Away | None:
+        """Return the end of a file that is waited for, of several the one that is so for the longest time."""
+        waited = sorted(self._tails.copy().items(), key=lambda one: one[1].since)
+        for path, one in waited[:1]:
+            more = f", and of {len(waited) - 1} more" if waited[1:] else ""
+            return Away(f"{REST}{path} ({_left(one)}){more}", int(one.since * 1000), is_fault=False)
+        return None
 
     def parts(
         self, attempt: TransactionAttempt, definition: Definition, parallelism: int
     ) -> Sequence[tuple[Piece, ...]]:
         """Cut the ranges to about equal bytes; less than 512 KiB make one part."""
-        base = os.fsdecode(definition["base"])
-        ranges = [
-            FileRange(base + os.fsdecode(path), start, end, crc) for path, start, end, crc in definition["ranges"]
-        ]
-        return cut(ranges, parallelism, self._format.is_whole)
+        return cut(_ranges_of(definition), parallelism, self._format.is_whole)
 
     def size(self, definition: Definition) -> int | None:
         total = 0
@@ -127,7 +141,6 @@ class FileCoordinator(BatchCoordinator):
 
     def _load(self, previous: Definition | None) -> None:
         """Continue after `previous`, from that definition and the files alone."""
-        self._held, self._quiet = {}, {}
         self._by_cursor = not self._follow
         cursor = None
         if previous is None:
@@ -154,23 +167,31 @@ class FileCoordinator(BatchCoordinator):
     def _look_again(self) -> None:
         files = self._source.files(self._positions)
         self._forget_removed(files)
-        self._held = {}
         self._enqueue(files)
 
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()
+        self._tails = {path: tail for path, tail in self._tails.items() if path in files}
         ahead = 0
         for path, (size, stamp) in files.items():
             position = self._positions.get(path)
             read = 0 if position is None else position.offset
             if size != read:
-                self._queue.append(path)
+                if not self._is_left(path, size, stamp, read):
+                    self._queue.append(path)
                 ahead += max(0, size - read)
             elif position is not None and self._stamps.get(path) != stamp:
                 with suppress(OSError):  # readers may have no access by now
                     self._format.check_same(path, size, position)
             self._stamps[path] = stamp
         self._ahead.listed(ahead)
+
+    def _is_left(self, path: str, size: int, stamp: tuple[int, int], read: int) -> bool:
+        """Whether nothing is to be read of a file yet, as a look at it has shown that was not long ago."""
+        tail = self._tails.get(path)
+        if tail is None or self._stamps.get(path) != stamp or (size, read) != (tail.size, tail.start):
+            return False
+        return tail.is_unfinished or not tail.is_quiet
 
     def _forget_removed(self, files: dict[str, Listed]) -> None:
         # A directory that lost all its files at once may be a volume that is not mounted; its files may come back.
@@ -179,40 +200,34 @@ class FileCoordinator(BatchCoordinator):
         for path in gone:
             if not os.path.lexists(path):
                 self._positions.forget(path)
-                self._quiet.pop(path, None)
                 self._stamps.pop(path, None)
 
     def _define(self) -> Definition | None:
         ranges: list[FileRange] = []
+        guesses: list[int] = []
         room = max(1, int(self._max_batch_bytes * self._share))
         while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
             path = self._queue[0]
-            piece = self._find(path, room, alone=not ranges)
-            if piece is None:
+            found = self._find(path, room, alone=not ranges)
+            if found is None:
                 self._queue.popleft()
                 continue
-            range_, rest, weight = piece
-            if rest is Rest.NO_ROOM:
+            if found.rest is Rest.NO_ROOM:
                 break
-            if range_ is not None:
-                ranges.append(range_)
-                room -= weight
-            if rest is Rest.MORE:
+            if found.range is not None:
+                if found.is_guess:
+                    guesses.append(len(ranges))
+                ranges.append(found.range)
+                room -= found.range.end - found.range.start if found.weight is None else found.weight
+            if found.rest is Rest.MORE:
                 break
             self._queue.popleft()
-        return self._definition(ranges) if ranges else None
+        return self._definition(ranges, guesses) if ranges else None
 
-    def _find(self, path: str, room: int, alone: bool) -> tuple[FileRange | None, Rest, int] | None:
-        seen: list[_Seen] = []
-
-        def is_final(status: os.stat_result) -> bool:
-            seen.append((status.st_size, status.st_mtime_ns))
-            old = self._clock.now() - status.st_mtime >= self._tail_idle_s
-            return old or not self._follow or self._quiet.get(path) == seen[-1]
-
-        before = self._positions.get(path)
+    def _find(self, path: str, room: int, alone: bool) -> FileCut | None:
+        before, tail = self._positions.get(path), self._tails.get(path) or Tail(self._rule)
         try:
-            found = self._format.find(path, before, room, alone, is_final)
+            found = self._format.find(path, before, room, alone, tail)
         except FileNotFoundError:
             read = "nothing of it was read" if before is None else f"it was read up to byte {before.offset}"
             _log.warning("the file %s was removed: %s", path, read)
@@ -222,11 +237,12 @@ class FileCoordinator(BatchCoordinator):
         if found.position is not None and found.position != before:
             self._positions.set(path, found.position)
         if found.rest is Rest.HELD:
-            self._held[path] = seen[-1]
-        taken = 0 if found.range is None else found.range.end - found.range.start
-        return found.range, found.rest, taken if found.weight is None else found.weight
+            self._tails[path] = tail
+        else:
+            self._tails.pop(path, None)
+        return found
 
-    def _definition(self, ranges: list[FileRange]) -> Definition:
+    def _definition(self, ranges: list[FileRange], guesses: list[int]) -> Definition:
         folders = {os.path.dirname(one.path) for one in ranges}
         base = (os.path.commonpath(folders) if len(folders) > 1 else folders.pop()).rstrip("/") + "/"
         made: dict[str, Any] = {
@@ -238,26 +254,18 @@ class FileCoordinator(BatchCoordinator):
             made["at"] = [plain(last.path), last.end, last.crc]
         else:
             made["done"] = self._positions.packed()
-        return made
-
-    def _wait_for_tails(self) -> None:
-        """Wait until no held file has changed for `tail_idle_s`, or one of them changes, because then there is more to read."""
-        now = self._clock.now()
-        ages = [now - mtime_ns / 1e9 for _, mtime_ns in self._held.values()]
-        # A time of change in the future comes from another clock; then the whole idle time is waited for.
-        left = max(min(self._tail_idle_s, self._tail_idle_s - age) for age in ages)
-        while left > 0:
-            step = min(left, _LOOK_EVERY_S)
-            self._clock.pause(step)
-            left -= step
-            if any(_seen_now(path) != seen for path, seen in self._held.items()):
-                return
-        self._quiet.update(self._held)
+        return made | {"guesses": guesses, "read": False} if guesses else made
 
 
-def _seen_now(path: str) -> _Seen | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
+def _ranges_of(definition: Definition) -> list[FileRange]:
+    base, guesses = os.fsdecode(definition["base"]), [] if definition.get("read", True) else definition["guesses"]
+    return [
+        FileRange(base + os.fsdecode(path), start, end, crc, at in guesses)
+        for at, (path, start, end, crc) in enumerate(definition["ranges"])
+    ]
+
+
+def _left(tail: Tail) -> str:
+    """Say what of a file is not read."""
+    why = "not whole" if tail.is_unfinished else "without a line end"
+    return f"{tail.size - tail.start} bytes behind byte {tail.start} are {why}"

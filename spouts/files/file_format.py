@@ -6,12 +6,12 @@ How many bytes of files are still to be read, counted along with the definitions
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from spouts.files.positions import Position
 from spouts.files.ranges import FileRange
+from spouts.files.tails import Tail
 from trident.spout.interfaces import Definition
 
 
@@ -20,7 +20,7 @@ class Rest(Enum):
 
     NOTHING = "the file is read to its end"
     MORE = "the batch is full, and the file has more"
-    HELD = "an end that is not known to be complete"
+    HELD = "an end that may not be whole"
     NO_ROOM = "nothing of the file fits what is left of the batch"
 
 
@@ -30,31 +30,34 @@ class FileCut(NamedTuple):
     `range`: None: nothing to read now.
     `rest`, `position`: what follows it, and the position that is then reached.
     `weight`: what it takes of the room of the batch; None: its bytes.
+    `is_guess`: whether the range may turn out to end too early, because its file goes on.
     """
 
     range: FileRange | None
     rest: Rest
     position: Position | None
     weight: int | None = None
+    is_guess: bool = False
 
 
 class FileFormat(Protocol):
     """A kind of file. Only the file system is asked, in the driver."""
 
-    def find(
-        self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
-    ) -> FileCut:
+    def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
         """Find what a batch takes of a file from where the batches before have come to.
 
         `room`: what the batch may still take. Where not the least fits, a batch that is empty (`alone`) takes that.
-        `is_final`: whether a file with this `stat` is complete.
+        `tail`: what is known of its end; it is told how the file is now.
         Raises `ReplayMismatchError`: the file is no longer the one that was read up to `before`.
-        Raises `SpoutError`: it cannot be read.
+        Raises `SpoutError`: it cannot be read, or goes on in the middle of a line that was given.
         Raises `OSError`: it cannot be opened.
         """
 
     def check_same(self, path: str, size: int, position: Position) -> None:
         """Make sure that a file that was read to its end is still the same; `ReplayMismatchError` if not."""
+
+    def goes_on(self, path: str, end: int) -> bool:
+        """Whether a range up to `end`, which was a guess, has turned out to end too early."""
 
     def position_at(self, path: str, offset: int) -> Position:
         """Return the position of a file that was read up to `offset`."""

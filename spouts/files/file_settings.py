@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
-from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.cutting import FileCoordinator
 from spouts.files.file_format import FileFormat
 from spouts.files.file_listing import FileSource, Paths
+from spouts.files.tails import WAIT_S, TailRule
 from trident.errors import SpoutError
 
 
@@ -27,9 +30,12 @@ class FileSettings(TypedDict, total=False):
     follow
         When all is read, look for new files and for what was added to old ones (the default). False: only what is there
         at the start.
+    tail
+        With `follow`, an end that may be whole (a last line without a line end, a `.gz` file) is read when the file was not
+        changed for this many seconds, default 10; everything else goes on meanwhile. `"hold"`: a line is never read without
+        its line end. What cannot be whole is held in any case.
     tail_idle_s
-        With `follow`, an end that may not be complete (a last line without a line end, a `.gz` file) is read when the file
-        was not changed for this many seconds, default 1. When nothing else is left the spout waits that long.
+        The former name of `tail`.
     allow_empty
         Start although there is no file yet.
     """
@@ -38,6 +44,7 @@ class FileSettings(TypedDict, total=False):
     pattern: str | tuple[str, ...]
     recursive: bool
     follow: bool
+    tail: float | Literal["hold"]
     tail_idle_s: float
     allow_empty: bool
 
@@ -50,7 +57,7 @@ class ChosenFiles:
     source: FileSource
     max_batch_bytes: int
     follow: bool
-    tail_idle_s: float
+    tail: float | Literal["hold"]
     allow_empty: bool
 
     @staticmethod
@@ -64,17 +71,20 @@ class ChosenFiles:
                 f"unknown argument {unknown[0]!r}; besides its own, a spout of files has "
                 f"{', '.join(FileSettings.__annotations__)}"
             )
-        max_batch_bytes, tail_idle_s = settings.get("max_batch_bytes", 8 << 20), settings.get("tail_idle_s", 1.0)
+        if settings.keys() >= {"tail", "tail_idle_s"}:
+            raise TypeError("tail_idle_s is the former name of tail; give one of them")
+        max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
+        tail = settings.get("tail", settings.get("tail_idle_s", WAIT_S))
         if max_batch_bytes < 1:
             raise ValueError(f"max_batch_bytes is {max_batch_bytes}; it must be at least 1")
-        if tail_idle_s < 0:
-            raise ValueError(f"tail_idle_s is {tail_idle_s}; it must not be negative")
+        if tail != "hold" and not (isinstance(tail, (int, float)) and tail >= 0):
+            raise ValueError(f'tail is {tail!r}; it must be a number of seconds, not negative, or "hold"')
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
         source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
         follow, allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
-        return ChosenFiles(kind, source, max_batch_bytes, follow, tail_idle_s, allow_empty)
+        return ChosenFiles(kind, source, max_batch_bytes, follow, tail, allow_empty)
 
-    def coordinator(self, format_: FileFormat, clock: CuttingClock | None) -> FileCoordinator:
+    def coordinator(self, format_: FileFormat, now: Callable[[], float] | None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         if not self.allow_empty and not self.source.files():
             raise SpoutError(
@@ -82,5 +92,5 @@ class ChosenFiles:
                 "files will come later"
             )
         return FileCoordinator(
-            format_, self.source, self.max_batch_bytes, self.follow, self.tail_idle_s, clock or CuttingClock()
+            format_, self.source, self.max_batch_bytes, TailRule(self.tail, self.follow, now or time.time)
         )

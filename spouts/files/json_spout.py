@@ -8,15 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import TextIO, Unpack
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from spouts.files.column_types import infinite_floats, wide_floats
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
 from spouts.files.row_reading import RowFileSpout, RowOptions
+from spouts.files.tails import Check, End
 from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
@@ -45,7 +48,7 @@ class JsonFileSpout(RowFileSpout):
         As of `TextFileSpout`, but `errors` is `"strict"` by default.
     files
         The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.json`, `*.jsonl` and `*.ndjson`, also
-        with `.gz`), `recursive`, `follow`, `tail_idle_s`, `allow_empty`; see `FileSettings`.
+        with `.gz`), `recursive`, `follow`, `tail`, `allow_empty`; see `FileSettings`.
     """
 
     def __init__(
@@ -72,13 +75,15 @@ class JsonFileSpout(RowFileSpout):
                     f"field {name!r} is of type {declared.type_of(name)}, which Arrow does not read from JSON; declare a "
                     "struct with the members that you need"
                 )
-        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes))
-        options = RowOptions(text, declared, bad_lines, "file" if with_file else None)
-        super().__init__(chosen, JsonFormat(schema_of(declared), unknown_fields), options)
+        format_ = JsonFormat(schema_of(declared), unknown_fields)
+        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, rows=format_))
+        super().__init__(chosen, format_, RowOptions(text, declared, bad_lines, "file" if with_file else None))
 
 
 # JSON lines as rows, by Arrow's parser.
 
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_OPENING, _CLOSING, _NEWLINE = b"{}\n"
 _WHERE = re.compile(r" in row \d+|JSON parse error: ")
 
 
@@ -95,6 +100,18 @@ class JsonFormat:
         """Return the parser; it is the same for all files."""
         return JsonParser(self.schema, self.unknown_fields)
 
+    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
+        """Say what a last line without a line end is: an object that is closed is whole."""
+        marks = _STRING.sub(b"", line.strip())
+        if not marks or (marks.startswith(b"{") and (b'"' in marks or marks.count(b"{") > marks.count(b"}"))):
+            return End.OPEN
+        is_closed = marks.startswith(b"{") and marks.endswith(b"}") and marks.count(b"{") == marks.count(b"}")
+        return End.WHOLE if is_closed else End.MAYBE
+
+    def whole_end(self, path: str, text: TextIO) -> Check:
+        """No file is read whole but compressed ones."""
+        yield End.MAYBE
+
 
 class JsonParser:
     """Reads lines that are objects."""
@@ -108,10 +125,25 @@ class JsonParser:
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip():
             return self._schema.empty_table()
-        read = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        table = pajson.read_json(pa.BufferReader(text), read, self._parse)
+        objects, is_apart = _objects_of(text)
+        table = self._parsed(text, self._parse)
+        if table.num_rows > objects:
+            raise pa.ArrowInvalid("it is more than one row")
+        if table.num_rows < objects or not is_apart:
+            raise pa.ArrowInvalid("it is not complete: an object goes on in the next line")
+        if infinite_floats(table):
+            wider = pajson.ParseOptions(
+                explicit_schema=pa.schema([pa.field(one.name, wide_floats(one.type)) for one in self._read]),
+                unexpected_field_behavior=self._parse.unexpected_field_behavior,
+            )
+            if infinite_floats(table) != infinite_floats(self._parsed(text, wider)):
+                raise pa.ArrowInvalid("a number is beyond the range of float")
         columns = [read_moments(table[one.name], one.type, one.name) for one in self._schema]
         return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _parsed(self, text: bytes, options: pajson.ParseOptions) -> pa.Table:
+        read = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        return pajson.read_json(pa.BufferReader(text), read, options)
 
     def is_row(self, line: bytes) -> bool:
         return bool(line.strip())
@@ -122,3 +154,23 @@ class JsonParser:
 
     def describe(self, error: Exception) -> str:
         return _WHERE.sub("", str(error))
+
+
+def _objects_of(text: bytes) -> tuple[int, bool]:
+    """Return how many lines are not empty, and whether each of them ends like an object.
+
+    Where each of them also begins like one, no object can go on in the next line.
+    Raises `pa.ArrowInvalid`: one does not begin like an object. It must not reach Arrow's parser, which takes `null` for a row,
+    or ends the process.
+    """
+    codes = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(codes == _NEWLINE)
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    odd = (codes[begins] != _OPENING) | (codes[ends - 1] != _CLOSING)
+    count, is_apart = len(ends), True
+    for at in np.flatnonzero(odd).tolist():
+        line = text[begins[at] : ends[at]].strip()
+        if line and not line.startswith(b"{"):
+            raise pa.ArrowInvalid("it is no object: an object begins with {")
+        count, is_apart = count - (not line), is_apart and line[-1:] in (b"", b"}")
+    return count, is_apart

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TextIO
 
 from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position, bytes_before, check_goes_on, position_at, position_in
 from spouts.files.ranges import FileRange, opened
-from trident.errors import ReplayMismatchError, SpoutError
+from spouts.files.tails import Check, End, Tail, gz_end
+from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 
 _WINDOW = 256 << 10
+_SHOWN = 200
+
+
+class RowEnds(Protocol):
+    """What a format knows of the end of a file whose lines are rows."""
+
+    def end_of(self, path: str, line: bytes, header: Callable[[], bytes] | None) -> End:
+        """Say what a last line without a line end is; `header` reads the first line, None: it is the first one itself."""
+
+    def whole_end(self, path: str, text: TextIO) -> Check:
+        """Find out what the end of a file is whose rows may have several lines."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +36,13 @@ class LineFiles:
 
     `max_line_bytes`: the greatest length of a line without its end.
     `whole`: whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
+    `rows`: what lines are; None: any text.
     """
 
     max_line_bytes: int
     whole: bool = False
+    encoding: str = "utf-8"
+    rows: RowEnds | None = None
 
     def is_whole(self, path: str) -> bool:
         return self.whole or path.endswith(".gz")
@@ -41,29 +59,114 @@ class LineFiles:
     def position_at(self, path: str, offset: int) -> Position:
         return position_at(path, offset)
 
-    def find(
-        self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
-    ) -> FileCut:
+    def goes_on(self, path: str, end: int) -> bool:
+        with opened(path) as file:
+            return os.fstat(file).st_size > end and (self.is_whole(path) or _after_completion(file, end) == end)
+
+    def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
         with opened(path) as file:
             status = os.fstat(file)
+            tail.sees(status)
             check_goes_on(path, file, status.st_size, before)
-            start = 0 if before is None else before.offset
+            start, size = 0 if before is None else before.offset, status.st_size
             if self.is_whole(path):
-                return _find_whole(path, file, status, start, room, alone, is_final)
-            start = _after_completion(file, start)
-            size = status.st_size
+                return self._find_whole(path, file, size, start, room, alone, tail)
+            if start and size > start:
+                start = _after_completion(file, start)
+                if _is_within_line(file, start):
+                    if os.pread(file, 2, start) != b"\r":
+                        raise self._goes_on(path, file, start)
+                    tail.hold(start)  # the other half of the line end is due
+                    return FileCut(None, Rest.HELD, None)
             if start >= size:
                 return FileCut(None, Rest.NOTHING, position_in(file, start) if start else None)
             if start + room < size:
-                return _find_part(path, file, start, size, room, alone, self.max_line_bytes, is_final(status))
+                return self._find_part(path, file, start, size, room, alone, tail)
             before_end = bytes_before(file, size)
-            if before_end.endswith(b"\n") or is_final(status):
+            if before_end.endswith(b"\n"):
                 position = Position(size, zlib.crc32(before_end))
                 return FileCut(FileRange(path, start, size, position.crc), Rest.NOTHING, position)
-            end = _line_end_before(file, start, size)
-            if size - end > self.max_line_bytes:
-                raise too_long(path, end, self.max_line_bytes)
+            return self._find_tail(path, file, start, _line_end_before(file, start, size), size, tail)
+
+    def _find_part(self, path: str, file: int, start: int, size: int, room: int, alone: bool, tail: Tail) -> FileCut:
+        end = _line_end_before(file, start, start + room)
+        if end == start:
+            if not alone:
+                return FileCut(None, Rest.NO_ROOM, None)
+            stop = min(size, start + self.max_line_bytes + 1)  # 1: the line end
+            end = line_end_after(file, start, stop)
+            if end == stop and os.pread(file, 1, end - 1) != b"\n":
+                if end < size:
+                    raise too_long(path, start, self.max_line_bytes)
+                return self._find_tail(path, file, start, start, size, tail)
+        return _found(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
+
+    def _find_tail(self, path: str, file: int, start: int, end: int, size: int, tail: Tail) -> FileCut:
+        """Find what to take up to `end`, behind which there is no line end, or with what is there."""
+        if size - end > self.max_line_bytes:
+            raise too_long(path, end, self.max_line_bytes)
+        is_read, is_guess = tail.may_be_read(end, lambda: self._end_of(path, file, end, size))
+        if not is_read:
             return _found(path, file, start, end, Rest.HELD)
+        return _found(path, file, start, size, Rest.NOTHING)._replace(is_guess=is_guess)
+
+    def _end_of(self, path: str, file: int, start: int, size: int) -> End:
+        """Say what the bytes behind the last line end are."""
+        line = os.pread(file, size - start, start)
+        decoder = codecs.getincrementaldecoder(self.encoding)("replace")
+        text = decoder.decode(line)
+        if start == 0 and self.encoding == "utf-8":
+            text = text.removeprefix("\ufeff")
+        if decoder.getstate()[0] or not text:
+            return End.OPEN
+        if self.rows is None:
+            return End.MAYBE
+
+        def header() -> bytes:
+            first = os.pread(file, line_end_after(file, 0, start), 0).decode(self.encoding, "replace")
+            return first.removeprefix("\ufeff").rstrip("\r\n").encode()
+
+        return self.rows.end_of(path, text.removesuffix("\r").encode() + b"\n", header if start else None)
+
+    def _find_whole(self, path: str, file: int, size: int, start: int, room: int, alone: bool, tail: Tail) -> FileCut:
+        if start == size:
+            return FileCut(None, Rest.NOTHING, None)
+        if start:
+            if not path.endswith(".gz") and _is_within_line(file, start):
+                raise self._goes_on(path, file, start)
+            raise ReplayMismatchError(
+                f"the file {path} had {start} bytes when it was read and has {size} now; "
+                "such files are read once, whole, and do not grow. Give what is new a name of its own"
+            )
+        if not tail.may_be_read_whole(lambda: self._check_whole(path)):
+            return FileCut(None, Rest.HELD, None)
+        if size > room and not alone:
+            return FileCut(None, Rest.NO_ROOM, None)
+        return _found(path, file, 0, size, Rest.NOTHING)._replace(is_guess=tail.may_grow)
+
+    def _check_whole(self, path: str) -> Check:
+        if path.endswith(".gz"):
+            yield from gz_end(path)
+        elif self.rows is not None:
+            with Path(path).open(encoding=self.encoding, errors="replace", newline="") as text:
+                yield from self.rows.whole_end(path, text)
+
+    def _goes_on(self, path: str, file: int, start: int) -> BadDataError:
+        begin = _line_end_before(file, max(0, start - self.max_line_bytes - 1), start)
+        first = os.pread(file, start - begin, begin)[-_SHOWN:]
+        rest = os.pread(file, _SHOWN, start).partition(b"\n")[0]
+        way = (
+            f"put what follows byte {start} into a file of its own (with the header, if the files have one)"
+            if self.whole
+            else f"insert a line end at byte {start}"
+        )
+        return BadDataError(
+            f"the file {path} goes on in the middle of a line that was given already: {_shown(first)} (bytes {begin} to "
+            f"{start}) had no line end, and the file did not change for a while; now {_shown(rest)} follows. If the first part "
+            f"was a whole line, {way}, and start again. If not, a half of a line is in the states: give tail='hold', so that "
+            "no line is read without its end, remove log_dir, and start once with state_recovery='restart', which counts all "
+            "that the sources have again"
+        )
 
 
 def line_end_after(file: int, start: int, stop: int) -> int:
@@ -87,46 +190,6 @@ def too_long(path: str, offset: int, limit: int) -> SpoutError:
     )
 
 
-def _find_part(
-    path: str, file: int, start: int, size: int, room: int, alone: bool, max_line_bytes: int, final: bool
-) -> FileCut:
-    end = _line_end_before(file, start, start + room)
-    if end == start:
-        if not alone:
-            return FileCut(None, Rest.NO_ROOM, None)
-        stop = min(size, start + max_line_bytes + 1)  # 1: the line end
-        end = line_end_after(file, start, stop)
-        if end == stop and os.pread(file, 1, end - 1) != b"\n":
-            if end < size or end - start > max_line_bytes:
-                raise too_long(path, start, max_line_bytes)
-            if not final:
-                return FileCut(None, Rest.HELD, None)
-    return _found(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
-
-
-def _find_whole(
-    path: str,
-    file: int,
-    status: os.stat_result,
-    start: int,
-    room: int,
-    alone: bool,
-    is_final: Callable[[os.stat_result], bool],
-) -> FileCut:
-    if start == status.st_size:
-        return FileCut(None, Rest.NOTHING, None)
-    if start:
-        raise ReplayMismatchError(
-            f"the file {path} had {start} bytes when it was read and has {status.st_size} now; "
-            "such files are read once, whole, and do not grow. Give what is new a name of its own"
-        )
-    if not is_final(status):
-        return FileCut(None, Rest.HELD, None)
-    if status.st_size > room and not alone:
-        return FileCut(None, Rest.NO_ROOM, None)
-    return _found(path, file, 0, status.st_size, Rest.NOTHING)
-
-
 def _found(path: str, file: int, start: int, end: int, rest: Rest) -> FileCut:
     if start == end:
         return FileCut(None, rest, None)
@@ -134,15 +197,21 @@ def _found(path: str, file: int, start: int, end: int, rest: Rest) -> FileCut:
     return FileCut(FileRange(path, start, end, position.crc), rest, position)
 
 
+def _is_within_line(file: int, start: int) -> bool:
+    """Whether no line end is before a position."""
+    return os.pread(file, 1, start - 1) != b"\n"
+
+
 def _after_completion(file: int, start: int) -> int:
-    # A last line that was taken without its end, and got the end afterwards: the end is no line of its own.
-    if start and os.pread(file, 1, start - 1) != b"\n":
-        following = os.pread(file, 2, start)
-        if following[:1] == b"\n":
-            return start + 1
-        if following == b"\r\n":
-            return start + 2
+    """Return where what is new begins; the end of a line that was taken without it is no line of its own."""
+    following = os.pread(file, 2, start)
+    if _is_within_line(file, start) and (following[:1] == b"\n" or following == b"\r\n"):
+        return start + (1 if following[:1] == b"\n" else 2)
     return start
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace"))
 
 
 def _line_end_before(file: int, start: int, stop: int) -> int:

@@ -21,6 +21,7 @@ from spouts.files.column_types import read_schema
 from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position
 from spouts.files.ranges import FileRange, Piece, open_error, opened
+from spouts.files.tails import Tail
 from trident.alignment import align, check_readable
 from trident.arrow import schema_of
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
@@ -226,13 +227,17 @@ class ParquetFiles:
         footer, _ = _footer_of(path)
         return Position(offset, 0 if footer is None else footer.crc)
 
-    def find(
-        self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
-    ) -> FileCut:
+    def goes_on(self, path: str, end: int) -> bool:
+        """Return False: a file that has its footer is whole."""
+        return False
+
+    def find(self, path: str, before: Position | None, room: int, alone: bool, tail: Tail) -> FileCut:
         """Find the row groups that fit a batch, and at least one if it is empty."""
         footer, status = self._after(path, before)
+        tail.sees(status)
         if footer is None:
-            if not is_final(status):  # a writer writes the footer last
+            if tail.may_grow and _begins_one(path):  # a writer writes the footer last
+                tail.hold(0)
                 return FileCut(None, Rest.HELD, None)
             raise SpoutError(
                 f"{path} has no footer: it is no Parquet file, or its writer has not ended. Remove it, or leave it out "
@@ -257,6 +262,11 @@ class ParquetFiles:
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
         return footer, status
+
+
+def _begins_one(path: str) -> bool:
+    with opened(path) as file:
+        return _MAGIC.startswith(os.pread(file, len(_MAGIC), 0))
 
 
 def _footer_of(path: str) -> tuple[Footer | None, os.stat_result]:

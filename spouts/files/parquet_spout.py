@@ -6,7 +6,7 @@ Definitions are as in `TextFileSpout`, with ranges that begin and end at row gro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spouts.files.column_types import read_schema, typed_as
-from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.cutting import FileCoordinator
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.parquet_rows import ParquetEmitter, ParquetFiles, ParquetOptions
@@ -45,8 +45,7 @@ class ParquetFileSpout:
         Emit `file: string`, the path, after all other fields.
     files
         The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.parquet`), `recursive`, `follow`,
-        `tail_idle_s`, `allow_empty`; see `FileSettings`. A file is read as soon as it has its footer; `tail_idle_s` is the
-        age from which one without is an error.
+        `tail`, `allow_empty`; see `FileSettings`. A file is read as soon as it has its footer.
     """
 
     spout_type = SpoutType.TRANSACTIONAL
@@ -76,10 +75,10 @@ class ParquetFileSpout:
     def get_output_fields(self) -> Fields:
         return self._options.all_fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         self._refuse_tables()
-        return self._files.coordinator(ParquetFiles(self._bytes_per_row), clock)
+        return self._files.coordinator(ParquetFiles(self._bytes_per_row), now)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> ParquetEmitter:
         """Return the worker's side."""

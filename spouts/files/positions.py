@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spouts.files.ranges import FileRange, open_error, opened
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 _SEAL_AT = 384
 _CHUNK = 256
@@ -167,13 +167,20 @@ def check_goes_on(path: str, file: int, size: int, before: Position | None) -> N
         )
 
 
+def went_on(path: str, end: int) -> SourceAwayError:
+    """Say that a range was defined too early; it is not in the log, and is defined again."""
+    return SourceAwayError(f"the file {path} goes on behind byte {end}, where it seemed to be whole; it is read again")
+
+
 def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
     """Make sure that a range that was defined before still holds what it held; `ReplayMismatchError` if not.
 
     A file that is read `whole` may not have grown either.
     """
-    path, start, end, crc = range_
+    path, start, end, crc, is_guess = range_
     size = os.fstat(file).st_size
+    if is_guess and whole and size > end:
+        raise went_on(path, end)
     if size < end or (whole and size != end):
         found = "it was truncated or replaced"
     elif zlib.crc32(bytes_before(file, end)) != crc:

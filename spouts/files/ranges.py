@@ -14,12 +14,16 @@ _MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it wou
 
 
 class FileRange(NamedTuple):
-    """The bytes `start` to `end` of a file; `crc` shows whether the file is the same (see `FileFormat`)."""
+    """The bytes `start` to `end` of a file; `crc` shows whether the file is the same (see `FileFormat`).
+
+    `is_guess`: whether the file may still go on there (see `tails.py`), so that the batch is not in the log yet.
+    """
 
     path: str
     start: int
     end: int
     crc: int
+    is_guess: bool = False
 
 
 class Piece(NamedTuple):

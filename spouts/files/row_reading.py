@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.cutting import FileCoordinator
 from spouts.files.file_settings import ChosenFiles
 from spouts.files.ranges import Piece
 from spouts.files.text_blocks import TextBlock, TextOptions, line_ends, read_texts
@@ -156,7 +156,7 @@ def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
     if table.num_rows < rows:
         return "it is not complete: a value goes on in the next line"
     if table.num_rows > rows:
-        return "it is more than one row"
+        return "it is more than one row" + (": \\r alone ends one, too" if b"\r" in body else "")
     last = body[body.rfind(b"\n", 0, -1) + 1 :]
     if parser.is_open(last):
         return "it is not complete: a quoted value does not end in this line"
@@ -211,9 +211,9 @@ class RowFileSpout:
     def get_output_fields(self) -> Fields:
         return self._options.emitted_fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._options.text.files, clock)
+        return self._files.coordinator(self._options.text.files, now)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
         """Return the worker's side."""

@@ -8,7 +8,7 @@ import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +45,8 @@ class TextOptions:
             raise ValueError(f"max_line_bytes is {files.max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
         if errors not in ("replace", "strict"):
             raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
-        return TextOptions(_checked_encoding(encoding), errors, files)
+        encoding = _checked_encoding(encoding)
+        return TextOptions(encoding, errors, replace(files, encoding=encoding))
 
 
 class TextBlock(NamedTuple):

@@ -16,14 +16,14 @@ A definition is plain data:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.cutting import FileCoordinator
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
@@ -54,7 +54,7 @@ class TextFileSpout:
         The greatest length of a line, at most 512 MiB; `SpoutError` beyond.
     files
         The settings of all spouts of files: `max_batch_bytes`, `pattern` (default: all files), `recursive`, `follow`,
-        `tail_idle_s`, `allow_empty`; see `FileSettings`. A longer line than `max_batch_bytes`, and a `.gz` file, makes a batch
+        `tail`, `allow_empty`; see `FileSettings`. A longer line than `max_batch_bytes`, and a `.gz` file, makes a batch
         of its own.
     """
 
@@ -80,9 +80,9 @@ class TextFileSpout:
     def get_output_fields(self) -> Fields:
         return self._fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: CuttingClock | None = None) -> FileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._text.files, clock)
+        return self._files.coordinator(self._text.files, now)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _TextFileEmitter:
         """Return the worker's side."""

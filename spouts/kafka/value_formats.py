@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from spouts.files.column_types import infinite_floats, wide_floats
 from trident.arrow import python_of, schema_of, strict_column
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
@@ -152,13 +153,13 @@ class Json(Format):
         data = _joined(pc.binary_join_element_wise(*(_binary(part) for part in parts)))
         fields = schema_of(self.fields)
         schema = pa.schema([("v", moments_as_text(pa.struct(list(fields)))), ("n", pa.int64())])
-        table = pj.read_json(
-            pa.BufferReader(data),
-            pj.ReadOptions(use_threads=False, block_size=max(1 << 16, data.size + 1)),
-            pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-        )
-        if not table["n"].combine_chunks().equals(numbers):
+        table = _parsed(data, schema)
+        if not table["n"].combine_chunks().equals(numbers) or table["v"].null_count > values.null_count:
             raise ValueError("it is not one JSON object")
+        if count := infinite_floats(table):
+            wider = pa.schema([pa.field(one.name, wide_floats(one.type)) for one in schema])
+            if count != infinite_floats(_parsed(data, wider)):
+                raise ValueError("a number is beyond the range of float")
         columns = table["v"].combine_chunks().flatten()
         return [read_moments(column, one.type, one.name) for column, one in zip(columns, fields, strict=True)]
 
@@ -201,6 +202,14 @@ def typed_fields(declared: FieldsLike, of: str) -> Fields:
     if without:
         raise ConfigError(f'{of}({declared!r}): field {without[0]!r} needs a type, such as "{without[0]}: string"')
     return fields
+
+
+def _parsed(data: pa.Buffer, schema: pa.Schema) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(data),
+        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, data.size + 1)),
+        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
 
 
 def _binary(part: bytes | pa.Array) -> Any:

@@ -47,6 +47,14 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "bad",
         ["It is waiting for Redis at db:6379 since 2026-11-23 08:14:50 UTC. It goes on by itself when that answers."],
     ),
+    "the rest of a line is due": (
+        page(health={"failures": 0, "waiting": "waiting for the rest of /in/a.csv since 2026-11-23 08:14:50 UTC"}),
+        "quiet",
+        [
+            "All is well: no failures.",
+            "It is waiting for the rest of /in/a.csv since 2026-11-23 08:14:50 UTC. All else goes on.",
+        ],
+    ),
     "a step does not repeat itself": (
         page(replays={"checked": 900, "skipped": 0, "differed": 7}),
         "warn",

@@ -113,10 +113,10 @@ OF_SOURCES = (
     ),
     Mutant(
         "files: a line that is not finished is read",
-        "spouts/files/cutting.py",
-        "return old or not self._follow or self._quiet.get(path) == seen[-1]",
+        "spouts/files/tails.py",
+        "return self._rule.now() - self.since >= self._rule.wait_s",
         "return True",
-        ("tests/spouts/files/test_text_files.py::test_a_last_line_without_end_is_waited_for_then_taken",),
+        ("tests/spouts/files/test_tails.py::test_a_line_that_is_continued_within_ten_seconds_is_one_line",),
     ),
     Mutant(
         "messages: an ack before its emit",

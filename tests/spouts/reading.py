@@ -67,6 +67,8 @@ def definitions(
     """Define batches until there is nothing more, each from a copy of the one before, as a log would give it back."""
     txid = first
     while (definition := coordinator.initialize_transaction(txid, previous)) is not None:
+        if not definition.get("read", True):
+            definition = coordinator.complete(definition, {})
         yield definition
         previous, txid = pickle.loads(pickle.dumps(definition)), txid + 1
 

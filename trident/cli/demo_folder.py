@@ -37,7 +37,7 @@ demo = json.loads((here / "demo.json").read_text(encoding="utf-8"))
 
 topology = TridentTopology("word-count")
 word_counts = (
-    topology.new_stream("lines", TextFileSpout(demo["files"], max_batch_bytes=demo["max_batch_bytes"], tail_idle_s=0))
+    topology.new_stream("lines", TextFileSpout(demo["files"], max_batch_bytes=demo["max_batch_bytes"], tail=0))
     .each("line", Split(), "word")
     .group_by("word")
     .persistent_aggregate(DeltaState.opaque(here / "count"), Count(), "count")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trident.observe.at_work import AtWork, Stall, Tone, duration, stalls, visible
+from trident.spout.interfaces import REST
 
 Line = tuple[Tone, str]
 
@@ -31,7 +32,7 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
     0.
     """
     still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in _MOVES else []
-    if _health(page).get("waiting"):  # which is why its batch does not move
+    if _away(page):  # which is why its batch does not move
         still = [each for each in still if each.about[0] != "batch"]
     lines = [*_ended(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
     lines += _behind(page, still)
@@ -104,8 +105,10 @@ def _idle(page: Mapping[str, Any]) -> Iterator[Line]:
 
 def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     health = _health(page)
-    if waiting := health.get("waiting"):
-        yield "bad", f"It is {_cut(waiting, _LONGEST_CAUSE)}. It goes on by itself when that answers."
+    if away := _away(page):
+        yield "bad", f"It is {_cut(away, _LONGEST_CAUSE)}. It goes on by itself when that answers."
+    elif waiting := health.get("waiting"):
+        yield "quiet", f"It is {_cut(waiting, _LONGEST_CAUSE)}. All else goes on."
     if failures := health.get("failures"):
         yield _failed(page, failures)
     if letters := health.get("deadLetters"):
@@ -203,6 +206,12 @@ def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
 def _health(page: Mapping[str, Any]) -> Mapping[str, Any]:
     health: Mapping[str, Any] = page.get("health") or {}
     return health
+
+
+def _away(page: Mapping[str, Any]) -> str:
+    """Return what it waits for that does not answer; a writer that has not come to an end is no fault."""
+    waiting = str(_health(page).get("waiting") or "")
+    return "" if waiting.startswith(f"waiting for {REST}") else waiting
 
 
 def _plural(count: int, what: str) -> str:

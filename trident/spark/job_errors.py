@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -74,6 +75,9 @@ _PART = re.compile(
     r"Serialized task \S+ was (\d+) bytes, which exceeds max allowed: spark\.rpc\.message\.maxSize \((\d+) bytes\)"
 )
 
+_FATAL = re.compile(r"Fatal Python error: ([^\n]+)")
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE}
+_EXIT = re.compile(r"[Ee]xit (?:code|status):? (1[2-9]\d)\b")
 _ENDED = re.compile(r"ExecutorLostFailure|exit (?:code|status):? 137|Python worker exited unexpectedly")
 _NO_HEAP = re.compile(r"OutOfMemoryError|TaskResultLost")
 
@@ -105,14 +109,26 @@ def way_out(said: str) -> str:
             ". A JVM had too little memory for what tasks gave: raise spark.driver.memory or spark.executor.memory, or use "
             "smaller batches"
         )
+    if crash := crash_of(said):
+        return f". Native code of a library, or of yours, crashed ({crash}); lack of memory is not the cause"
     if _ENDED.search(said):
+        doubt = " (or native code crashed: spark.python.worker.faulthandler.enabled=true shows that)"
         return (
-            ". A process that ends like this was most often killed because memory ran out: use smaller batches, more "
+            f". A process that ends like this was most often killed because memory ran out"
+            f"{doubt if 'faulthandler.enabled' in said else ''}: use smaller batches, more "
             "partitions (parallelism_hint), fewer tasks at a time (spark.executor.cores), or raise "
             "spark.executor.memoryOverhead, in which Python's memory counts; if one key has most of the rows, aggregate with a "
             "CombinerAggregator, or set max_bytes_per_partition, whose error names the key"
         )
     return ""
+
+
+def crash_of(said: str) -> str:
+    """Return what crashed a process, from the text of a failed job; empty if it did not, or was killed (SIGKILL)."""
+    if match := _FATAL.search(said):
+        return match[1].strip()
+    number = int(match[1]) - 128 if (match := _EXIT.search(said)) else 0
+    return signal.Signals(number).name if number in _CRASHES else ""
 
 
 _WHERE = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor \S+\)")

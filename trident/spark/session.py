@@ -43,6 +43,7 @@ _REQUIRED = {
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
+    "spark.python.worker.faulthandler.enabled": "true",  # tells a crash of native code from a kill
     "spark.python.unix.domain.socket.enabled": "true",  # halves the fixed cost of a Python task
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }

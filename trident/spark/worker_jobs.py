@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import EnvironmentProblem
-from trident.spark.job_errors import job_failure, jvm_gone
+from trident.spark.job_errors import crash_of, job_failure, jvm_gone
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -71,10 +71,9 @@ class WorkerJob:
         except (Py4JJavaError, PySparkException) as error:
             failure = job_failure(error, context)
             if _CRASHED in failure.cause:
-                return (
-                    f"the Python process of worker {self.worker} has ended: it was killed, maybe because memory ran out, or "
-                    "native code crashed"
-                )
+                crash = crash_of(failure.cause)
+                why = f"native code crashed ({crash})" if crash else "it was killed, maybe because memory ran out"
+                return f"the Python process of worker {self.worker} has ended: {why}"
             return failure.cause if failure.retry else EnvironmentProblem(failure.cause)
         except (Py4JError, OSError, AttributeError) as error:  # of a context that was stopped
             return jvm_gone(error)

@@ -64,11 +64,22 @@ class Lag(NamedTuple):
     unit: str
 
 
+REST = "the rest of "
+"""How the name of something begins that a source waits for although nothing is wrong: what is there is not whole yet."""
+
+
 class Away(NamedTuple):
-    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970."""
+    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970.
+
+    Attributes
+    ----------
+    is_fault
+        False: it answers, and waits for `REST` of something.
+    """
 
     what: str
     since_ms: int
+    is_fault: bool = True
 
 
 class BatchCoordinator(Role, ABC):
@@ -152,6 +163,14 @@ class BatchCoordinator(Role, ABC):
         which may still be committing then.
         """
         return True
+
+    def is_guess(self, definition: Definition) -> bool:
+        """Whether the batch may turn out to be another one until it is committed.
+
+        It is logged only if a state needs identical replays, and then only once it is complete. Otherwise the spout is asked
+        again for each attempt, and the next batch is defined when this one is recorded.
+        """
+        return False
 
     def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition | None:
         """Return the complete definition, given what its emitters returned, by partition.

@@ -17,7 +17,7 @@ import pytest
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import BatchFailedError, TridentTopology
 from trident.runtime.steps.failures import failure_of
-from trident.spark.job_errors import bound_reached, way_out
+from trident.spark.job_errors import bound_reached, crash_of, way_out
 from trident.spark.spark_resources import most_per_task
 
 ROOT = Path(__file__).parents[3]
@@ -160,6 +160,24 @@ def test_a_column_that_arrow_cannot_hold_is_named_and_not_tried_again() -> None:
 def test_what_memory_most_likely_ended_says_so(said: str, hint: str) -> None:
     assert hint in way_out(said)
     assert bound_reached(said) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "crash"),
+    [
+        ("worker exited unexpectedly (crashed): Fatal Python error: Segmentation fault\n\nCurrent", "Segmentation fault"),
+        ("ExecutorLostFailure (executor 1 exited): Container from a bad node. Exit status: 134", "SIGABRT"),
+        ("ExecutorLostFailure: Command exited with code; exit code 139", "SIGSEGV"),
+    ],
+)  # fmt: skip
+def test_a_crash_of_native_code_is_not_said_to_be_lack_of_memory(said: str, crash: str) -> None:
+    assert crash_of(said) == crash
+    assert way_out(said).startswith(f". Native code of a library, or of yours, crashed ({crash})")
+    assert crash_of("ExecutorLostFailure: exit code 137") == ""
+    assert "memory ran out: use" in way_out("ExecutorLostFailure: exit code 137")
+    assert "or native code crashed" in way_out(
+        "Python worker exited unexpectedly (crashed). Consider faulthandler.enabled"
+    )
 
 
 def test_other_failures_of_spark_get_no_advice() -> None:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from spouts import ParquetFileSpout
-from spouts.files.cutting import CuttingClock
 from tests.spouts.files.test_text_files import LONG_AGO, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
@@ -96,15 +95,11 @@ def test_new_files_come_and_a_restart_goes_on_within_a_file(tmp_path: Path) -> N
 def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     whole = parquet(tmp_path / "x", table(0, 10)).read_bytes()
     path = write(tmp_path / "a.parquet", whole[:-100], at=1000.0)
-    time = 1000.0
-
-    def pause(seconds: float) -> None:
-        nonlocal time
-        time += seconds
-        write(path, whole, at=time)
-
     spout = ParquetFileSpout(tmp_path, "id: bigint")
-    coordinator = spout.get_coordinator({}, CuttingClock(lambda: time, pause))
+    coordinator = spout.get_coordinator({})
+    assert coordinator.initialize_transaction(1, None) is None
+    assert f"the rest of {path} (" in str(coordinator.away())
+    write(path, whole, at=1001.0)
     (made,) = definitions(coordinator)
     assert len(rows_of(spout, coordinator, made)) == 10
     write(tmp_path / "b.parquet", b"no Parquet")

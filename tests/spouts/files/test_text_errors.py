@@ -16,7 +16,7 @@ import pytest
 
 from spouts import TextFileSpout
 from tests.spouts.files.test_text_files import append, lines, write
-from tests.spouts.reading import rows_of
+from tests.spouts.reading import definitions, rows_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.spout import TransactionAttempt
 
@@ -28,7 +28,8 @@ from trident.spout import TransactionAttempt
         ({"max_line_bytes": 0}, "max_line_bytes is 0; it must be from 1 to 536870912"),
         ({"max_line_bytes": 1 << 30}, "max_line_bytes is 1073741824; it must be from 1 to"),
         ({"errors": "ignore"}, 'errors is \'ignore\'; it must be "replace" or "strict"'),
-        ({"tail_idle_s": -1}, "tail_idle_s is -1; it must not be negative"),
+        ({"tail": -1}, 'tail is -1; it must be a number of seconds, not negative, or "hold"'),
+        ({"tail": "wait"}, "tail is 'wait'; it must be a number"),
         ({"encoding": "klingon"}, "encoding 'klingon' is not known"),
         ({"encoding": "utf-16"}, "encoding 'utf-16' does not write ASCII as ASCII"),
         ({"encoding": "cp037"}, "encoding 'cp037' does not write ASCII as ASCII"),
@@ -86,7 +87,7 @@ def test_a_line_that_is_too_long_is_named_when_it_is_read(tmp_path: Path, data: 
 def test_a_line_that_is_too_long_is_named_before_all_of_it_is_in_memory(tmp_path: Path) -> None:
     write(tmp_path / "a.gz", gzip.compress(b"ok\n" + bytes(4_000_000))[:-50])  # so the end of it cannot be reached
     with pytest.raises(SpoutError, match="the line at byte 3 of .*a.gz is longer than max_line_bytes=1000"):
-        lines(TextFileSpout(tmp_path, max_line_bytes=1000))
+        lines(TextFileSpout(tmp_path, max_line_bytes=1000, follow=False))
 
 
 @pytest.mark.parametrize("max_batch_bytes", [10, 1000])
@@ -152,13 +153,13 @@ def test_a_damaged_compressed_file_is_named_with_the_offset(tmp_path: Path) -> N
             rf"the compressed file {path} is damaged or not complete: .*({cause}).* \(at byte \d+ of {len(data)}, \d+"
         )
         with pytest.raises(SpoutError, match=message):
-            lines(TextFileSpout(path))
+            lines(TextFileSpout(path, follow=False))
 
 
 def test_a_compressed_file_that_grew_after_it_was_read_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gz", gzip.compress(b"1\n"))
     coordinator = TextFileSpout(path).get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    (first,) = definitions(coordinator)
     append(path, gzip.compress(b"2\n"))
     with pytest.raises(ReplayMismatchError, match="such files are read once, whole"):
         coordinator.initialize_transaction(2, first)

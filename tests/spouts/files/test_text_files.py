@@ -6,14 +6,13 @@ import gzip
 import os
 import pickle
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from spouts import TextFileSpout
-from spouts.files.cutting import CuttingClock, FileCoordinator
+from spouts.files.cutting import FileCoordinator
 from spouts.files.ranges import FileRange, cut
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
@@ -45,21 +44,6 @@ def batches(spout: TextFileSpout, previous: Definition | None = None, parallelis
 
 def lines(spout: TextFileSpout) -> list[Any]:
     return [row[0] if len(row) == 1 else row for batch in batches(spout) for row in batch]
-
-
-class TickingClock:
-    """A clock that goes on when somebody waits, and may do something at the first wait."""
-
-    def __init__(self, now: float, at_first_wait: Callable[[], None] = lambda: None) -> None:
-        self.time, self.waited, self._act = now, 0.0, at_first_wait
-
-    def clock(self) -> CuttingClock:
-        return CuttingClock(lambda: self.time, self._pause)
-
-    def _pause(self, seconds: float) -> None:
-        self.time, self.waited = self.time + seconds, self.waited + seconds
-        act, self._act = self._act, lambda: None
-        act()
 
 
 def test_it_is_a_transactional_spout_of_one_field(tmp_path: Path) -> None:
@@ -351,84 +335,9 @@ def test_the_end_of_a_line_that_was_taken_without_is_no_line(tmp_path: Path) -> 
             assert rows_of(spout, one, one.initialize_transaction(2, definition)) == [("3",)]
 
 
-def following(path: Path, ticking: TickingClock, idle_s: float = 1.0) -> tuple[TextFileSpout, FileCoordinator]:
-    spout = TextFileSpout(path, tail_idle_s=idle_s)
-    return spout, spout.get_coordinator({}, ticking.clock())
-
-
-def test_a_last_line_without_end_is_waited_for_then_taken(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"1\n2", at=LONG_AGO)
-    ticking = TickingClock(LONG_AGO + 0.25)
-    spout, coordinator = following(tmp_path, ticking)
-    first, second = definitions(coordinator)
-    assert [rows_of(spout, coordinator, one) for one in (first, second)] == [[("1",)], [("2",)]]
-    assert ticking.waited == pytest.approx(0.75)
-
-
-def test_a_last_line_that_is_completed_meanwhile_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", b"1\nhalf", at=LONG_AGO)
-    ticking = TickingClock(LONG_AGO, lambda: append(path, b" and half\n", at=LONG_AGO + 0.05))
-    spout, coordinator = following(tmp_path, ticking)
-    assert [rows_of(spout, coordinator, one) for one in definitions(coordinator)] == [[("1",)], [("half and half",)]]
-    assert ticking.waited < 0.1
-
-
-def test_a_last_line_without_end_may_be_longer_than_a_batch(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", b"a long half", at=LONG_AGO)
-    ticking = TickingClock(LONG_AGO, lambda: append(path, b" line\n", at=LONG_AGO + 0.05))
-    spout = TextFileSpout(path, max_batch_bytes=5)
-    coordinator = spout.get_coordinator({}, ticking.clock())
-    assert [rows_of(spout, coordinator, one) for one in definitions(coordinator)] == [[("a long half line",)]]
-
-
-def test_a_last_line_that_goes_on_changing_is_left_for_later(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", b"half", at=LONG_AGO)
-    ticking = TickingClock(LONG_AGO, lambda: append(path, b" more", at=LONG_AGO + 0.05))
-    spout, coordinator = following(tmp_path, ticking)
-    assert coordinator.initialize_transaction(1, None) is None
-    assert rows_of(spout, coordinator, coordinator.initialize_transaction(1, None)) == [("half more",)]
-
-
-def test_a_time_of_change_in_the_future_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"half", at=LONG_AGO + 10_000)
-    ticking = TickingClock(LONG_AGO)
-    spout, coordinator = following(tmp_path, ticking)
-    assert rows_of(spout, coordinator, coordinator.initialize_transaction(1, None)) == [("half",)]
-    assert ticking.waited == pytest.approx(1)
-
-
-def test_held_lines_of_many_files_are_waited_for_once(tmp_path: Path) -> None:
-    for name in "abc":
-        write(tmp_path / name, b"1\n" + name.encode(), at=LONG_AGO)
-    write(tmp_path / "d.gz", gzip.compress(b"d"), at=LONG_AGO + 0.5)
-    ticking = TickingClock(LONG_AGO + 0.5)
-    spout, coordinator = following(tmp_path, ticking)
-    found = [rows_of(spout, coordinator, one) for one in definitions(coordinator)]
-    assert found == [[("1",)] * 3, [("a",), ("b",), ("c",), ("d",)]]
-    assert ticking.waited == pytest.approx(1)
-
-
-def test_while_other_files_remain_a_held_line_is_not_waited_for(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"half", at=LONG_AGO)
-    write(tmp_path / "b", b"1\n2\n", at=LONG_AGO)
-    ticking = TickingClock(LONG_AGO)
-    spout, coordinator = following(tmp_path, ticking)
-    assert rows_of(spout, coordinator, coordinator.initialize_transaction(1, None)) == [("1",), ("2",)]
-    assert ticking.waited == 0
-
-
-def test_without_follow_a_last_line_is_taken_at_once(tmp_path: Path) -> None:
-    write(tmp_path / "a", b"1\n2", at=LONG_AGO)
-    spout = TextFileSpout(tmp_path, follow=False)
-    ticking = TickingClock(LONG_AGO)
-    coordinator = spout.get_coordinator({}, ticking.clock())
-    assert [rows_of(spout, coordinator, one) for one in definitions(coordinator)] == [[("1",), ("2",)]]
-    assert ticking.waited == 0
-
-
 def test_a_real_clock_takes_the_last_line_of_a_file_just_written(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1\n2")
-    assert lines(TextFileSpout(tmp_path, tail_idle_s=0.05)) == ["1", "2"]
+    assert lines(TextFileSpout(tmp_path, tail=0)) == ["1", "2"]
 
 
 def test_directories_are_listed_only_when_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -497,7 +406,7 @@ def test_names_of_any_bytes_are_read_and_their_definitions_are_plain(tmp_path: P
         file.write(b"1\n")
     write(tmp_path / "日本", b"2\n")
     for follow in (True, False):
-        spout = TextFileSpout(tmp_path, follow=follow, with_source=True, max_batch_bytes=2, tail_idle_s=0)
+        spout = TextFileSpout(tmp_path, follow=follow, with_source=True, max_batch_bytes=2, tail=0)
         coordinator = spout.get_coordinator({})
         found = list(definitions(coordinator))
         assert sorted(line for one in found for line, _, _ in rows_of(spout, coordinator, one)) == ["1", "2"]

@@ -146,7 +146,7 @@ class StartGate:
         return max(0.0, wait)
 
     def _is_held(self) -> bool:
-        """Whether the next batch waits: for good, for room, until reading says where it begins, or as all will end soon."""
+        """Whether the next batch waits: for good, for room, until it is known where it begins, or as all will end soon."""
         # Asked several times for each batch, so there is no call that is not needed.
         if self._retrying.fatal is not None and self._retrying.excludes(self._coordinator.next_txid):
             return True
@@ -156,7 +156,7 @@ class StartGate:
             return True
         brief = bool(self._batches)
         for batch in self._batches.values():
-            if batch.undecided is not None:
+            if batch.undecided is not None or batch.is_guess:
                 return True
             brief = brief and batch.lane.brief
         return brief

@@ -126,6 +126,7 @@ class Batch:
     `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
     `waiting`: the events of threads that wait for this batch and no later one.
     `undecided`: what only its processing shows; None once that is known.
+    `is_guess`: whether a definition may be taken back until the batch is recorded.
     `asked_for`: the events that were waited for when the spouts were asked.
     `cost_s`: how long processing kept a core of this process busy.
     `size`, `tasks`: about how many bytes it has (None: unknown), and into how many parts it was cut.
@@ -147,6 +148,7 @@ class Batch:
     share: float | None = None
     waiting: list[threading.Event] = field(default_factory=list)
     undecided: Undecided | None = None
+    is_guess: bool = False
     asked_for: list[threading.Event] = field(default_factory=list)
     cost_s: float = 0.0
     size: int | None = None

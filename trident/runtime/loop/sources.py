@@ -44,6 +44,9 @@ class Sources:
         self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
         self._choosing = [name for name, one in self._coordinators.items() if one.offers("is_choice")]
         self._completing = [name for name, one in self._coordinators.items() if one.offers("is_complete")]
+        self._guessing = (
+            () if self._sync else [name for name, one in self._coordinators.items() if one.offers("is_guess")]
+        )
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
@@ -59,7 +62,8 @@ class Sources:
 
     def waiting(self) -> Waiting | None:
         """Return a source that is away and holds up no batch. For any thread."""
-        found = ((name, away) for name, one in self._coordinators.items() if (away := one.away()) is not None)
+        found = [(name, away) for name, one in self._coordinators.items() if (away := one.away()) is not None]
+        found.sort(key=lambda one: not one[1].is_fault)
         return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
@@ -103,6 +107,7 @@ class Sources:
         if definitions is None:
             return False
         batch.definitions, batch.undecided, batch.empty = definitions, None, not batch.output.tuples
+        batch.is_guess = any(self._is_guess(name, definitions.get(name)) for name in self._guessing)
         return True
 
     def _settle(
@@ -163,6 +168,7 @@ class Sources:
             name: definition
             for name, definition in asked.items()
             if name in chosen or (definition is not None if name == LETTERS else self._is_repeated[name])
+            if not self._is_guess(name, definition)
         }
         if time is not None:
             repeated[TIME] = {name: time[name] for name in ("now", "begins_again") if name in time}
@@ -175,6 +181,10 @@ class Sources:
             return False
         with failing_at(name):
             return self._coordinators[name].is_choice(definition)
+
+    def _is_guess(self, name: str, definition: Definition | None) -> bool:
+        """Whether it can be taken back: it may be another one at the next attempt."""
+        return definition is not None and name in self._guessing and self._coordinators[name].is_guess(definition)
 
     def _is_open(self, name: str, definition: Definition | None) -> bool:
         return definition is not None and not self._coordinators[name].is_complete(definition)

@@ -1,0 +1,152 @@
+"""The end of a file that may not be whole: what is known of it, how long it is waited for, and whether it may be read.
+
+What cannot be whole is held however long. What may be whole is a guess once the file has not changed for a while; the
+definition says so, and it is taken back if the file goes on before the batch is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+WAIT_S = 10.0
+_STEPS = 4  # of a megabyte: what a look at the files may take of the driver
+_STEP = 1 << 20
+_ALWAYS_CHECKED = 64 << 20
+_YOUNG_S = 3600.0
+
+
+class End(Enum):
+    """What the bytes behind the last line end are."""
+
+    OPEN = "they cannot be whole"
+    MAYBE = "they may be whole"
+    WHOLE = "nothing can be added to them"
+
+
+Check = Iterator[End | None]
+"""Looks at a whole file in steps of about a megabyte: None until it knows."""
+
+
+@dataclass
+class TailRule:
+    """How ends of files are waited for.
+
+    `tail`: for so many seconds without a change; "hold": a line is never given without its line end.
+    `follows`: whether files may grow at all.
+    `now`: tells the time in seconds since 1970.
+    `steps`: how much may still be checked at this look.
+    """
+
+    tail: float | Literal["hold"]
+    follows: bool
+    now: Callable[[], float]
+    steps: int = _STEPS
+
+    def look(self) -> None:
+        """Begin a look at the files."""
+        self.steps = _STEPS
+
+    @property
+    def wait_s(self) -> float:
+        """The seconds that a whole file is waited for, whatever is done with lines."""
+        return WAIT_S if self.tail == "hold" else self.tail
+
+
+class Tail:
+    """The end of one file.
+
+    `start`, `size`: its bytes, as far as no line end is behind them.
+    `since`: since when the file is as it is, as far as this driver knows.
+    `changed`: when it was changed, by its own word.
+    `is_unfinished`: whether it is held, and no longer only waited for.
+    `is_told`: whether a warning says that it is left.
+    """
+
+    def __init__(self, rule: TailRule) -> None:
+        self._rule = rule
+        self._seen = -1, 0
+        self._end: End | None = None
+        self._check: Check | None = None
+        self.start, self.since, self.changed = 0, 0.0, 0.0
+        self.is_unfinished, self.is_told = False, False
+
+    @property
+    def size(self) -> int:
+        """The bytes that the file had."""
+        return self._seen[0]
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether anything is waited for."""
+        return self._rule.follows
+
+    def sees(self, status: os.stat_result) -> None:
+        """Note how the file is now."""
+        seen = status.st_size, status.st_mtime_ns
+        if seen == self._seen:
+            return
+        now, is_known = self._rule.now(), self._seen[0] >= 0
+        # Of a change that was seen here, or in the future, the time is another clock's.
+        self.since = now if is_known or status.st_mtime > now else status.st_mtime
+        self.changed = min(self.since, status.st_mtime)
+        self._seen, self._end, self._check, self.is_unfinished, self.is_told = seen, None, None, False, False
+
+    def may_be_read(self, start: int, end_of: Callable[[], End]) -> tuple[bool, bool]:
+        """Whether the bytes from `start` on may be given as a line, and whether that is a guess."""
+        if not self._rule.follows:
+            return True, False
+        if self._end is None or start != self.start:
+            self.start, self._end = start, end_of()
+        self.is_unfinished = self._end is End.OPEN or self._rule.tail == "hold"
+        if self.is_unfinished:
+            return False, False
+        return self._end is End.WHOLE or self.is_quiet, self._end is End.MAYBE
+
+    def may_be_read_whole(self, check: Callable[[], Check]) -> bool:
+        """Whether a file that is read whole may be read."""
+        if not self._rule.follows:
+            return True
+        if not self.is_quiet:
+            return False
+        if self._end is None and (self.size <= _ALWAYS_CHECKED or self._rule.now() - self.since < _YOUNG_S):
+            self._check = self._check or check()
+            while self._end is None and self._rule.steps > 0:
+                self._rule.steps -= 1
+                self._end = next(self._check, End.MAYBE)
+            if self._end is None:
+                return False
+        self.is_unfinished = self._end is End.OPEN
+        return not self.is_unfinished
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the file has not changed for as long as is waited for."""
+        return self._rule.now() - self.since >= self._rule.wait_s
+
+    def hold(self, start: int) -> None:
+        """Hold what is behind `start` until the file changes."""
+        self.start, self.is_unfinished = start, True
+
+
+def gz_end(path: str) -> Check:
+    """Find out whether a compressed file ends where one of its members does; what is wrong in it is for its reader to say."""
+    unpacked, at_end = zlib.decompressobj(wbits=31), False
+    with Path(path).open("rb") as file:
+        try:
+            while data := file.read(_STEP):
+                has_more = False
+                while data or has_more:
+                    has_more = len(unpacked.decompress(data, _STEP)) == _STEP
+                    data, at_end = unpacked.unconsumed_tail, unpacked.eof
+                    if at_end:
+                        data, unpacked = unpacked.unused_data.lstrip(b"\0"), zlib.decompressobj(wbits=31)
+                yield None
+        except zlib.error:
+            at_end = True
+    yield End.MAYBE if at_end else End.OPEN

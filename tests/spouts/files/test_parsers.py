@@ -1,0 +1,171 @@
+"""What the parsers of CSV and JSON make of lines that are not what they seem, and of random ones, beside Python's readers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import CsvFileSpout, JsonFileSpout
+from spouts.files.json_spout import JsonParser
+from tests.spouts.files.test_text_files import write
+from tests.spouts.reading import rows
+from trident.arrow import schema_of
+from trident.errors import BadDataError
+from trident.fields import Fields
+
+NO_ROWS = [
+    b"null", b"[1]", b"1", b'"x"', b"true", b"\0", b'{"v":1}x', b'{"v":1} {"v":2}', b'{"v":1,"v":2}',
+    b'{"v":1.5}', b'{"v":1e3}', b'{"v":9223372036854775808}', b'{"v":"1"}', b'{"v":true}', b'{"v":NaN}', b'{"f":1e39}',
+    b'{"s":[{"f":-1e39}]}', b"{", b"}", b'{"v":1',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", NO_ROWS)
+@pytest.mark.parametrize("before", [b"", b'{"v":1}\n', b"\n", b' {"v":1} \n'])
+def test_a_line_that_is_not_one_object_of_the_declared_types_is_a_bad_line(
+    tmp_path: Path, line: bytes, before: bytes
+) -> None:
+    fields = "v: bigint, f: float, s: array<struct<f:float>>"
+    write(tmp_path / "a.json", before + line + b'\n\n{"f":-Infinity}\n')
+    found = rows(JsonFileSpout(tmp_path, fields, bad_lines="bad"))
+    assert found[-2:] == [(None, None, None, line.decode()), (None, float("-inf"), None, None)]
+    assert len(found) == 2 + before.count(b"v")
+    with pytest.raises(BadDataError, match=r"line [12] of .*a.json \(at byte \d+\) is no row: "):
+        rows(JsonFileSpout(tmp_path, fields))
+
+
+@pytest.mark.parametrize("text", [b'{"v":1}{"v":2}\n\n', b'{"s":\n[]}\n{}{}\n', b'{"o":\n{"v":1}}\n{"v":1}{"v":2}\n'])
+def test_lines_with_no_object_do_not_make_up_for_lines_with_two(tmp_path: Path, text: bytes) -> None:
+    write(tmp_path / "a.json", text)
+    with pytest.raises(BadDataError, match="line 1 of"):
+        rows(JsonFileSpout(tmp_path, "v: bigint"))
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("double", "1e400"),
+        ("double", "-1e400"),
+        ("float", "1e39"),
+        ("tinyint", "0xFF"),
+        ("bigint", "0X10"),
+        ("int", " 0x1"),
+    ],
+)
+def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> None:
+    path = write(tmp_path / "a.csv", f"w,v\n0x1,1\n,\n2,{value}\n".encode())
+    with pytest.raises(BadDataError, match=rf"line 4 of {path} .at byte 12. is no row: column 'v': '{value}' is no "):
+        rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string"))
+
+
+def test_infinite_numbers_that_are_written_as_such_and_marks_within_a_file_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"v,w\ninf,1\n-Infinity,2\n")
+    assert rows(CsvFileSpout(tmp_path / "a.csv", "v: double")) == [(float("inf"),), (float("-inf"),)]
+    write(tmp_path / "b.csv", "v\n\ufeffa\n\ufeffb\n".encode())
+    spout = CsvFileSpout(tmp_path / "b.csv", "v: string", max_batch_bytes=5)
+    assert rows(spout) == [("\ufeffa",), ("\ufeffb",)]
+
+
+# ---- random lines -------------------------------------------------------------------------------------------------------
+
+FIELDS = Fields("i: bigint, s: string, f: double, b: boolean, l: array<bigint>, o: struct<i:int>")
+
+
+def mutated(random_: random.Random, text: str, marks: str) -> str:
+    for _ in range(random_.choice([0, 0, 1, 2])):
+        at = random_.randrange(len(text) + 1)
+        text = text[:at] + random_.choice(["", *marks]) + text[at + random_.randrange(2) :]
+    return text.replace("\n", "")
+
+
+def an_object(random_: random.Random) -> dict[str, Any]:
+    values = {
+        "i": random_.randrange(-(2**63), 2**63), "s": random_.choice(["", "é", "a\"b", "{}"]), "f": random_.random() * 1e9,
+        "b": random_.random() < 0.5, "l": [1, None, 2][: random_.randrange(4)], "o": {"i": random_.randrange(-9, 9)}, "x": [{}],
+    }  # fmt: skip
+    chosen = random_.sample(list(values), random_.randrange(len(values)))
+    return {name: values[name] if random_.random() < 0.9 else None for name in chosen}
+
+
+def fits(name: str, value: Any) -> bool:
+    if value is None:
+        return True
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    match name:
+        case "i":
+            return number and isinstance(value, int) and -(2**63) <= value < 2**63
+        case "f":
+            return number
+        case "s" | "b":
+            return isinstance(value, str if name == "s" else bool)
+        case "l":
+            return isinstance(value, list) and all(fits("i", one) for one in value)
+        case "o":
+            return isinstance(value, dict) and fits("i", value.get("i")) and abs(value.get("i") or 0) < 2**31
+    return True
+
+
+def by_python(line: str) -> tuple[Any, ...] | None:
+    """Return the row of a line as Python reads it; None if it is none."""
+    try:
+        pairs = json.loads(line, object_pairs_hook=list)
+        value = json.loads(line)
+    except ValueError:
+        return None
+    names = [name for name, _ in pairs] if isinstance(value, dict) else []
+    is_twice = any(names.count(name) > 1 for name in FIELDS.names)
+    if not isinstance(value, dict) or is_twice or not all(fits(name, value.get(name)) for name in FIELDS.names):
+        return None
+    row = [value.get(name) for name in FIELDS.names]
+    number, inner = row[2], row[5]
+    return (
+        *row[:2],
+        number if number is None else float(number),
+        *row[3:5],
+        None if inner is None else {"i": inner.get("i")},
+    )
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 60))])
+def test_random_lines_of_json_are_the_rows_that_python_reads_or_none(seed: int) -> None:
+    random_, parser = random.Random(seed), JsonParser(schema_of(FIELDS), "ignore")
+    for _ in range(250):
+        line = mutated(
+            random_, json.dumps(an_object(random_), ensure_ascii=random_.random() < 0.5), '{}[]:,"\\0 nul1-e.\t'
+        )
+        expected = by_python(line)
+        try:
+            found = parser.parse(line.encode() + b"\n").to_pylist()
+        except pa.ArrowException:
+            found = []
+        if found:  # what Arrow refuses is a bad line; what it reads must be right
+            assert [tuple(row.values()) for row in found] == [expected], line
+        elif line.strip() and expected is not None:
+            assert set(line) & set("\\-."), f"refused: {line}"
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
+def test_random_lines_of_csv_are_the_rows_that_python_reads_or_none(tmp_path: Path, seed: int) -> None:
+    random_ = random.Random(seed)
+    values = ["", "a", '"', ",", "a b", "'", "é", 'a"b', " ", "x\\", "\ufeff"]
+    lines = []
+    for _ in range(150):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="", quoting=random_.choice([0, 1])).writerow(random_.choices(values, k=3))
+        lines.append(mutated(random_, text.getvalue(), '",a \0'))
+    write(tmp_path / "a.csv", b"a,b,c\n" + "".join(f"{line}\n" for line in lines).encode())
+    found = rows(CsvFileSpout(tmp_path, "a: string, b: string, c: string", bad_lines="bad", null_values=["\1"]))
+    kept = [line for line in lines if line]
+    assert len(found) == len(kept)
+    for line, row in zip(kept, found, strict=True):
+        if row[3] is not None:
+            assert row == (None, None, None, line)
+        else:
+            assert [list(row[:3])] == list(csv.reader([line])), line
