@@ -39,17 +39,26 @@ def _of_text(text: Any, type_: pa.DataType) -> Any:
         return read_moments(text, type_, "cast")
     if pa.types.is_boolean(type_) or pa.types.is_binary(type_):
         return pc.cast(text, type_)
-    misread = pc.fill_null(pc.match_substring_regex(text, _MISREAD), False)
-    if pc.any(misread).as_py():
-        raise pa.ArrowInvalid(f"Failed to parse string: {text.filter(misread)[0].as_py()!r} as {type_}")
     try:
-        return pc.cast(text, type_)
+        made = pc.cast(text, type_)
     except pa.ArrowInvalid:
-        return pc.cast(pc.replace_substring_regex(text, _PADDED, r"\1\2"), type_)
+        made = pc.cast(pc.replace_substring_regex(text, _PADDED, r"\1\2"), type_)
+    _check_read(text, made)
+    return made
 
 
-_MISREAD = r"[xX(]|-[nN]"
-"""What Arrow reads as a number, and Spark does not: `0x1F`, `nan(1)`, `-nan`."""
+def _check_read(text: Any, made: Any) -> None:
+    """Refuse what Arrow reads as a number, and Spark does not: `0x1F`, `nan(1)`, `-nan`."""
+    if pa.types.is_integer(made.type):
+        strange = [text.filter(pc.match_substring(text, mark)) for mark in "xX"]
+    else:
+        named = text.filter(pc.is_nan(made)) if pa.types.is_floating(made.type) else text.slice(0, 0)
+        strange = [named.filter(pc.not_equal(pc.utf8_lower(pc.utf8_trim_whitespace(named)), "nan"))]
+    for one in strange:
+        if len(one):
+            raise pa.ArrowInvalid(f"Failed to parse string: {one[0].as_py()!r} as {made.type}")
+
+
 _PADDED = r"^[\x00-\x20]*(?:\+([0-9.iInN][^\x00-\x20]*)|([^\x00-\x20+][^\x00-\x20]*))[\x00-\x20]*$"
 """A number with a sign or with blanks around it, which Spark reads too."""
 

@@ -15,19 +15,18 @@ from trident.runtime.steps.cast_kernels import text_of_float
 from trident.runtime.steps.number_kernels import Kernel, Operands, Options, by_value
 
 
-def in_case(simple: Callable[[Any], Any], special: str, whole: Callable[[str], str]) -> Kernel:
-    """Return the kernel of `upper` or `lower`: Python's for texts with characters that become several, or look around."""
+def in_case(simple: Callable[[Any], Any], whole: Callable[[str], str]) -> Kernel:
+    """Return the kernel of `upper` or `lower`: Python's where not all is ASCII, as a character may become several."""
 
     def kernel(operands: Operands, options: Options) -> Any:
         (text,) = operands
-        found = pc.fill_null(pc.match_substring_regex(text, special), False)
-        return by_value(simple(text), found, text, whole)
+        return by_value(simple(text), pc.fill_null(pc.invert(pc.string_is_ascii(text)), False), text, whole)
 
     return kernel
 
 
-upper = in_case(pc.utf8_upper, "[ßŉǰΐΰևẖ-ẚὐ-ὗᾀ-ῼff-ﬗ]", str.upper)
-lower = in_case(pc.utf8_lower, "[İΣ]", str.lower)
+upper = in_case(pc.utf8_upper, str.upper)
+lower = in_case(pc.utf8_lower, str.lower)
 
 
 def trim(operands: Operands, options: Options) -> Any:
