@@ -23,7 +23,8 @@ import org.apache.storm.tuple.Values;
 
 /**
  * The persistent word count of Storm's Trident, in one process; arguments: sentences a batch, batches, tasks, words to draw from,
- * port of a Redis (0: the state is in memory).
+ * port of a Redis (0: the state is in memory), batches in flight, microseconds that an idle spout or bolt waits (-1: as Storm
+ * waits by default), tuples that are passed on together.
  */
 public class StormWords {
     static final int WORDS = 10;
@@ -106,6 +107,18 @@ public class StormWords {
         return options;
     }
 
+    static void waitFor(Config config, int micros) {
+        if (micros >= 0) {
+            String park = "org.apache.storm.policy.WaitStrategyPark";
+            config.put(Config.TOPOLOGY_SPOUT_WAIT_STRATEGY, park);
+            config.put(Config.TOPOLOGY_SPOUT_WAIT_PARK_MICROSEC, micros);
+            config.put(Config.TOPOLOGY_BOLT_WAIT_STRATEGY, park);
+            config.put(Config.TOPOLOGY_BOLT_WAIT_PARK_MICROSEC, micros);
+            config.put(Config.TOPOLOGY_BACKPRESSURE_WAIT_STRATEGY, park);
+            config.put(Config.TOPOLOGY_BACKPRESSURE_WAIT_PARK_MICROSEC, micros);
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         int size = Integer.parseInt(arguments[0]), batches = Integer.parseInt(arguments[1]);
         int tasks = Integer.parseInt(arguments[2]), vocabulary = Integer.parseInt(arguments[3]);
@@ -121,7 +134,9 @@ public class StormWords {
             .persistentAggregate(state, new Count(), new Fields("count"))
             .parallelismHint(tasks);
         Config config = new Config();
-        config.setMaxSpoutPending(3);
+        config.setMaxSpoutPending(Integer.parseInt(arguments[5]));
+        waitFor(config, Integer.parseInt(arguments[6]));
+        config.put(Config.TOPOLOGY_PRODUCER_BATCH_SIZE, Integer.parseInt(arguments[7]));
         config.put(Config.TOPOLOGY_TRIDENT_BATCH_EMIT_INTERVAL_MILLIS, 1); // by default a batch begins each 500 ms
         config.setMessageTimeoutSecs(600);
         config.setNumAckers(1);

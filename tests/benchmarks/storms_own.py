@@ -1,9 +1,12 @@
 """The word count of Storm's own Trident beside ours: `python -m tests.benchmarks.storms_own [ROW …] [--turns 3]`.
 
-Needs `make build/services/storm`. Prints a JSON line for each row: warm words per second of both, in turns, and the ratio of
-their medians. Storm's is compiled from `StormWords.java` and runs in a JVM of its own, two tasks, three batches in flight. Ours
-has its log on disk; Storm's notes its transactions in a ZooKeeper of its own process. On Redis both remember the values of
-20,000 keys.
+Needs `make build/services/storm`. Both sides are tuned first: short runs find the batches in flight, from 1 to 16, of each
+engine, and for Storm then how long an idle thread waits and how many tuples are passed on together. Then the best of each runs
+in turns, long enough that the second half, which counts, takes `--seconds`. Prints a JSON line for each row: what each side was
+given, its warm words per second, and the ratio of the medians. Storm's is compiled from `StormWords.java` and runs in a JVM of
+its own, two tasks; a batch begins as soon as one may (by default each 500 ms). Ours reads files and has its log on disk;
+Storm's makes its sentences before the run and notes its transactions in a ZooKeeper of its own process. On Redis both remember
+the values of 20,000 keys.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.harness.servers import start_redis
 
-__all__ = ["JARS", "tracked", "words_per_s"]
+__all__ = ["JARS", "WARM", "Settings", "tracked", "words_per_s"]
 
 JARS = Path(__file__).parents[2] / "build" / "services" / "storm"
 """Where `make build/services/storm` puts Storm's jars."""
@@ -30,26 +35,48 @@ _ENGINES = {
     "Spark, jobs": (),
     "Spark, resident": ("--workers", "resident"),
 }
+_CACHED = 20_000  # keys that both remember of a state on Redis
+_DISTINCT = 20  # files that are drawn; more are copies
+_MEMORY = Path("/dev/shm")  # the text lies in memory where it can: Storm's sentences do
+
+
+class Settings(NamedTuple):
+    """What a side is given.
+
+    `wait_us`: how long Storm's idle threads wait, -1 as by default.
+    `together`: how many tuples Storm passes on at once.
+    """
+
+    in_flight: int = 3
+    wait_us: int = -1
+    together: int = 1
+
+
+WARM = Settings(8, 10)
+"""Settings of Storm's that are near its best for any size of batch."""
+
+_IN_FLIGHT = tuple(Settings(number) for number in (1, 2, 4, 8, 16))
+_WAITS = (Settings(wait_us=10), Settings(wait_us=100), Settings(together=100), Settings(wait_us=10, together=100))
 
 
 class _Row(NamedTuple):
     """`batch`: sentences of ten words in one; `vocabulary`: how many words they are drawn from."""
 
     batch: int
-    batches: int
     vocabulary: int = 10_000
     store: str = "memory"
 
 
 _ROWS = {
-    "1": _Row(1, 2_000),
-    "100": _Row(100, 600),
-    "1000": _Row(1_000, 200),
-    "10000": _Row(10_000, 60),
-    "100000": _Row(100_000, 20),
-    "distinct": _Row(100_000, 12, 1_000_000),
-    "redis": _Row(10_000, 60, store="redis"),
+    "1": _Row(1),
+    "100": _Row(100),
+    "1000": _Row(1_000),
+    "10000": _Row(10_000),
+    "100000": _Row(100_000),
+    "distinct": _Row(100_000, 1_000_000),
+    "redis": _Row(10_000, store="redis"),
 }
+_Run = Callable[[int, Settings], float]  # batches -> words per second of the second half
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,50 +84,90 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", choices=[*_ROWS, []], default=list(_ROWS))
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10, help="that count of each run, its second half")
     options = parser.parse_args(argv)
     for name in options.rows:
-        print(json.dumps({"row": name, **_compared(_ROWS[name], options.turns)}), flush=True)
+        print(json.dumps({"row": name, **_compare(_ROWS[name], options.turns, options.seconds)}), flush=True)
     return 0
 
 
-def _compared(row: _Row, turns: int) -> dict[str, Any]:
-    rates: dict[str, list[float]] = {}
+def _compare(row: _Row, turns: int, seconds: float) -> dict[str, Any]:
+    sides: dict[str, _Run] = {"Storm's Trident": partial(_storms, row)}
+    sides.update((engine, partial(_ours, row, arguments)) for engine, arguments in _ENGINES.items())
+    best = {
+        name: _tune(_told(name, run), row, seconds / 3, () if name in _ENGINES else _WAITS)
+        for name, run in sides.items()
+    }
+    rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(turns):
-        rates.setdefault("Storm's Trident", []).append(_storms(row))
-        for engine, arguments in _ENGINES.items():
-            rates.setdefault(engine, []).append(_ours(row, arguments))
+        for name, run in sides.items():
+            settings, rate = best[name]
+            rates[name].append(_told(name, run)(_batches(row, rate, seconds), settings))
     medians = {name: statistics.median(each) for name, each in rates.items()}
     ratios = {engine: round(medians[engine] / medians["Storm's Trident"], 1) for engine in _ENGINES}
-    return {**row._asdict(), "words_per_s": rates, "times_storms": ratios}
+    given = {name: settings._asdict() for name, (settings, _) in best.items()}
+    return {**row._asdict(), "given": given, "words_per_s": rates, "times_storms": ratios}
 
 
-def _ours(row: _Row, arguments: tuple[str, ...]) -> float:
+def _told(name: str, run: _Run) -> _Run:
+    """Return a run that tells its outcome as soon as it is there: a row takes minutes."""
+
+    def told(batches: int, given: Settings) -> float:
+        rate = run(batches, given)
+        print(f"{name}, {given}: {batches} batches, {rate / 1e6:.3f} M words/s", file=sys.stderr, flush=True)
+        return rate
+
+    return told
+
+
+def _tune(run: _Run, row: _Row, seconds: float, waits: Iterable[Settings]) -> tuple[Settings, float]:
+    """Return the fastest settings and their rate: the batches in flight first, then with these the waits."""
+    rate = run(max(20, 100_000 // row.batch), _IN_FLIGHT[2])  # cold: only says how many batches a short run has
+    tried: dict[Settings, float] = {}
+    for given in _IN_FLIGHT:
+        tried[given] = rate = run(_batches(row, rate, seconds), given)
+    best = max(tried, key=lambda given: tried[given])
+    for given in (each._replace(in_flight=best.in_flight) for each in waits):
+        tried[given] = run(_batches(row, tried[best], seconds), given)
+    best = max(tried, key=lambda given: tried[given])
+    return best, tried[best]
+
+
+def _batches(row: _Row, rate: float, seconds: float) -> int:
+    """How many batches take twice so long at a rate of words per second: the first half warms up."""
+    return max(10, round(2 * seconds * rate / (row.batch * 10)))
+
+
+def _ours(row: _Row, arguments: tuple[str, ...], batches: int, given: Settings) -> float:
     command = [
         sys.executable, "-m", "tests.benchmarks.wordcount", "--durable-log", "--state", f"{row.store}-opaque",
-        "--batch", str(row.batch), "--sentences", str(row.batch * row.batches), "--vocab", str(row.vocabulary), *arguments,
+        "--batch", str(row.batch), "--sentences", str(row.batch * batches), "--vocab", str(row.vocabulary),
+        "--distinct-files", str(_DISTINCT), "--pending", str(given.in_flight),
+        *(("--texts", str(_MEMORY)) if _MEMORY.is_dir() else ()),
+        *(("--cache", str(_CACHED)) if row.store == "redis" else ()), *arguments,
     ]  # fmt: skip
     ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(json.loads(ended.stdout.splitlines()[-1])["warm_words_per_s"])
 
 
-def _storms(row: _Row) -> float:
+def _storms(row: _Row, batches: int, given: Settings) -> float:
     if row.store == "memory":
-        return words_per_s(row.batch, row.batches, row.vocabulary)
+        return words_per_s(row.batch, batches, row.vocabulary, given=given)
     with tempfile.TemporaryDirectory(prefix="trident-storm-redis-") as folder:
         server = start_redis(Path(folder), "--save", "")
         try:
-            return words_per_s(row.batch, row.batches, row.vocabulary, server.port)
+            return words_per_s(row.batch, batches, row.vocabulary, server.port, given)
         finally:
             server.stop()
 
 
-def words_per_s(batch: int, batches: int, vocabulary: int = 10_000, redis: int = 0) -> float:
+def words_per_s(batch: int, batches: int, vocabulary: int = 10_000, redis: int = 0, given: Settings = WARM) -> float:
     """Count with Storm's Trident; return the words per second of the second half.
 
     `batch`, `batches`: sentences in a batch, and how many batches.
     `redis`: the port of the Redis that has the state; 0: it is in memory.
     """
-    return _run("StormWords", batch, batches, _TASKS, vocabulary, redis)["warm_words_per_s"]
+    return _run("StormWords", batch, batches, _TASKS, vocabulary, redis, *given)["warm_words_per_s"]
 
 
 def tracked(pending: int, warm_s: float, seconds: float) -> dict[str, float]:

@@ -40,11 +40,15 @@ STATES = ("memory-opaque", "memory-transactional", *(f"{store}-opaque" for store
 def main(argv: list[str] | None = None) -> int:
     """Run once and print one JSON line; exit code 1 if the state is not exact."""
     options = _options(argv)
-    with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder, _spark(options):
-        texts = Path(folder, "texts")
-        texts.mkdir()
-        corpus = Corpus.make(texts, options.sentences, options.batch, options.vocab, options.seed)
-        result = {**vars(options), **run(corpus, options, Path(folder))}
+    with (
+        tempfile.TemporaryDirectory(prefix="trident-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="trident-texts-", dir=options.texts) as texts,
+        _spark(options),
+    ):
+        corpus = Corpus.make(
+            Path(texts), options.sentences, options.batch, options.vocab, options.seed, options.distinct_files
+        )
+        result = {**vars(options), "texts": texts, **run(corpus, options, Path(folder))}
         if options.side_by_side:
             from tests.benchmarks.side_by_side import bare_spark, foreach_batch
 
@@ -195,6 +199,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--placement", choices=("driver", "executors"), help="where states commit; default: by master")
     parser.add_argument("--partitions", type=int, default=1, help="of the state")
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--texts", type=Path, help="a folder for the text; default: that of temporary files")
+    parser.add_argument("--distinct-files", type=int, help="so many files are drawn, the others are copies of them")
     parser.add_argument("--warm-up-s", type=float, default=3.0, help="seconds of empty Spark jobs before measuring")
     parser.add_argument("--side-by-side", action="store_true", help="also bare Spark and foreachBatch")
     parser.add_argument("--json", action="store_true", help="accepted for scripts; the output is always one JSON line")
