@@ -105,6 +105,7 @@ def test_the_page_of_a_trident_topology_agrees_with_it(trident: tuple[RunningTop
         "lastFailure": None,
         "deadLetters": 0,
         "fenced": False,
+        "leftOut": [],
         "waiting": "",
         "error": None,
     }

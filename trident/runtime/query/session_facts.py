@@ -6,10 +6,9 @@ their columns, and the batch's numbers are those of the query that gives it.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trident.runtime.query.batch_numbers import QueryBatch
@@ -58,7 +57,7 @@ def mode_of_totals(df: DataFrame) -> str | None:
         if mode is None or _KEEPS_VALUES.search(plan) is None:
             continue
         if batches is None and not is_surely_its:
-            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(_explained(df))]
+            batches = [set(_NUMBER.findall(columns)) for columns in _BATCH.findall(_plan_of_frame(df))]
         if is_surely_its or any(batch <= set(_NUMBER.findall(plan)) for batch in batches or ()):
             return mode[1]
     return None
@@ -67,7 +66,7 @@ def mode_of_totals(df: DataFrame) -> str | None:
 def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
     """Iterate over the plans of the queries that may give a batch, each with whether it is known that it does."""
     if is_connect(df):
-        yield from ((_explained(query), False) for query in df.sparkSession.streams.active)
+        yield from ((_plan_of_connect_query(query), False) for query in df.sparkSession.streams.active)
         return
     session: Any = df._jdf.sparkSession()  # noqa: SLF001
     query = session.sparkContext().getLocalProperty(_QUERY_ID)
@@ -81,8 +80,16 @@ def _plans_of_queries(df: DataFrame) -> Iterator[tuple[str, bool]]:
             yield str(execution.toString()), query is not None
 
 
-def _explained(thing: Any) -> str:
-    """Return what a DataFrame or a query tells of its plan."""
-    with redirect_stdout(io.StringIO()) as told:
-        thing.explain(True)
-    return told.getvalue()
+# `explain` of both prints the text, to where other threads print, too
+
+
+def _plan_of_frame(df: Any) -> str:
+    return str(df._explain_string(extended=True) if is_connect(df) else df._jdf.queryExecution().toString())  # noqa: SLF001
+
+
+def _plan_of_connect_query(query: Any) -> str:
+    from pyspark.sql.connect.proto import StreamingQueryCommand
+
+    command = StreamingQueryCommand()
+    command.explain.extended = True
+    return str(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001
