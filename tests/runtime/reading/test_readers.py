@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.harness.drpc_functions import words
 from tests.harness.topology_runs import dict_state, start
 from trident import TridentTopology
 from trident.drpc import LocalDRPC
-from trident.errors import BatchFailedError, DRPCExecutionException, StateReadError
+from trident.errors import BatchFailedError, DRPCExecutionException, StateLossDetected, StateReadError
 from trident.operations import Count, MapGet
 from trident.runtime.reading.state_reader import StateReader
 from trident.state import SENTINEL_KEY, Sentinel, StateSpec
@@ -67,6 +67,8 @@ class Counts:
             self.entries.clear()
         else:
             for writer in writers:
+                with suppress(StateLossDetected):  # the one before may have emptied what they share
+                    writer.read_sentinel()
                 writer.reset()
 
     @contextmanager
