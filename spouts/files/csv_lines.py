@@ -138,6 +138,35 @@ class CsvFormat:
             decimal_point=self.decimal_point,
         )
 
+    def check_numbers(
+        self, table: pa.Table, hexes: bool, read_again: Callable[[pacsv.ConvertOptions], pa.Table]
+    ) -> None:
+        """Refuse what Arrow reads as another number: 1e400 is infinite to it, and 0xFF is -1 if that fits the type.
+
+        `hexes`: whether there may be such numbers.
+        `read_again`: reads the same with other types.
+        Raises `pa.ArrowInvalid`: it names the column and the value.
+        """
+        doubted = dict[str, Any]()
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if pa.types.is_floating(field.type) and pc.any(infinite := pc.is_inf(column)).as_py():
+                doubted[field.name] = infinite
+            elif hexes and pa.types.is_integer(field.type):
+                doubted[field.name] = pc.is_valid(column)
+        if not doubted:
+            return
+        convert = self.convert_options()
+        convert.column_types = {
+            one.name: pa.string() if one.name in doubted else moments_as_text(one.type) for one in self.schema
+        }
+        texts = read_again(convert)
+        for name, where in doubted.items():
+            type_ = table.schema.field(name).type
+            given = texts[name].filter(where)
+            bent = given.filter(pc.match_substring_regex(given, _HEX if pa.types.is_integer(type_) else _DIGIT))
+            if len(bent):
+                raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is no {type_}")
+
     def typed(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Return what Arrow has read with its moments and dates, which were texts."""
 
@@ -148,6 +177,11 @@ class CsvFormat:
             return read_moments(column, one.type, f"column {one.name!r}")
 
         return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
+
+
+def may_be_hex(text: bytes) -> bool:
+    """Whether there may be a hexadecimal number in a text."""
+    return b"0x" in text or b"0X" in text
 
 
 class CsvParser:
@@ -168,34 +202,12 @@ class CsvParser:
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         table = self._read(text, self._convert)
-        self._check_numbers(text, table)
+        self._format.check_numbers(table, may_be_hex(text), lambda convert: self._read(text, convert))
         return self._format.typed(table)
 
     def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:
         read = pacsv.ReadOptions(column_names=self._names, use_threads=False, block_size=len(text) + 1)
         return pacsv.read_csv(pa.py_buffer(text), read, self._parse, convert)
-
-    def _check_numbers(self, text: bytes, table: pa.Table) -> None:
-        """Refuse what Arrow reads as another number: 1e400 is infinite to it, and 0xFF is -1 if that fits the type."""
-        may_be_hex, doubted = b"0x" in text or b"0X" in text, dict[str, Any]()
-        for field, column in zip(table.schema, table.columns, strict=True):
-            if pa.types.is_floating(field.type) and pc.any(infinite := pc.is_inf(column)).as_py():
-                doubted[field.name] = infinite
-            elif may_be_hex and pa.types.is_integer(field.type):
-                doubted[field.name] = pc.is_valid(column)
-        if not doubted:
-            return
-        convert = self._format.convert_options()
-        convert.column_types = {
-            one.name: pa.string() if one.name in doubted else moments_as_text(one.type) for one in self._schema
-        }
-        texts = self._read(text, convert)
-        for name, where in doubted.items():
-            type_ = table.schema.field(name).type
-            given = texts[name].filter(where)
-            bent = given.filter(pc.match_substring_regex(given, _HEX if pa.types.is_integer(type_) else _DIGIT))
-            if len(bent):
-                raise pa.ArrowInvalid(f"In CSV column #{self._named.index(name)}: {bent[0].as_py()!r} is no {type_}")
 
     def is_row(self, line: bytes) -> bool:
         return line != b"\n"

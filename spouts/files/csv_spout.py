@@ -11,12 +11,13 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import IO, Any, Unpack, cast
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from spouts.files.csv_lines import CsvFormat
+from spouts.files.csv_lines import CsvFormat, may_be_hex
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
@@ -28,6 +29,8 @@ from trident.arrow import schema_of
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
 from trident.spout.interfaces import Emitter
+
+_BLOCK = 1 << 20
 
 
 class CsvFileSpout(RowFileSpout):
@@ -172,9 +175,15 @@ class WholeCsvEmitter:
                 encoding=self._options.text.encoding,
             )
             try:
-                for batch in pacsv.open_csv(
-                    data, read, self._format.parse_options(True), self._format.convert_options()
-                ):
+                with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
+                    hexes = _has_hex(text)
+                for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
+
+                    def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
+                        with opened(path) as other, _stream(path, other) as text:
+                            return pa.Table.from_batches([next(islice(self._open(text, read, convert), at, None))])
+
+                    self._format.check_numbers(pa.Table.from_batches([batch]), hexes, again)
                     yield self._format.typed(batch)
             except pa.ArrowException as error:
                 raise BadDataError(
@@ -184,11 +193,25 @@ class WholeCsvEmitter:
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
 
+    def _open(
+        self, data: IO[bytes], read: pacsv.ReadOptions, convert: pacsv.ConvertOptions
+    ) -> Iterator[pa.RecordBatch]:
+        return iter(pacsv.open_csv(data, read, self._format.parse_options(True), convert))
+
     def _names(self, path: str, data: IO[bytes]) -> list[str]:
         if self._format.header is not True:
             return self._format.schema.names if self._format.header is False else list(self._format.header)
         with io.TextIOWrapper(data, self._options.text.encoding, "replace", newline="") as lines:
             return self._format.names_of(path, lines)
+
+
+def _has_hex(data: IO[bytes]) -> bool:
+    before = b""
+    while block := data.read(_BLOCK):
+        if may_be_hex(before + block):
+            return True
+        before = block[-1:]
+    return False
 
 
 @contextmanager

@@ -63,6 +63,8 @@ def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> 
     path = write(tmp_path / "a.csv", f"w,v\n0x1,1\n,\n2,{value}\n".encode())
     with pytest.raises(BadDataError, match=rf"line 4 of {path} .at byte 12. is no row: column 'v': '{value}' is no "):
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string"))
+    with pytest.raises(BadDataError, match=rf"{path} cannot be read: column 'v': '{value}' is no "):
+        rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string", multiline=True))
 
 
 def test_infinite_numbers_that_are_written_as_such_and_marks_within_a_file_are_read(tmp_path: Path) -> None:
