@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.alignment import ddl_of, rebuild
+from trident.moment_bounds import beyond_python
 from trident.moments import moment_of
 
 __all__ = ["moments_as_text", "read_formatted", "read_moments"]
-
-_FIRST, _LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)
 
 
 def moments_as_text(type_: pa.DataType) -> pa.DataType:
@@ -42,7 +41,7 @@ def read_moments(column: Any, type_: pa.DataType, name: str) -> Any:
 def _read(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
     try:
         made = texts.cast(type_)
-        if _is_of_python(made):
+        if beyond_python(made) is None:  # Arrow reads a year 0, and an offset may lead beyond
             return made
     except pa.ArrowInvalid:
         pass
@@ -51,13 +50,6 @@ def _read(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
         return pa.array([None if one is None else moment_of(one, ddl) for one in texts.to_pylist()], type_)
     except ValueError as error:
         raise pa.ArrowInvalid(f"{path}: {error}") from None
-
-
-def _is_of_python(moments: pa.Array) -> bool:
-    """Whether all are in the years that datetime has; Arrow reads a year 0, and an offset may lead beyond."""
-    low, high = pc.min_max(moments).values()
-    first, last = (pa.scalar(one).cast(moments.type) for one in (_FIRST, _LAST))
-    return not low.is_valid or bool(low.value >= first.value and high.value <= last.value)
 
 
 _VARIANTS = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d", "%-": "%"}
