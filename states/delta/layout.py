@@ -113,13 +113,6 @@ class DeltaLayout(RawForms):
         there = pc.or_(pc.is_valid(table[self.value_columns[0]]), pc.is_valid(table[SENTINEL_COLUMN]))
         return table.filter(there)
 
-    def with_sentinel(self, table: pa.Table, sentinel: Sentinel | None) -> pa.Table:
-        """Return rows in order with this sentinel in place of theirs, in the columns of a new table."""
-        seq = table[SEQ_COLUMN][-1].as_py() if table.num_rows else 0
-        rows = table.filter(pc.is_null(table[SENTINEL_COLUMN])).drop_columns(SENTINEL_COLUMN)
-        rows = rows.append_column(self.schema.field(SENTINEL_COLUMN), pa.nulls(rows.num_rows, _SENTINEL))
-        return rows if sentinel is None else pa.concat_tables([rows, self.table([], [], seq, sentinel)])
-
     def _last_of_each_key(self, data: pa.Table) -> pa.Array:
         if any(pa.types.is_nested(type_) for type_ in self.key_types):  # Arrow groups by no lists, maps and structs
             keys = self.raw_keys([data[name] for name in self.key_columns])
