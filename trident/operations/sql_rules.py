@@ -132,10 +132,6 @@ def _unit(name: str, known: dict[str, str]) -> str:
     return known[name.lower()]
 
 
-def _zoned(made: Callable[[Expression, Any], Expression]) -> Rule:
-    return lambda node: made(node.of("this"), node.literal("zone"))
-
-
 def _convert_timezone(node: SqlNode) -> Expression:
     if node.has("source_tz"):
         raise SqlError("convert_timezone takes the zone to convert to and a timestamp here; moments are in UTC")
@@ -221,8 +217,8 @@ def _one(made: Callable[[Expression], Expression]) -> Rule:
     return lambda node: made(node.of("this"))
 
 
-def _with_text(made: Callable[[Expression, Any], Expression]) -> Rule:
-    return lambda node: made(node.of("this"), node.literal("expression"))
+def _with_literal(made: Callable[[Expression, Any], Expression], part: str = "expression") -> Rule:
+    return lambda node: made(node.of("this"), node.literal(part))
 
 
 def _several(made: Callable[..., Expression], *flags: str) -> Rule:
@@ -282,9 +278,9 @@ RULES: dict[str, Rule] = {
     "Left": lambda node: node.of("this").substring(0, node.literal("expression")),
     "Concat": _several(concat, "safe"),
     "DPipe": _two(concat, "safe"),
-    "Contains": _with_text(Expression.contains),
-    "StartsWith": _with_text(Expression.starts_with),
-    "EndsWith": _with_text(Expression.ends_with),
+    "Contains": _with_literal(Expression.contains),
+    "StartsWith": _with_literal(Expression.starts_with),
+    "EndsWith": _with_literal(Expression.ends_with),
     "Replace": lambda node: node.of("this").replace(node.literal("expression"), node.literal("replacement", "")),
     "RegexpExtract": _regexp_extract,
     "RegexpReplace": _regexp_replace,
@@ -293,8 +289,8 @@ RULES: dict[str, Rule] = {
     "StrToTime": lambda node: node.of("this").to_timestamp(_format(node)),
     "TimestampTrunc": _truncated,
     "DateTrunc": _truncated_date,
-    "AtTimeZone": _zoned(Expression.from_utc_timestamp),
-    "FromTimeZone": _zoned(Expression.to_utc_timestamp),
+    "AtTimeZone": _with_literal(Expression.from_utc_timestamp, "zone"),
+    "FromTimeZone": _with_literal(Expression.to_utc_timestamp, "zone"),
     "ConvertTimezone": _convert_timezone,
     "Extract": lambda node: _named_part(node, str(node.take("this").name), node.of("expression")),
     "Explode": _one(Expression.explode),

@@ -68,8 +68,6 @@ def _text(value: Any) -> Any:
     if pa.types.is_timestamp(type_):
         return pc.utf8_rtrim(pc.utf8_rtrim(pc.cast(without_zone(value), pa.string()), "0"), ".")
     text = pc.cast(value, pa.string())
-    if pa.types.is_decimal(value.type) and pa.types.is_floating(type_):
-        return as_float(value, type_)
     if pa.types.is_decimal(type_):
         return by_value(text, pc.match_substring(text, "E"), value, lambda one: format(one, "f"))
     if not pa.types.is_floating(type_):

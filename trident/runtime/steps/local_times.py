@@ -88,25 +88,21 @@ class LocalClock:
         """Return from when on which offset holds, for all that is within two days of moments, or of local times."""
         if self._fixed is not None or not len(about):
             return self._fixed or (np.array([-_FAR]), np.array([0]))
-        years = {
-            self._year(int(about.min()) - 2 * _DAY_S * self._unit),
-            self._year(int(about.max()) + 2 * _DAY_S * self._unit),
-        }
-        if max(years) - min(years) <= 16:
-            years = set(range(min(years), max(years) + 1))
+        days = about // (_DAY_S * self._unit)
+        first, last = _years(np.array([days.min() - 2, days.max() + 2]))
+        if last - first <= 16:
+            years = set(range(first, last + 1))
         else:
-            distinct = np.unique(
-                (about // (_DAY_S * self._unit)).astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970
-            )
-            years |= {year + more for year in distinct.tolist() for more in (-1, 0, 1)}
+            years = {first, last, *(year + more for year in _years(np.unique(days)) for more in (-1, 0, 1))}
         known = sorted({min(max(year, 1), 9999) for year in years})
         pieces = [piece for year in known for piece in changes_in(self._zone, year)]
         found = np.array(pieces, np.int64).T * self._unit
         return found[0], found[1]
 
-    def _year(self, moment: int) -> int:
-        day = np.int64(moment // (_DAY_S * self._unit))
-        return int(day.astype("M8[D]").astype("M8[Y]").astype(np.int64)) + 1970
+
+def _years(days: Ints) -> list[int]:
+    years: list[int] = (days.astype("M8[D]").astype("M8[Y]").astype(np.int64) + 1970).tolist()
+    return years
 
 
 def _converted(value: Any, type_: pa.DataType, convert: Callable[[Ints], Ints]) -> Any:
