@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,7 @@ __all__ = [
     "ipc_of",
     "one_array",
     "python_of",
+    "row_of",
     "rows_without_columns",
     "schema_of",
     "strict_array",
@@ -76,9 +77,19 @@ def schema_of(fields: Fields) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
 
 
+def row_of(values: Any) -> tuple[Any, ...]:
+    """Return a row of user code as a tuple of its own; `TypeError` for a text or a dict, whose parts are not its values."""
+    if isinstance(values, str | bytes | bytearray | Mapping | Set) or not isinstance(values, Iterable):
+        raise TypeError(f"a row is a tuple or list with one value per field, not {values!r:.200}")
+    return tuple(values)
+
+
 def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     """Build a table from rows of plain values; raises `Misfit`, a ValueError, for one that is not of its field's type."""
     schema = schema_of(fields)
+    if not {len(schema)}.issuperset(map(len, rows)):
+        wrong = next(row for row in rows if len(row) != len(schema))
+        raise ValueError(f"a row has {len(wrong)} values, {wrong!r:.200}; give one value per field")
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     typed = map(strict_column, schema.names, fields.types, schema.types, columns)
     return pa.table(list(typed), schema=schema)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spouts.kafka.value_formats import AvroRecords, BadValue, Bytes, Format, TextFormat, typed_fields
-from trident.arrow import table_of
+from trident.arrow import row_of, table_of
 from trident.errors import ConfigError
 from trident.fields import Fields, FieldsLike
 from trident.servers.avro import Avro
@@ -58,7 +58,7 @@ class ByRecord(Format):
             try:
                 row = self.function(KafkaRecord(*record))
                 if row is not None:
-                    rows.append(tuple(row))
+                    rows.append(row_of(row))
             except Exception as error:
                 raise BadValue(at, f"the function of ByRecord raised {type(error).__name__}: {error}") from error
         return table_of(self.fields, rows)

@@ -375,6 +375,25 @@ def test_a_spout_that_does_not_give_its_fields_is_named(
         run_all(topology, engine, max_batch_attempts=1)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (["x", 1, 2], r"\(a: string, n: bigint\): a row has 3 values, \('x', 1, 2\); give one value per field"),
+        (["x"], r"a row has 1 values, \('x',\); give one value per field"),
+        ("xy", "a row is a tuple or list with one value per field, not 'xy'"),
+        ({"a": "x", "n": 1}, "a row is a tuple or list with one value per field, not {'a': 'x', 'n': 1}"),
+        (5, "a row is a tuple or list with one value per field, not 5"),
+    ],
+)
+def test_a_row_of_a_spout_that_has_not_one_value_per_field_is_refused(
+    row: Any, text: str, topology: TridentTopology
+) -> None:
+    keep(topology.new_stream("s", RowsSpout("a: string, n: bigint", {1: [row]})))
+    with pytest.raises(BatchFailedError, match=text):
+        run_all(topology, "in_process", max_batch_attempts=1)
+
+
 def test_another_encoding_of_the_declared_types_is_taken(engine: str, topology: TridentTopology) -> None:
     def emit() -> pa.RecordBatch:
         columns: dict[str, Any] = {"a": pa.array(["x", "y"], pa.large_string()), "n": pa.array([1, None], pa.int16())}

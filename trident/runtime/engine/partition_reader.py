@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from trident.arrow import UNFIT, cast_table, ipc_of, schema_of, table_of, table_of_ipc
+from trident.arrow import UNFIT, cast_table, ipc_of, row_of, schema_of, table_of, table_of_ipc
 from trident.errors import ReplayMismatchError, SpoutError, TridentError, describe
 from trident.fields import Fields
 from trident.spout.completing import PartitionRead
@@ -162,7 +162,7 @@ class _Collector:
         self._tables: list[pa.Table] = []
 
     def emit(self, values: Sequence[Any]) -> None:
-        self._rows.append(tuple(values))  # a copy, because the emitter may reuse its list
+        self._rows.append(row_of(values))  # a copy, because the emitter may reuse its list
         if len(self._rows) == _ROWS_PER_TABLE:
             self._flush()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from trident.arrow import row_of
 from trident.config import Config
 from trident.errors import ReplayMismatchError
 from trident.fields import Fields
@@ -70,7 +71,7 @@ class _Rows:
         self.rows: list[Sequence[Any]] = []
 
     def emit(self, values: Sequence[Any]) -> None:
-        self.rows.append(tuple(values))  # a copy, because the spout may reuse its list
+        self.rows.append(row_of(values))  # a copy, because the spout may reuse its list
 
 
 class BatchSpoutExecutor(BatchCoordinator):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from trident.arrow import UNFIT, table_of
+from trident.arrow import UNFIT, row_of, table_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
 from trident.roles import adapted
@@ -71,7 +71,7 @@ class RichSpoutBatchExecutor(BatchCoordinator):
             raise SpoutError(
                 f"{self._name} emitted to the stream {stream_id!r}; in a Trident topology a spout has one stream"
             )
-        self._waiting.append(_Emitted(tuple(values), message_id))
+        self._waiting.append(_Emitted(row_of(values), message_id))
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit a batch; attempts at it and at later ones have ended."""
