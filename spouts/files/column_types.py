@@ -57,6 +57,16 @@ def infinite_floats(table: pa.Table) -> int:
     return sum(_infinite(column) for column in table.columns)
 
 
+def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
+    """Raise `pa.ArrowInvalid` for a decimal of more digits than its type: Arrow's parsers let 1 pass for a decimal(5,5)."""
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        try:
+            if "decimal" in str(column.type):
+                column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise pa.ArrowInvalid(f"column {name!r}: a number has more digits than {column.type}") from None
+
+
 def _infinite(column: pa.ChunkedArray | pa.Array) -> int:
     if pa.types.is_floating(column.type):
         return int(pc.sum(pc.is_inf(column)).as_py() or 0)

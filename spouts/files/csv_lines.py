@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from spouts.files.column_types import refuse_wide_decimals
 from spouts.files.tails import Check, End
 from trident.errors import BadDataError
 from trident.moment_columns import moments_as_text, read_formatted, read_moments
@@ -147,6 +148,7 @@ class CsvFormat:
         `read_again`: reads the same with other types.
         Raises `pa.ArrowInvalid`: it names the column and the value.
         """
+        refuse_wide_decimals(table)
         doubted = dict[str, Any]()
         for field, column in zip(table.schema, table.columns, strict=True):
             if pa.types.is_floating(field.type) and pc.any(infinite := pc.is_inf(column)).as_py():

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from spouts.files.column_types import infinite_floats, wide_floats
+from spouts.files.column_types import infinite_floats, refuse_wide_decimals, wide_floats
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
@@ -131,6 +131,7 @@ class JsonParser:
             raise pa.ArrowInvalid("it is more than one row")
         if table.num_rows < objects or not is_apart:
             raise pa.ArrowInvalid("it is not complete: an object goes on in the next line")
+        refuse_wide_decimals(table)
         if infinite_floats(table):
             wider = pajson.ParseOptions(
                 explicit_schema=pa.schema([pa.field(one.name, wide_floats(one.type)) for one in self._read]),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.files.column_types import infinite_floats, wide_floats
+from spouts.files.column_types import infinite_floats, refuse_wide_decimals, wide_floats
 from trident.arrow import python_of, schema_of, strict_column
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
@@ -156,6 +156,7 @@ class Json(Format):
         table = _parsed(data, schema)
         if not table["n"].combine_chunks().equals(numbers) or table["v"].null_count > values.null_count:
             raise ValueError("it is not one JSON object")
+        refuse_wide_decimals(table)
         if count := infinite_floats(table):
             wider = pa.schema([pa.field(one.name, wide_floats(one.type)) for one in schema])
             if count != infinite_floats(_parsed(data, wider)):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> 
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string"))
     with pytest.raises(BadDataError, match=rf"{path} cannot be read: column 'v': '{value}' is no "):
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string", multiline=True))
+
+
+def test_a_decimal_with_more_digits_than_its_type_is_a_bad_line(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"v\n9999.9\n10000\n-1e4\n")
+    good = (Decimal("9999.90"), None)
+    assert rows(CsvFileSpout(tmp_path, "v: decimal(6,2)", bad_lines="bad")) == [good, (None, "10000"), (None, "-1e4")]
+    with pytest.raises(BadDataError, match=r"line 3 of .* is no row: column 'v': a number has more digits than dec"):
+        rows(CsvFileSpout(tmp_path, "v: decimal(6,2)"))
+    write(tmp_path / "a.json", b'{"v":9999.9}\n{"v":10000}\n{"s":[{"d":1}]}\n')
+    found = rows(JsonFileSpout(tmp_path, "v: decimal(6,2), s: array<struct<d:decimal(5,5)>>", bad_lines="bad"))
+    assert found == [(good[0], None, None), (None, None, '{"v":10000}'), (None, None, '{"s":[{"d":1}]}')]
 
 
 def test_infinite_numbers_that_are_written_as_such_and_marks_within_a_file_are_read(tmp_path: Path) -> None:

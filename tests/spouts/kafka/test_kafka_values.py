@@ -242,11 +242,18 @@ def test_a_timestamp_that_no_year_has_is_named_by_its_offset_or_becomes_null(kaf
         (b"[1]", "the value is of type array, and not object"),
         (b'{"amount": 1.5}', "Failed to convert JSON to int64, couldn't parse:1.5"),
         (b'{"amount": tw}', "Invalid value"),
+        (
+            b'{"price": 1e5}',
+            "column 'v': a number has more digits than struct<amount: int64, at: struct<town: string>, "
+            "price: decimal128(6, 2)>",
+        ),
     ],
 )
 def test_json_that_is_not_as_declared_is_told_in_the_words_of_the_value(value: bytes, why: str) -> None:
     with pytest.raises(BadValue) as error:
-        Json("amount: bigint, at: struct<town: string>").columns(pa.array([b"{}", value]), bad_is_null=False)
+        Json("amount: bigint, at: struct<town: string>, price: decimal(6,2)").columns(
+            pa.array([b"{}", value]), bad_is_null=False
+        )
     assert (error.value.at, error.value.why) == (
         1, f'its value is no JSON of the declared fields: {why}; on_bad="null" would read it as None'
     )  # fmt: skip
