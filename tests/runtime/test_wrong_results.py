@@ -19,6 +19,7 @@ from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,
     CombinerAggregator,
+    Count,
     Function,
     ReducerAggregator,
     Sum,
@@ -163,6 +164,32 @@ def test_a_tuple_that_makes_an_aggregate_of_another_type_is_a_dead_letter(
         running.process_all_available()
         assert kept.rows == ([(1,), (2,), (None,)] if grouped else [(2,)])
         assert lines_left_out(running) == ["2.5"]
+
+
+BUILT_IN: dict[str, Callable[[Stream], Stream]] = {
+    "Sum": lambda s: s.group_by("k").aggregate("n", Sum(), "v: tinyint").project("v"),
+    "Sum of partitions": lambda s: s.group_by("k").partition_aggregate("n", Sum(), "v: tinyint").to_stream().project("v"),
+    "Sum of a state": lambda s: s.group_by("k").persistent_aggregate(MemoryMapState(), "n", Sum(), "v: tinyint")
+    .new_values_stream().project("v"),
+    "Count": lambda s: s.flat_map(lambda row: [(row["k"],)] * row["n"], "k: string").group_by("k")
+    .aggregate(Count(), "v: tinyint").project("v"),
+    "a chain": lambda s: s.chained_agg().aggregate("n", Sum(), "v: tinyint").aggregate("n", Sum(), "w").chain_end(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", BUILT_IN)
+def test_a_tuple_that_makes_a_built_in_aggregate_leave_its_type_is_a_dead_letter(
+    call: str, settings: dict[str, Any]
+) -> None:
+    feeder, topology = FeederBatchSpout("k: string, n: int"), TridentTopology("t")
+    kept = keep(BUILT_IN[call](topology.new_stream("s", feeder)))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([["a", 100], ["a", 27], ["a", 1]])
+        running.process_all_available()
+        letters = list(DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state))
+    assert kept.rows == [(127,) * len(kept.rows[0])], "the tuple is left out of all aggregates of a chain"
+    assert len(letters) == 1
+    assert letters[0].failure.cause.startswith("field 'v' is declared tinyint, but got 128 ")
 
 
 # type, JSON texts of values that fit, one that does not

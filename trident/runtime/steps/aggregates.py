@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import one_array, schema_of, strict_cast, strict_column
+from trident.arrow import Misfit, one_array, schema_of, strict_cast, strict_column
 from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, First, Last, Max, Min, Sum
@@ -77,11 +77,23 @@ def is_plain_key(type_: str | None) -> bool:
 
 def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Aggregate one table of a batch: one row per key; ungrouped, one row, or none if the table is empty."""
+    try:
+        return strict_partial(step, aggregation, table, on_error)
+    except Misfit:
+        if not on_error.capture:
+            raise
+        return _python_partial(
+            step, aggregation, one_form(table, aggregation.group.names), on_error
+        )  # says which tuple
+
+
+def strict_partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+    """As `partial`, but raise `Misfit` if a kernel gives what its declared type does not have, also if tuples are left out."""
     schema = schema_of(aggregation.partial)
     if table.num_rows == 0:
         return schema.empty_table()
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
-        return pa.Table.from_arrays(_value_counts(table.column(aggregation.group.names[0])), schema=schema)
+        return _typed(_value_counts(table.column(aggregation.group.names[0])), schema, aggregation)
     table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
         return picked(aggregation, table)

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import schema_of
+from trident.arrow import Misfit, schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, Member
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
 from trident.roles import has
-from trident.runtime.steps.aggregates import has_kernel, is_native, partial
+from trident.runtime.steps.aggregates import has_kernel, is_native, strict_partial
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.key_columns import extreme, group_ids, has_nan, one_form
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate, tuples_of
@@ -36,11 +36,25 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: StepRun) -> 
         )
     parts = [_aggregation(node, member) for member in node.members if member.combines]
     if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
-        tables = [partial(step, part, table, run.on_error) for part in parts]
-        values = [data.column(data.num_columns - 1) for data in tables]
-        keys = [tables[0].column(name) for name in node.group.names]
-        return pa.table([*keys, *values], schema=schema_of(node.fields))
+        made = _by_kernels(step, node, parts, table, run)
+        if made is not None:
+            return made
     return _row_by_row(step, node, table, run)
+
+
+def _by_kernels(
+    step: str, node: AggregateNode, parts: list[Aggregation], table: pa.Table, run: StepRun
+) -> pa.Table | None:
+    """Return the aggregates; None if a tuple is to be left out, which is then left out of all members."""
+    try:
+        tables = [strict_partial(step, part, table, run.on_error) for part in parts]
+    except Misfit:
+        if run.on_error.capture:
+            return None
+        raise
+    values = [data.column(data.num_columns - 1) for data in tables]
+    keys = [tables[0].column(name) for name in node.group.names]
+    return pa.table([*keys, *values], schema=schema_of(node.fields))
 
 
 def has_aggregate_kernel(node: AggregateNode) -> bool:
