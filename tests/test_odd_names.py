@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
-from spouts import CsvFileSpout, DeltaSpout, FixedBatchSpout, JsonFileSpout, ParquetFileSpout
+from spouts import CsvFileSpout, DeltaSpout, FeederBatchSpout, FixedBatchSpout, JsonFileSpout, ParquetFileSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
+from tests.harness.topology_runs import keep, topology_of
 from tests.spouts.reading import rows
-from trident import TridentTopology
+from trident import Stream, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
 from trident.explain import explain
 from trident.fields import Fields
-from trident.operations import Count, Sum
+from trident.operations import (
+    Count,
+    FirstN,
+    KeyedProcess,
+    Last,
+    MapGet,
+    SessionWindow,
+    Split,
+    Sum,
+    TumblingDurationWindow,
+)
 
 NAMES = ["unit price", "a,b", "c:d", "a.b", "back`quote", "é", "1st", "<x>", "(y)", "Ünit Price"]
 
@@ -112,3 +124,69 @@ def test_a_name_in_another_case_is_suggested_and_nothing_has_no_names(tmp_path: 
     pq.write_table(pa.table({"Unit Price": [7]}), tmp_path / "a.parquet")
     with pytest.raises(SpoutError, match="no column 'unit price', .* did you mean 'Unit Price'"):
         rows(ParquetFileSpout(tmp_path, "`unit price`: bigint"))
+
+
+class Passes(KeyedProcess[Any]):
+    def process(self, value: Any, tuple: Any, timers: Any, collector: Any) -> None:
+        collector.emit([tuple["unit price"]])
+
+    def on_timer(self, value: Any, time: Any, timers: Any, collector: Any) -> None: ...
+
+
+TEN = TumblingDurationWindow.of(timedelta(milliseconds=10))
+CALLS: dict[str, Callable[[Stream], Stream]] = {
+    "max_by": lambda s: s.max_by("`unit price`").project("`unit price`"),
+    "FirstN": lambda s: s.apply_assembly(FirstN(1, "`unit price`", reverse=True)).project("`unit price`"),
+    "Last": lambda s: s.aggregate("`unit price`, `my at`", Last(by="`my at`"), "v").map(
+        lambda row: row[0]["unit price"], "v: bigint"
+    ),
+    "a window": lambda s: s.window(TEN.by_event_time("`my at`"), "`unit price`", Sum(), "v"),
+    "sessions": lambda s: (
+        s.group_by("shop")
+        .window(SessionWindow.of(timedelta(milliseconds=1), "`my at`"), "`unit price`", Sum(), "v")
+        .project("v")
+    ),
+    "a process": lambda s: s.group_by("shop").process(Passes(), "v: bigint", event_time="`my at`").project("v"),
+    "join_within": lambda s: (
+        topology_of(s)
+        .join_within(
+            s, "shop", s.project("shop, `my at`"), "shop", "shop, v, a, b", times="`my at`", within=timedelta(0)
+        )
+        .project("v")
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_one_field_that_a_call_takes_may_have_such_a_name(call: str) -> None:
+    topology = TridentTopology("odd")
+    spout = FixedBatchSpout("shop: string, `unit price`: bigint, `my at`: bigint", 2, ("a", 7, 25), ("a", 1, 5))
+    kept = keep(CALLS[call](topology.new_stream("in", spout)))
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+    wanted = {"a window": [1], "sessions": [1], "a process": [1, 7], "join_within": [1, 7]}
+    assert sorted(kept.rows) == [(each,) for each in wanted.get(call, [7])]
+
+
+def test_advice_on_such_names_can_be_followed() -> None:
+    stream = TridentTopology("t").new_stream("in", FixedBatchSpout("`unit price`: bigint", 1, [1]))
+    with pytest.raises(TopologyError, match=r"Write it in the field list \('`a b`: string'\)"):
+        stream.each("`unit price`", lambda price: price, "`a b`")
+    with pytest.raises(TopologyError, match=r"'a b' cannot name a state; .*: state_name=\.\.\."):
+        stream.persistent_aggregate(MemoryMapState(), Count(), "`a b`")
+
+
+@pytest.mark.parametrize("name", ["_row", "_row_max", "_seq", "_sentinel", "txid", "$request"])
+def test_a_name_that_is_also_used_within_is_a_name_as_any_other(name: str, tmp_path: Path) -> None:
+    for starts in (1, 2):
+        topology, feeder = TridentTopology("odd"), FeederBatchSpout(f"{quoted(name)}: string, n: bigint")
+        grouped = topology.new_stream("in", feeder).group_by(quoted(name))
+        sums = grouped.persistent_aggregate(DeltaState.opaque(str(tmp_path / "d")), "n", Sum(), "s")
+        asked = topology.new_drpc_stream("ask").each("args", Split(), quoted(name))
+        asked.state_query(sums, quoted(name), MapGet(), "s").project(f"s, {quoted(name)}")
+        with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
+            feeder.feed([("a", 1), ("a", 2), ("b", 4)])
+            running.process_all_available()
+            assert running.drpc("ask").execute("a b") == [[3 * starts, "a"], [4 * starts, "b"]]
+        published = DeltaTable(tmp_path / "d").to_pyarrow_table()
+        assert sorted(zip(*published.to_pydict().values(), strict=True)) == [("a", 3 * starts), ("b", 4 * starts)]

@@ -158,7 +158,7 @@ def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
 
 def unquoted(name: str) -> str:
     """Return a name that may be in backquotes."""
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+    return name[1:-1].replace("``", "`") if name[1:] and name[0] == name[-1] == "`" else name
 
 
 def written(name: str) -> str:

@@ -105,7 +105,7 @@ class DeltaLayout(RawForms):
         numbers = pa.array(range(table.num_rows), pa.int64())
         is_mark = pc.is_valid(table[SENTINEL_COLUMN]).combine_chunks()
         marks = numbers.filter(is_mark)
-        rows = self._last_of_each_key(table.append_column("_row", numbers).filter(pc.invert(is_mark)))
+        rows = self._last_of_each_key(table.filter(pc.invert(is_mark)), numbers.filter(pc.invert(is_mark)))
         kept = pa.concat_arrays([rows, marks.slice(max(len(marks) - 1, 0))])
         table = table.take(kept.sort())
         if not drop_deleted:
@@ -113,13 +113,14 @@ class DeltaLayout(RawForms):
         there = pc.or_(pc.is_valid(table[self.value_columns[0]]), pc.is_valid(table[SENTINEL_COLUMN]))
         return table.filter(there)
 
-    def _last_of_each_key(self, data: pa.Table) -> pa.Array:
+    def _last_of_each_key(self, data: pa.Table, numbers: pa.Array) -> pa.Array:
         if any(pa.types.is_nested(type_) for type_ in self.key_types):  # Arrow groups by no lists, maps and structs
             keys = self.raw_keys([data[name] for name in self.key_columns])
-            last = dict(zip(keys, data["_row"].to_pylist(), strict=True))
+            last = dict(zip(keys, numbers.to_pylist(), strict=True))
             return pa.array(last.values(), pa.int64())
-        last = data.group_by(list(self.key_columns)).aggregate([("_row", "max")])["_row_max"]
-        return last.combine_chunks()
+        keys = [str(at) for at in range(len(self.key_columns))]  # a field of the user's may have any other name
+        numbered = pa.table([*map(data.column, self.key_columns), numbers], [*keys, "row"])
+        return numbered.group_by(keys).aggregate([("row", "max")])["row_max"].combine_chunks()
 
 
 def _column(array: Any, name: str) -> list[Any]:

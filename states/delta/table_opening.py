@@ -19,7 +19,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSys
 
 from states.delta.faults import columns, driver, reading
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
-from states.delta.raw_forms import SENTINEL_COLUMN
+from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN
 from trident.errors import StateError
 from trident.redaction import redacted
 
@@ -187,7 +187,7 @@ class TableOpening:
                     raise  # else a writer has made it since it was looked for
         if other is None:
             return
-        if any(field.name == SENTINEL_COLUMN for field in other.schema().fields):
+        if {SEQ_COLUMN, SENTINEL_COLUMN}.issubset(field.name for field in other.schema().fields):
             raise StateError(
                 f"open Delta table {self.name}: it holds the changes of a state itself; a state has them in {CHANGES}. Nothing "
                 "was written. Give the state a path of its own"

@@ -37,8 +37,8 @@ from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.joins import join, multi_reduce
 from trident.runtime.steps.rows import StepRun
 
-_REQUEST = "$request"
-_NUMBER = Fields(f"{_REQUEST}: bigint")
+_REQUEST = ""  # no field has this name
+_NUMBER = Fields.of([_REQUEST], ["bigint"])
 
 
 @dataclass(frozen=True)

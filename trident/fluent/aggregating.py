@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.fields import Fields, free_name, is_nested
+from trident.fields import Fields, free_name, is_nested, unquoted
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing, SelectNode
 from trident.naming import TridentNames
@@ -81,7 +81,8 @@ class Aggregating(StreamBase):
         label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
         if not isinstance(field, str):
             raise TopologyError(f"stream {self.get_name()!r}: {label} takes the name of one field, got {field!r}")
-        (type_,) = self._select([field]).types
+        aggregator.field = unquoted(field)
+        (type_,) = self.fields.select([aggregator.field], self.get_name()).types
         if isinstance(aggregator, MinBy) and is_nested(type_):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {label} cannot order {field!r}, which is {type_}; give it a comparator"

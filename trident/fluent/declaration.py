@@ -75,7 +75,7 @@ class Declaration(TridentNames):
         migrate: Migrate | None = None,
     ) -> StateNode:
         if not is_name(name):
-            raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
+            raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-': state_name=...")
         if name in self._states:
             raise TopologyError(
                 f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike
+from trident.fields import Fields, FieldsLike, unquoted
 from trident.fluent.base import StreamBase, is_fields, key_of, refuse_state
 from trident.fluent.combining import check_keys, check_streams, named
 from trident.fluent.declaration import Declaration, spec_of
@@ -189,7 +189,7 @@ def _sides_in_time(
 
 
 def _timed(stream: StreamBase, field: str) -> str:
-    event_time_type(stream, field)
+    event_time_type(stream, field := unquoted(field))
     return field
 
 

@@ -65,6 +65,7 @@ def _config(stream: StreamBase, event_time: str | None, delay: timedelta) -> Tim
                 "event_time='at'"
             )
         return TimersConfig()
+    (event_time,) = stream._select([event_time]).names
     type_ = event_time_type(stream, event_time)
     return TimersConfig(
         event_time=EventTime(event_time, milliseconds("delay", delay, 0)).of_type(type_), time_type=type_

@@ -300,7 +300,7 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
 
 def event_time_type(stream: StreamBase, field: str) -> str:
     """Return the type of a field with the time of the event; `TopologyError` if that is no time."""
-    (type_,) = stream._select([field]).types
+    (type_,) = stream.fields.select([field], stream.get_name()).types
     if type_ not in EVENT_TIMES:
         raise TopologyError(
             f"stream {stream.get_name()!r}: the event time {field!r} is {type_}; it must be a timestamp, a timestamp_ntz, or a "

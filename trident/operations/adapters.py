@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, type_of_hint, widens
+from trident.fields import Fields, type_of_hint, widens, written
 from trident.operations.built_in_types import built_in_type
 from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
@@ -158,7 +158,7 @@ def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
     if unknown:
         raise TopologyError(
             f"stream {stream!r}: the type of field {unknown[0]!r} that {_name(operation)} emits is not known. "
-            f"Write it in the field list ('{unknown[0]}: string'), give the function a return type hint, "
+            f"Write it in the field list ('{written(unknown[0])}: string'), give the function a return type hint, "
             "or the operation an attribute output_types"
         )
     return Fields.of(out.names, types)

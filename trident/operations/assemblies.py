@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
-from trident.fields import is_nested
+from trident.fields import is_nested, unquoted
 from trident.operations.interfaces import Aggregator
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -38,7 +38,8 @@ class FirstN:
     def __init__(self, n: int, sort_field: str | None = None, reverse: bool = False) -> None:
         if not isinstance(n, int) or isinstance(n, bool) or n < 0:
             raise ValueError(f"FirstN({n!r}): expected a whole number of tuples, 0 or more")
-        self.n, self.sort_field, self.reverse = n, sort_field, reverse
+        self.n, self.reverse = n, reverse
+        self.sort_field = unquoted(sort_field) if isinstance(sort_field, str) else sort_field
 
     def apply(self, input: Stream) -> Stream:
         """Take the first of each partition, then the first of those."""
@@ -48,9 +49,9 @@ class FirstN:
                 raise TopologyError(
                     f"stream {input.get_name()!r}: FirstN cannot sort by {self.sort_field!r}, which is {type_}"
                 )
-        first, names = FirstRows(self.n, self.sort_field, self.reverse), list(input.fields.names)
-        part = input.partition_aggregate(names, first, input.fields)
-        return part.global_().partition_aggregate(names, first, input.fields)
+        first = FirstRows(self.n, self.sort_field, self.reverse)
+        part = input.partition_aggregate(input.fields, first, input.fields)
+        return part.global_().partition_aggregate(input.fields, first, input.fields)
 
 
 class FirstRows(Aggregator[list[TridentTuple]]):

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import ClassVar, Self
 
 from trident.errors import TopologyError
+from trident.fields import unquoted
 from trident.operations.zones import checked_zone
 
 _MS, _MOST = timedelta(milliseconds=1), timedelta(days=3_652_059)
@@ -164,7 +165,9 @@ class _DurationWindow(WindowConfig):
         """
         if not isinstance(field, str) or not field:
             raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
-        times = EventTime(field, milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0))
+        times = EventTime(
+            unquoted(field), milliseconds("delay", delay, 0), milliseconds("allowed_lateness", allowed_lateness, 0)
+        )
         return replace(self, event_time=times)
 
     def __str__(self) -> str:
@@ -234,7 +237,7 @@ class SessionWindow(WindowConfig):
         if not isinstance(field, str) or not field:
             raise TopologyError(f"SessionWindow.of takes the name of one field with the time, got {field!r}")
         length = milliseconds("gap", gap, 1)
-        return cls(length, length, EventTime(field, milliseconds("delay", delay, 0)))
+        return cls(length, length, EventTime(unquoted(field), milliseconds("delay", delay, 0)))
 
     def __str__(self) -> str:
         times = self.event_time or EventTime("")
