@@ -51,6 +51,7 @@ OTHERS: list[Any] = [
     True, np.bool_(True), "a", "", "1", "2024-01-01", "\ud800", b"a", b"\xff", bytearray(b"a"), memoryview(b"a"), np.str_("a"),
     np.bytes_(b"a"), Word.A, Colour.RED, uuid.UUID(int=1), 1j, object(), dt.date(2024, 1, 1), dt.datetime(2024, 1, 1),
     dt.datetime(2024, 1, 1, 12, 0, 0, 1), dt.datetime(2024, 1, 1, tzinfo=UTC), dt.datetime(2024, 1, 1, 12, tzinfo=EAST),
+    dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=17, microseconds=5))),
     dt.datetime(1, 1, 1, tzinfo=EAST), dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), dt.time(1), dt.timedelta(1),
     np.datetime64("2024-01-01"), np.datetime64("2024-01-01T00:00:00.000000001"), np.datetime64("NaT"), np.timedelta64(1, "s"),
     pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-01T00:00:00.000000001"), pd.Timestamp("2024-01-01", tz="UTC"), pd.NaT,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from trident.errors import BadDataError, TopologyError
 from trident.fields import Fields, struct_type
 
-__all__ = ["align", "check_readable", "ddl_of", "fields_of_schema", "reads_as", "rebuild"]
+__all__ = ["align", "check_readable", "ddl_of", "fields_of_schema", "reads_as", "rebuild", "replace_leaves"]
 
 Convert = Callable[[pa.Array, pa.DataType, str], pa.Array]
 
@@ -44,10 +44,7 @@ def _spark_type(type_: pa.DataType) -> pa.DataType:
     if isinstance(type_, pa.DictionaryType):
         return _spark_type(type_.value_type)
     if isinstance(type_, (*_LISTS, pa.MapType, pa.StructType)):
-        parts = [_spark_type(part) for part in _parts(type_).values()]
-        if isinstance(type_, pa.StructType):
-            return pa.struct([pa.field(one.name, part) for one, part in zip(type_, parts, strict=True)])
-        return pa.map_(*parts) if isinstance(type_, pa.MapType) else pa.list_(*parts)
+        return replace_leaves(type_, _spark_type)
     if isinstance(type_, pa.TimestampType):
         return pa.timestamp("us", None if type_.tz is None else "UTC")
     if pa.types.is_decimal(type_) and type_.precision <= 38:
@@ -62,6 +59,16 @@ def _parts(type_: pa.DataType) -> dict[str, pa.DataType]:
     if isinstance(type_, pa.MapType):
         return {"[key]": type_.key_type, "[value]": type_.item_type}
     return {f".{one.name}": one.type for one in type_} if isinstance(type_, pa.StructType) else {}
+
+
+def replace_leaves(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type with what `leaf` makes of each type that is no list, map or struct."""
+    parts = [replace_leaves(part, leaf) for part in _parts(type_).values()]
+    if isinstance(type_, pa.StructType):
+        return pa.struct([pa.field(one.name, part) for one, part in zip(type_, parts, strict=True)])
+    if isinstance(type_, pa.MapType):
+        return pa.map_(*parts)
+    return pa.list_(*parts) if parts else leaf(type_)
 
 
 def ddl_of(type_: pa.DataType) -> str | None:

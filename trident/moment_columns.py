@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.alignment import ddl_of, rebuild
+from trident.alignment import ddl_of, rebuild, replace_leaves
 from trident.moment_bounds import beyond_python
 from trident.moments import moment_of
 
@@ -19,11 +19,7 @@ __all__ = ["moments_as_text", "read_formatted", "read_moments"]
 
 def moments_as_text(type_: pa.DataType) -> pa.DataType:
     """Return the type as which a parser reads a column: texts in place of moments and dates."""
-    if isinstance(type_, pa.ListType):
-        return pa.list_(moments_as_text(type_.value_type))
-    if isinstance(type_, pa.StructType):
-        return pa.struct([pa.field(one.name, moments_as_text(one.type)) for one in type_])
-    return pa.string() if pa.types.is_temporal(type_) else type_
+    return replace_leaves(type_, lambda one: pa.string() if pa.types.is_temporal(one) else one)
 
 
 def read_moments(column: Any, type_: pa.DataType, name: str) -> Any:

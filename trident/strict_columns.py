@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 
 from trident.moment_bounds import beyond_python
 from trident.naming import shown
-from trident.state.encoding.declared_keys import NO_VALUE, declared_form
-from trident.state.encoding.extensions import plain_number, type_name
+from trident.state.encoding.declared_keys import NO_VALUE, declared_form, number_of
+from trident.state.encoding.extensions import type_name
 
 __all__ = ["UNFIT", "Misfit", "is_kept_by_float", "strict_array", "strict_column"]
 
@@ -99,15 +99,8 @@ def _each_as(values: Sequence[Any], form: Callable[[Any, Any], Any], type_: pa.D
 # ---- single values -----------------------------------------------------------------------------------------------------
 
 
-def _number(value: Any) -> int | float | Decimal:
-    number = value if isinstance(value, int | float | Decimal) else plain_number(value)
-    if number is None or isinstance(number, bool):
-        raise TypeError
-    return number
-
-
 def _double(value: Any, type_: Any) -> float:
-    number = _number(value)
+    number = number_of(value)
     nearest = float(number)  # OverflowError is an ArithmeticError
     if not isinstance(number, float) and nearest != number and number == number:
         raise ValueError(f"the nearest of the type is {nearest!r}; round it, or declare the field as a decimal")
@@ -133,7 +126,7 @@ def _declared(ddl: str, value: Any, type_: Any) -> Any:
 
 
 def _decimal(value: Any, type_: Any) -> Any:
-    exact = Decimal(_number(value))  # of a float all digits, not the few that are shown
+    exact = Decimal(number_of(value))  # of a float all digits, not the few that are shown
     return _declared(f"decimal({type_.precision},{type_.scale})", exact, type_)
 
 
@@ -158,7 +151,9 @@ def is_kept_by_float(array: pa.Array, values: Any) -> bool:
 def _is_moment(array: pa.Array, values: Sequence[Any]) -> bool:
     if array.type.tz is None:
         return all(value is None or value.tzinfo is None for value in values)
-    return beyond_python(array) is None
+    offsets = {value.utcoffset() for value in values if value is not None and value.tzinfo is not dt.UTC}
+    # Arrow cuts the part of a second off an offset, and shifts the time by it
+    return not any(offset and offset.microseconds for offset in offsets) and beyond_python(array) is None
 
 
 # ---- arrays, maps, structs ---------------------------------------------------------------------------------------------

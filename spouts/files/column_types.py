@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trident.alignment import replace_leaves
 from trident.errors import TopologyError
 from trident.fields import Fields, names_shown
 
@@ -21,7 +22,7 @@ def read_schema(file: pq.ParquetFile) -> pa.Schema:
         return schema
     return pa.schema(
         [
-            pa.field(one.name, _of_moments(one.type))
+            pa.field(one.name, replace_leaves(one.type, _as_moment))
             if any(path == one.name or path.startswith(f"{one.name}.") for path in moments)
             else one
             for one in schema
@@ -45,11 +46,7 @@ def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str 
 
 def wide_floats(type_: pa.DataType) -> pa.DataType:
     """Return a type with `double` in place of each `float`."""
-    if isinstance(type_, pa.ListType):
-        return pa.list_(wide_floats(type_.value_type))
-    if isinstance(type_, pa.StructType):
-        return pa.struct([pa.field(one.name, wide_floats(one.type)) for one in type_])
-    return pa.float64() if pa.types.is_float32(type_) else type_
+    return replace_leaves(type_, lambda one: pa.float64() if pa.types.is_float32(one) else one)
 
 
 def infinite_floats(table: pa.Table) -> int:
@@ -75,11 +72,5 @@ def _infinite(column: pa.ChunkedArray | pa.Array) -> int:
     return _infinite(pc.list_flatten(column)) if pa.types.is_list(column.type) else 0
 
 
-def _of_moments(type_: pa.DataType) -> pa.DataType:
-    if isinstance(type_, pa.ListType):
-        return pa.list_(_of_moments(type_.value_type))
-    if isinstance(type_, pa.MapType):
-        return pa.map_(_of_moments(type_.key_type), _of_moments(type_.item_type))
-    if isinstance(type_, pa.StructType):
-        return pa.struct([pa.field(one.name, _of_moments(one.type)) for one in type_])
+def _as_moment(type_: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(type_) else type_

@@ -329,4 +329,4 @@ SQL_FUNCTIONS = (
     "ucase", "upper", "weekofyear", "year", "bigint", "boolean", "double", "float", "int", "smallint", "string", "tinyint",
     "convert_timezone", "from_utc_timestamp", "to_utc_timestamp",
 )  # fmt: skip
-"""The functions that there are, by Spark's names; tests/operations/sql compares each with Spark."""
+"""The functions that there are, by Spark's names; tests/runtime/steps compares each with Spark."""

@@ -30,10 +30,8 @@ from trident.state.values import Combine, OpaqueValue
 from trident.state.winners import Winners
 
 _MOST_FIELDS = 30
-_EXACT_FLOAT, _TURNED = (
-    1 << 53,
-    1 << 62,
-)  # whole numbers up to here are floats; the least a sum differs by that was turned
+_EXACT_FLOAT = 1 << 53  # whole numbers up to here are floats
+_TURNED = 1 << 62  # the least that a sum differs by which was turned
 _NUMBERS = {"bigint": (int, np.int64), "double": (float, np.float64)}
 
 Flags = npt.NDArray[np.int64]

@@ -124,7 +124,8 @@ def _counted(count: int) -> str:
 # ---- the forms of the types --------------------------------------------------------------------------------------------
 
 
-def _number(value: Any) -> int | float | Decimal:
+def number_of(value: Any) -> int | float | Decimal:
+    """Return a number, of NumPy's as Python has it; `TypeError` for anything else, and for a boolean."""
     number = value if isinstance(value, int | float | Decimal) else plain_number(value)
     if number is None or isinstance(number, bool):
         raise TypeError
@@ -135,7 +136,7 @@ def _whole_of(bits: int) -> Form:
     limit = 1 << bits - 1
 
     def whole(value: Any) -> Any:
-        number = _number(value)
+        number = number_of(value)
         if (not isinstance(number, int) and not math.isfinite(number)) or not -limit <= number < limit:
             return NO_VALUE
         if number != (exact := int(number)):
@@ -146,7 +147,7 @@ def _whole_of(bits: int) -> Form:
 
 
 def _double(value: Any) -> Any:
-    number = _number(value)
+    number = number_of(value)
     try:
         nearest = float(number)
     except OverflowError:
@@ -168,7 +169,7 @@ def _decimal_of(precision: int, scale: int) -> Form:
     unit, limit = Decimal(1).scaleb(-scale), Decimal(1).scaleb(precision - scale)
 
     def decimal(value: Any) -> Any:
-        number = _number(value)
+        number = number_of(value)
         exact = Decimal(repr(float(number))) if isinstance(number, float) else Decimal(number)
         if not exact.is_finite() or exact.copy_abs() >= limit:
             return NO_VALUE
