@@ -46,7 +46,12 @@ def _literal(node: SqlNode) -> Expression:
 
 def _negative(node: SqlNode) -> Expression:
     value = node.of("this")
-    return lit(-value.options[0]) if value.kind == "lit" and value.options[0] is not None else -value
+    number = value.options[0] if value.kind == "lit" else None
+    if number is None:
+        return -value
+    return lit(
+        number.copy_negate() if isinstance(number, Decimal) else -number
+    )  # which would round a decimal to 28 digits
 
 
 def _column(node: SqlNode) -> Expression:

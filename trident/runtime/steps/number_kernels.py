@@ -23,6 +23,7 @@ Kernel = Callable[[Operands, Options], Any]
 _EXACT = Context(prec=90, rounding=ROUND_DOWN)
 _ROUNDED = Context(prec=90, rounding=ROUND_HALF_UP)
 _MANY = pa.decimal256(76, 37)
+_EXACT_POWER = 1e22  # of ten, the largest that is a double
 
 
 def by_value(made: Any, rows: Any, values: Any, function: Callable[[Any], Any]) -> Any:
@@ -114,7 +115,7 @@ def remainder(operands: Operands, options: Options) -> Any:
 
 def _of_decimals(left: Any, right: Any, type_: pa.DataType, function: Callable[[Decimal, Decimal], Decimal]) -> Any:
     columns = _columns(left, right)
-    if pc.any(pc.and_(pc.is_valid(columns[0]), pc.equal(columns[1], 0))).as_py():
+    if pc.any(pc.and_(pc.is_valid(columns[0]), pc.equal(columns[1], pa.scalar(Decimal(0), columns[1].type)))).as_py():
         raise pa.ArrowInvalid("divide by zero")
     rows = zip(*(one.to_pylist() for one in columns), strict=True)
     return pa.array([None if None in row else function(*row) for row in rows], type_)
@@ -138,17 +139,18 @@ def rounded(operands: Operands, options: Options) -> Any:
         precision, scale = value.type.precision, value.type.scale
         kept, whole = min(scale, max(digits, 0)), precision - scale + 1
         return _within(value, lambda wide: _rounded(wide, min(digits, scale)), max(whole, 1 - digits), kept)
-    double = pc.cast(value, pa.float64())
-    size = pc.multiply(pc.abs(double), 10.0**digits)
+    double, power = pc.cast(value, pa.float64()), 10.0 ** abs(digits)
+    size = pc.multiply(pc.abs(double), power if digits >= 0 else 10.0**digits)
     off = pc.abs(pc.subtract(pc.subtract(size, pc.floor(size)), 0.5))
-    doubtful = pc.or_(pc.less(off, pc.multiply(size, 1e-15)), pc.greater(size, 1e15))
+    doubtful = pc.or_(pc.less(off, pc.multiply(size, 1e-15)), pc.greater(size, 1e15 if power <= _EXACT_POWER else 0.0))
     doubtful = pc.fill_null(pc.and_(doubtful, pc.and_(pc.is_finite(double), pc.less(size, 1e17))), False)
-    small = pc.if_else(pc.less(size, 0.25), 0.0, _rounded(double, digits))  # Arrow leaves 5e-324 as it is
-    made = pc.add(pc.if_else(pc.less(size, 1e17), small, double), 0.0)  # -0.0 becomes 0.0
+    whole = pc.floor(pc.add(size, 0.5))
+    near = pc.divide(whole, power) if digits >= 0 else pc.multiply(whole, power)  # pc.round misses the nearest double
+    near = pc.if_else(pc.less(double, 0.0), pc.negate(near), near)
+    made = pc.add(pc.if_else(pc.less(size, 1e17), near, double), 0.0)  # -0.0 becomes 0.0
     step = Decimal(1).scaleb(-digits)
-    return pc.cast(
-        by_value(made, doubtful, double, lambda one: float(_ROUNDED.quantize(Decimal(repr(one)), step))), value.type
-    )
+    made = by_value(made, doubtful, double, lambda one: float(_ROUNDED.quantize(Decimal(repr(one)), step)) + 0.0)
+    return pc.cast(made, value.type)
 
 
 def _rounded(value: Any, digits: int) -> Any:
