@@ -162,7 +162,12 @@ def test_what_loses_nothing_is_taken(ddl: str, values: list[Any], expected: list
 WRONG: list[tuple[str, list[Any], str]] = [
     ("bigint", [1, 0.5], "got 0.5 (no bigint is exactly this number; round it, or declare another type)"),
     ("bigint", [1, True], "got True (it is of type bool)"),
-    ("int", [1, 3_000_000_000], "got 3000000000 (no int is exactly this number; "),
+    ("int", [1, 2**31], "got 2147483648 (no int is exactly this number; declare the field as a bigint)"),
+    ("int", [1, 2.0**31], "(no int is exactly this number; declare the field as a bigint)"),
+    ("bigint", [1, 2**63], "(no bigint is exactly this number; declare the field as a decimal with 19 digits before "),
+    ("decimal(4,2)", [1, 100], "this number; declare the field as a decimal with 3 digits before its point)"),
+    ("int", [1, math.inf], "got inf (no int is exactly this number; declare the field as a double)"),
+    ("int", [1, 10**400], "(no int is exactly this number; declare another type)"),
     ("double", [0.5, 2**53 + 1], "got 9007199254740993 (the nearest of the type is 9007199254740992.0; round it, or "),
     ("float", [0.5, 1e300], "got 1e+300 (the nearest of the type is inf; declare the field as a double)"),
     ("float", [0.5, 1e-300], "got 1e-300 (the nearest of the type is 0.0; declare the field as a double)"),

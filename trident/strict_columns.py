@@ -121,8 +121,21 @@ def _declared(ddl: str, value: Any, type_: Any) -> Any:
     """Return a value in the form that keys of the type have, too."""
     made = declared_form(ddl)(value)
     if made is NO_VALUE:
-        raise ValueError(f"no {ddl} is exactly this number; round it, or declare another type")
+        raise ValueError(f"no {ddl} is exactly this number; {_way_out(ddl, number_of(value))}")
     return made
+
+
+def _way_out(ddl: str, number: Any) -> str:
+    """Say what is to be done with a number that no value of a type equals."""
+    if not isinstance(number, int) and not math.isfinite(number):
+        return "declare the field as a double"
+    if abs(number) >= 10**38:
+        return "declare another type"
+    if number != int(number):
+        return "round it, or declare another type"
+    if not ddl.startswith("decimal") and -(2**63) <= number < 2**63:
+        return "declare the field as a bigint"
+    return f"declare the field as a decimal with {len(str(abs(int(number))))} digits before its point"
 
 
 def _decimal(value: Any, type_: Any) -> Any:
