@@ -17,6 +17,7 @@ import pyarrow.csv as pacsv
 from spouts.files.column_types import refuse_wide_decimals
 from spouts.files.tails import Check, End
 from trident.errors import BadDataError
+from trident.fields import names_shown
 from trident.moment_columns import moments_as_text, read_formatted, read_moments
 
 _BOM = b"\xef\xbb\xbf"
@@ -113,9 +114,9 @@ class CsvFormat:
                 )
             if name not in names and self.missing_columns == "error":
                 raise BadDataError(
-                    f"the header of {path} has no column {name!r}: {list(names)}. Name the fields as the header does (the "
-                    "order does not matter), give header=False if the first line is a row, or missing_columns='null' to "
-                    "have null there"
+                    f"the header of {path} has no column {name!r}: {names_shown(names, name)}. Name the fields as the "
+                    "header does (the order does not matter), give header=False if the first line is a row, or "
+                    "missing_columns='null' to have null there"
                 )
 
     def parse_options(self, multiline: bool = False) -> pacsv.ParseOptions:

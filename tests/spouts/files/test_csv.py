@@ -177,7 +177,9 @@ def test_gz_files_are_read_with_their_header(tmp_path: Path) -> None:
 
 def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"ID,name\n1,x\n")
-    with pytest.raises(SpoutError, match=r"header of .*a.csv has no column 'id': \['ID', 'name'\]. Name the fields as"):
+    with pytest.raises(
+        SpoutError, match=r"header of .*a.csv has no column 'id': \['ID', 'name'\]; did you mean 'ID'\?"
+    ):
         rows(CsvFileSpout(tmp_path, FIELDS))
     assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == [(None, "x")]
     write(tmp_path / "a.csv", b"id,id,name\n1,1,x\n")
