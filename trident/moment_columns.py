@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.alignment import ddl_of, rebuild, replace_leaves
+from trident.alignment import Convert, ddl_of, rebuild, replace_leaves
 from trident.moment_bounds import beyond_python
 from trident.moments import moment_of
 
@@ -22,16 +22,17 @@ def moments_as_text(type_: pa.DataType) -> pa.DataType:
     return replace_leaves(type_, lambda one: pa.string() if pa.types.is_temporal(one) else one)
 
 
-def read_moments(column: Any, type_: pa.DataType, name: str) -> Any:
+def read_moments(column: Any, type_: pa.DataType, name: str, read: Convert | None = None) -> Any:
     """Return a column whose texts, also within lists and structs, are moments and dates; others stay as they are.
 
+    `read`: makes what is neither list nor struct; by default moments and dates.
     Raises `pa.ArrowInvalid` that names the column and the first text that is none.
     """
     if column.type == type_:
         return column
     if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([rebuild(chunk, type_, name, _read) for chunk in column.chunks], type_)
-    return rebuild(column, type_, name, _read)
+        return pa.chunked_array([rebuild(chunk, type_, name, read or _read) for chunk in column.chunks], type_)
+    return rebuild(column, type_, name, read or _read)
 
 
 def _read(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,11 +14,16 @@ from trident.alignment import replace_leaves
 from trident.errors import TopologyError
 from trident.fields import Fields, names_shown
 
+NOT_0 = "^[^eE]*[1-9]"
+"""What a number begins with that is not 0."""
+_HEX = r"^\s*0[xX]"
+_SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
+
 
 def read_schema(file: pq.ParquetFile) -> pa.Schema:
     """Return the schema of a file, in which Spark's INT96 are the moments that they stand for: Arrow calls them local times."""
-    leaves = [file.schema.column(number) for number in range(len(file.schema))]
-    moments = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    columns = [file.schema.column(number) for number in range(len(file.schema))]
+    moments = [one.path for one in columns if one.physical_type == "INT96"]
     schema = file.schema_arrow
     if not moments:
         return schema
@@ -44,16 +51,6 @@ def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str 
     return Fields.of(fields.names, types)
 
 
-def wide_floats(type_: pa.DataType) -> pa.DataType:
-    """Return a type with `double` in place of each `float`."""
-    return replace_leaves(type_, lambda one: pa.float64() if pa.types.is_float32(one) else one)
-
-
-def infinite_floats(table: pa.Table) -> int:
-    """Count the infinite numbers in a table, wherever they are."""
-    return sum(_infinite(column) for column in table.columns)
-
-
 def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
     """Raise `pa.ArrowInvalid` for a decimal of more digits than its type: Arrow's parsers let 1 pass for a decimal(5,5)."""
     for name, column in zip(table.schema.names, table.columns, strict=True):
@@ -64,12 +61,43 @@ def refuse_wide_decimals(table: pa.Table | pa.RecordBatch) -> None:
             raise pa.ArrowInvalid(f"column {name!r}: a number has more digits than {column.type}") from None
 
 
-def _infinite(column: pa.ChunkedArray | pa.Array) -> int:
-    if pa.types.is_floating(column.type):
-        return int(pc.sum(pc.is_inf(column)).as_py() or 0)
+def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
+    """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
+    is_whole = pa.types.is_integer(made.type)
+    if is_whole or pa.types.is_floating(made.type):
+        doubted = texts if is_whole else texts.filter(_is_extreme(made))
+        bent = doubted.filter(pc.match_substring_regex(doubted, _HEX if is_whole else NOT_0))
+        if len(bent):
+            raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is no {made.type}")
+
+
+def may_be_small(text: bytes) -> bool:
+    """Whether there may be a number in a text that is 0 as a float, and is none."""
+    return b"0" * 20 in text or _SMALL.search(text.lower()) is not None
+
+
+def leaves(column: Any) -> Iterator[Any]:
+    """Give the columns within one, of the members of structs, of elements, keys and values; itself if there are none."""
     if pa.types.is_struct(column.type):
-        return sum(_infinite(one) for one in column.flatten())
-    return _infinite(pc.list_flatten(column)) if pa.types.is_list(column.type) else 0
+        parts = column.flatten()
+    elif pa.types.is_map(column.type):
+        parts = [column.keys, column.items]
+    elif pa.types.is_list(column.type):
+        parts = [pc.list_flatten(column)]
+    else:
+        yield column
+        return
+    for part in parts:
+        yield from leaves(part)
+
+
+def is_0(numbers: Any) -> Any:
+    """Say of each number whether it is 0."""
+    return pc.equal(numbers, pa.scalar(0, numbers.type))
+
+
+def _is_extreme(numbers: Any) -> Any:
+    return pc.or_(pc.is_inf(numbers), is_0(numbers))
 
 
 def _as_moment(type_: pa.DataType) -> pa.DataType:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from spouts.files.column_types import refuse_wide_decimals
+from spouts.files.column_types import is_0, may_be_small, refuse_bent_numbers, refuse_wide_decimals
 from spouts.files.tails import Check, End
 from trident.errors import BadDataError
 from trident.fields import names_shown
@@ -24,8 +24,6 @@ _BOM = b"\xef\xbb\xbf"
 _ROWS = 10_000
 _WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
-_HEX = r"^\s*0[xX]"
-_DIGIT = r"[0-9]"
 _PARSE = re.compile(r"CSV parse error: (?:Row #\d+: )?")
 
 
@@ -141,21 +139,17 @@ class CsvFormat:
         )
 
     def check_numbers(
-        self, table: pa.Table, hexes: bool, read_again: Callable[[pacsv.ConvertOptions], pa.Table]
+        self, table: pa.Table, bends: bool, read_again: Callable[[pacsv.ConvertOptions], pa.Table]
     ) -> None:
-        """Refuse what Arrow reads as another number: 1e400 is infinite to it, and 0xFF is -1 if that fits the type.
+        """Refuse what Arrow reads as another number.
 
-        `hexes`: whether there may be such numbers.
+        `bends`: whether there may be such numbers, besides those that it takes for infinite; see `may_bend`.
         `read_again`: reads the same with other types.
         Raises `pa.ArrowInvalid`: it names the column and the value.
         """
         refuse_wide_decimals(table)
-        doubted = dict[str, Any]()
-        for field, column in zip(table.schema, table.columns, strict=True):
-            if pa.types.is_floating(field.type) and pc.any(infinite := pc.is_inf(column)).as_py():
-                doubted[field.name] = infinite
-            elif hexes and pa.types.is_integer(field.type):
-                doubted[field.name] = pc.is_valid(column)
+        columns = zip(table.schema.names, table.columns, strict=True)
+        doubted = [name for name, column in columns if _is_doubted(column, bends)]
         if not doubted:
             return
         convert = self.convert_options()
@@ -163,12 +157,8 @@ class CsvFormat:
             one.name: pa.string() if one.name in doubted else moments_as_text(one.type) for one in self.schema
         }
         texts = read_again(convert)
-        for name, where in doubted.items():
-            type_ = table.schema.field(name).type
-            given = texts[name].filter(where)
-            bent = given.filter(pc.match_substring_regex(given, _HEX if pa.types.is_integer(type_) else _DIGIT))
-            if len(bent):
-                raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is no {type_}")
+        for name in doubted:
+            refuse_bent_numbers(texts[name], table[name], name)
 
     def typed(self, table: pa.Table | pa.RecordBatch) -> pa.Table:
         """Return what Arrow has read with its moments and dates, which were texts."""
@@ -182,9 +172,15 @@ class CsvFormat:
         return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
 
 
-def may_be_hex(text: bytes) -> bool:
-    """Whether there may be a hexadecimal number in a text."""
-    return b"0x" in text or b"0X" in text
+def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:
+    if not pa.types.is_floating(column.type):
+        return bends and pa.types.is_integer(column.type)
+    return bool(pc.any(pc.or_(pc.is_inf(column), is_0(column)) if bends else pc.is_inf(column)).as_py())
+
+
+def may_bend(text: bytes) -> bool:
+    """Whether there may be a number in a text that is hexadecimal, or too near to 0 for a float."""
+    return b"0x" in text or b"0X" in text or may_be_small(text)
 
 
 class CsvParser:
@@ -205,7 +201,7 @@ class CsvParser:
         if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
             text = _BOM + text
         table = self._read(text, self._convert)
-        self._format.check_numbers(table, may_be_hex(text), lambda convert: self._read(text, convert))
+        self._format.check_numbers(table, may_bend(text), lambda convert: self._read(text, convert))
         return self._format.typed(table)
 
     def _read(self, text: bytes, convert: pacsv.ConvertOptions) -> pa.Table:

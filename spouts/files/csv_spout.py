@@ -17,7 +17,7 @@ from typing import IO, Any, Unpack, cast
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from spouts.files.csv_lines import CsvFormat, may_be_hex
+from spouts.files.csv_lines import CsvFormat, may_bend
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
 from spouts.files.line_ends import LineFiles
@@ -176,14 +176,14 @@ class WholeCsvEmitter:
             )
             try:
                 with opened(path) as other, _stream(path, other) as text:  # streams of one opened file share its place
-                    hexes = _has_hex(text)
+                    bends = _may_bend(text)
                 for at, batch in enumerate(self._open(data, read, self._format.convert_options())):
 
                     def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
                         with opened(path) as other, _stream(path, other) as text:
                             return pa.Table.from_batches([next(islice(self._open(text, read, convert), at, None))])
 
-                    self._format.check_numbers(pa.Table.from_batches([batch]), hexes, again)
+                    self._format.check_numbers(pa.Table.from_batches([batch]), bends, again)
                     yield self._format.typed(batch)
             except pa.ArrowException as error:
                 raise BadDataError(
@@ -205,12 +205,12 @@ class WholeCsvEmitter:
             return self._format.names_of(path, lines)
 
 
-def _has_hex(data: IO[bytes]) -> bool:
+def _may_bend(data: IO[bytes]) -> bool:
     before = b""
     while block := data.read(_BLOCK):
-        if may_be_hex(before + block):
+        if may_bend(before + block):
             return True
-        before = block[-1:]
+        before = block[-32:]  # a number may go on in the next one
     return False
 
 

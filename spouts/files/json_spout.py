@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from spouts.files.column_types import infinite_floats, refuse_wide_decimals, wide_floats
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
+from spouts.files.json_columns import json_type, read_json, refuse_bent
 from spouts.files.line_ends import LineFiles
 from spouts.files.row_reading import RowFileSpout, RowOptions
 from spouts.files.tails import Check, End
@@ -24,7 +24,6 @@ from spouts.files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.moment_columns import moments_as_text, read_moments
 
 
 class JsonFileSpout(RowFileSpout):
@@ -118,33 +117,26 @@ class JsonParser:
 
     def __init__(self, schema: pa.Schema, unknown_fields: str) -> None:
         # Arrow reads no dates from JSON, and takes moments without an offset for UTC.
-        self._schema = schema
-        self._read = pa.schema([pa.field(one.name, moments_as_text(one.type)) for one in schema])
-        self._parse = pajson.ParseOptions(explicit_schema=self._read, unexpected_field_behavior=unknown_fields)
+        self._schema, self._unknown_fields = schema, unknown_fields
+        self._read = pa.schema([pa.field(one.name, json_type(one.type)) for one in schema])
 
     def parse(self, text: bytes) -> pa.Table:
         if not text.strip():
             return self._schema.empty_table()
         objects, is_apart = _objects_of(text)
-        table = self._parsed(text, self._parse)
+        table = self._parsed(text, self._read)
         if table.num_rows > objects:
             raise pa.ArrowInvalid("it is more than one row")
         if table.num_rows < objects or not is_apart:
             raise pa.ArrowInvalid("it is not complete: an object goes on in the next line")
-        refuse_wide_decimals(table)
-        if infinite_floats(table):
-            wider = pajson.ParseOptions(
-                explicit_schema=pa.schema([pa.field(one.name, wide_floats(one.type)) for one in self._read]),
-                unexpected_field_behavior=self._parse.unexpected_field_behavior,
-            )
-            if infinite_floats(table) != infinite_floats(self._parsed(text, wider)):
-                raise pa.ArrowInvalid("a number is beyond the range of float")
-        columns = [read_moments(table[one.name], one.type, one.name) for one in self._schema]
+        refuse_bent(table, text, self._parsed)
+        columns = [read_json(table[one.name], one.type, one.name) for one in self._schema]
         return pa.Table.from_arrays(columns, schema=self._schema)
 
-    def _parsed(self, text: bytes, options: pajson.ParseOptions) -> pa.Table:
+    def _parsed(self, text: bytes, schema: pa.Schema) -> pa.Table:
         read = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        return pajson.read_json(pa.BufferReader(text), read, options)
+        parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=self._unknown_fields)
+        return pajson.read_json(pa.BufferReader(text), read, parse)
 
     def is_row(self, line: bytes) -> bool:
         return bool(line.strip())

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.files.column_types import infinite_floats, refuse_wide_decimals, wide_floats
+from spouts.files.json_columns import json_type, read_json, refuse_bent
 from trident.arrow import python_of, schema_of, strict_column
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
-from trident.moment_columns import moments_as_text, read_moments
 from trident.servers.avro import Avro
 
 
@@ -152,17 +151,13 @@ class Json(Format):
         parts = (b'{"v":', values.fill_null(b"null"), b',"n":', ends, b"}\n", b"")
         data = _joined(pc.binary_join_element_wise(*(_binary(part) for part in parts)))
         fields = schema_of(self.fields)
-        schema = pa.schema([("v", moments_as_text(pa.struct(list(fields)))), ("n", pa.int64())])
+        schema = pa.schema([("v", json_type(pa.struct(list(fields)))), ("n", pa.int64())])
         table = _parsed(data, schema)
         if not table["n"].combine_chunks().equals(numbers) or table["v"].null_count > values.null_count:
             raise ValueError("it is not one JSON object")
-        refuse_wide_decimals(table)
-        if count := infinite_floats(table):
-            wider = pa.schema([pa.field(one.name, wide_floats(one.type)) for one in schema])
-            if count != infinite_floats(_parsed(data, wider)):
-                raise ValueError("a number is beyond the range of float")
+        refuse_bent(table, data, _parsed)
         columns = table["v"].combine_chunks().flatten()
-        return [read_moments(column, one.type, one.name) for column, one in zip(columns, fields, strict=True)]
+        return [read_json(column, one.type, one.name) for column, one in zip(columns, fields, strict=True)]
 
     def _why(self, error: Exception) -> str:
         """Leave out what is of the text that `read` makes, and not of the value."""
@@ -205,10 +200,10 @@ def typed_fields(declared: FieldsLike, of: str) -> Fields:
     return fields
 
 
-def _parsed(data: pa.Buffer, schema: pa.Schema) -> pa.Table:
+def _parsed(data: pa.Buffer | bytes, schema: pa.Schema) -> pa.Table:
     return pj.read_json(
         pa.BufferReader(data),
-        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, data.size + 1)),
+        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(data) + 1)),
         pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spouts.files.column_types import refuse_bent_numbers
 from spouts.redis.stream_server import Entry
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
@@ -58,7 +59,11 @@ def _typed(raw: list[bytes | None], type_: pa.DataType) -> Any:
     if pa.types.is_binary(type_):
         return array
     texts = array.cast(pa.string())
-    return read_moments(texts, type_, "its text") if pa.types.is_temporal(type_) else texts.cast(type_)
+    if pa.types.is_temporal(type_):
+        return read_moments(texts, type_, "its text")
+    made = texts.cast(type_)
+    refuse_bent_numbers(texts, made, "its text")
+    return made
 
 
 def _misfit(

@@ -24,7 +24,8 @@ from trident.fields import Fields
 NO_ROWS = [
     b"null", b"[1]", b"1", b'"x"', b"true", b"\0", b'{"v":1}x', b'{"v":1} {"v":2}', b'{"v":1,"v":2}',
     b'{"v":1.5}', b'{"v":1e3}', b'{"v":9223372036854775808}', b'{"v":"1"}', b'{"v":true}', b'{"v":NaN}', b'{"f":1e39}',
-    b'{"s":[{"f":-1e39}]}', b"{", b"}", b'{"v":1',
+    b'{"s":[{"f":-1e39}]}', b'{"f":1e-50}', b'{"s":[{"f":0},{"f":-1E-46}]}', b'{"d":1e-400}', b'{"d":0.' + b"0" * 400 + b"1}",
+    b'{"d":-10e-0400}', b'{"b":"a"}', b'{"b":"aGk"}', b'{"b":"aG k="}', b'{"b":"\xc3\xa9"}', b'{"b":1}', b"{", b"}", b'{"v":1',
 ]  # fmt: skip
 
 
@@ -33,10 +34,10 @@ NO_ROWS = [
 def test_a_line_that_is_not_one_object_of_the_declared_types_is_a_bad_line(
     tmp_path: Path, line: bytes, before: bytes
 ) -> None:
-    fields = "v: bigint, f: float, s: array<struct<f:float>>"
+    fields = "v: bigint, f: float, s: array<struct<f:float>>, d: double, b: binary"
     write(tmp_path / "a.json", before + line + b'\n\n{"f":-Infinity}\n')
     found = rows(JsonFileSpout(tmp_path, fields, bad_lines="bad"))
-    assert found[-2:] == [(None, None, None, line.decode()), (None, float("-inf"), None, None)]
+    assert found[-2:] == [(*(None,) * 5, line.decode()), (None, float("-inf"), *(None,) * 4)]
     assert len(found) == 2 + before.count(b"v")
     with pytest.raises(BadDataError, match=r"line [12] of .*a.json \(at byte \d+\) is no row: "):
         rows(JsonFileSpout(tmp_path, fields))
@@ -55,6 +56,9 @@ def test_lines_with_no_object_do_not_make_up_for_lines_with_two(tmp_path: Path, 
         ("double", "1e400"),
         ("double", "-1e400"),
         ("float", "1e39"),
+        ("float", "1e-50"),
+        ("double", "-1.0E-400"),
+        ("double", "0." + "0" * 400 + "1"),
         ("tinyint", "0xFF"),
         ("bigint", "0X10"),
         ("int", " 0x1"),
@@ -85,6 +89,17 @@ def test_infinite_numbers_that_are_written_as_such_and_marks_within_a_file_are_r
     write(tmp_path / "b.csv", "v\n\ufeffa\n\ufeffb\n".encode())
     spout = CsvFileSpout(tmp_path / "b.csv", "v: string", max_batch_bytes=5)
     assert rows(spout) == [("\ufeffa",), ("\ufeffb",)]
+
+
+def test_numbers_that_are_0_or_nearly_so_are_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"v,w,s\n0e-99,0.0,1e-400\n1e-45,1e-320,\n-0.00000000000000000000000,7,8e-4512-\n")
+    expected = [(0.0, 0.0, "1e-400"), (1.401298464324817e-45, 1e-320, None), (-0.0, 7.0, "8e-4512-")]
+    assert rows(CsvFileSpout(tmp_path, "v: float, w: double, s: string")) == expected
+    lines = (
+        b'{"v":0e-99,"w":0.0,"s":"1e-400","x":1e-400}\n{"v":1e-45,"w":1e-320}\n{"v":-0.0e-77,"w":7,"s":"8e-4512-"}\n'
+    )
+    write(tmp_path / "a.json", lines)
+    assert rows(JsonFileSpout(tmp_path, "v: float, w: double, s: string")) == expected
 
 
 # ---- random lines -------------------------------------------------------------------------------------------------------

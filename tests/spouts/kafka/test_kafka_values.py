@@ -85,6 +85,13 @@ def test_a_value_that_is_no_json_is_found_wherever_it_is(bad: bytes) -> None:
         assert error.value.why
 
 
+@pytest.mark.parametrize("bad", [b'{"f": 1e-50}', b'{"f": 1e50}', b'{"d": 1e-400}', b'{"b": "aGk"}'])
+def test_a_number_beyond_the_range_of_its_type_and_bytes_that_are_no_base64_are_no_json(bad: bytes) -> None:
+    declared = Json("f: float, d: double, b: binary")
+    good = b'{"f": 0e-99, "d": 0, "b": "aGk="}'
+    assert columns(declared, good, bad, bad_is_null=True) == [[0.0, None], [0.0, None], [b"hi", None]]
+
+
 def test_halves_of_json_in_two_records_are_not_put_together() -> None:
     found = columns(ACCOUNTS, b'{"amount":', b"1}", b'{"amount": 2}{"amount": 3}', b'{"amount": 4}', bad_is_null=True)
     assert found[1] == [None, None, None, 4]

@@ -227,6 +227,15 @@ def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, c
     batches.close()
 
 
+@pytest.mark.parametrize(("type_", "raw"), [("tinyint", "0xFF"), ("double", "1e400"), ("float", "1e-50")])
+def test_a_number_is_not_bent(redis_server: Server, client: Any, type_: str, raw: str) -> None:
+    client.xadd("s", {"n": raw}, id="1-0")
+    batches = Batches(spout_of(redis_server, fields=f"n: {type_}"))
+    with pytest.raises(SpoutError, match=f"the value b'{raw}' of field 'n' is no "):
+        batches.rows(batches.define())
+    batches.close()
+
+
 @pytest.mark.parametrize(
     ("type_", "raw", "value"),
     [
