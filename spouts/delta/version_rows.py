@@ -12,7 +12,7 @@ import pyarrow as pa
 from spouts.delta.table_log import LoggedFile
 from spouts.delta.table_place import TablePlace, not_read
 from spouts.files.column_types import read_schema
-from spouts.files.parquet_rows import ROWS, Footer, columns_as, columns_in, parquet_file
+from spouts.files.parquet_rows import Footer, batches_of, columns_as, columns_in, parquet_file
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, struct_type
@@ -67,11 +67,11 @@ class DeltaEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        file = parquet_file(source, footer, reads_ahead=not self.place.is_local)
+        file, finer = (parquet_file(source, footer, not self.place.is_local, unit) for unit in ("us", "ns"))
         wanted = self._in_file(piece.file)
         schema = read_schema(file)
         names = columns_in(what, schema, wanted, "null")  # a column that was added later is null
-        for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
+        for batch in batches_of(file, finer, groups, names, what):
             columns = dict(zip(wanted.names, columns_as(batch, schema, wanted, what), strict=True))
             yield self._table(piece, columns, len(batch))
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spouts.files.column_types import read_schema
+from spouts.files.column_types import leaves, read_schema
 from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position
 from spouts.files.ranges import FileRange, Piece, open_error, opened
@@ -73,7 +74,7 @@ class ParquetEmitter:
         file, what = parquet_file(source, footer, reads_ahead=False), f"the Parquet file {path}"
         schema = read_schema(file)
         names = columns_in(what, schema, self._wanted, self._options.missing_columns)
-        for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
+        for batch in batches_of(file, parquet_file(source, footer, False, "ns"), groups, names, what):
             columns = columns_as(batch, schema, self._wanted, what)
             if len(self._schema) > len(self._wanted):
                 columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
@@ -89,15 +90,41 @@ def _way_out(error: Exception) -> str:
     return "Put an undamaged file there, and start again"
 
 
-def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool) -> pq.ParquetFile:
+def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool, int96: str = "us") -> pq.ParquetFile:
     """Open a file whose footer was read. `reads_ahead`: whole row groups at once, for stores where each read takes long."""
     return pq.ParquetFile(
         source,
         metadata=footer.metadata,
-        coerce_int96_timestamp_unit="us",
+        coerce_int96_timestamp_unit=int96,
         buffer_size=_BUFFER,
         pre_buffer=reads_ahead,
     )
+
+
+def batches_of(
+    file: pq.ParquetFile, finer: pq.ParquetFile, groups: list[int], names: list[str], what: str
+) -> Iterator[pa.RecordBatch]:
+    """Give the rows of row groups; `BadDataError` if INT96 has other nanoseconds in `finer`, the same file, than in micros."""
+    int96 = [one for one in names if file.schema_arrow.field(one).type != finer.schema_arrow.field(one).type]
+    batches, exact = (
+        one.iter_batches(ROWS, row_groups=groups, columns=columns, use_threads=False)
+        for one, columns in ((file, names), (finer, int96))
+    )
+    for batch in batches:
+        for name, column in zip(int96, next(exact) if int96 else (), strict=True):
+            if any(map(_is_cut, leaves(batch[name]), leaves(column))):
+                raise BadDataError(
+                    f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp has not. Round "
+                    "them to microseconds where they are written, or leave the column out"
+                )
+        yield batch
+
+
+def _is_cut(micros: pa.Array, nanos: pa.Array) -> bool:
+    if micros.type == nanos.type:
+        return False
+    whole = pc.multiply(micros.cast(pa.int64()), 1000)  # wraps around outside of 1677 to 2262, as the others do
+    return bool(pc.any(pc.not_equal(nanos.cast(pa.int64()), whole)).as_py())
 
 
 def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:

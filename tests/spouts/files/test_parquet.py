@@ -15,7 +15,7 @@ import pytest
 from spouts import ParquetFileSpout
 from tests.spouts.files.test_text_files import LONG_AGO, write
 from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
-from trident.errors import ReplayMismatchError, SpoutError, TopologyError
+from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
 from trident.spout import Lag, TransactionAttempt
 
 
@@ -172,6 +172,44 @@ def test_the_times_that_spark_writes_as_int96_are_moments_wherever_they_are(tmp_
         rows(ParquetFileSpout(tmp_path, "at: timestamp_ntz"))
     pq.write_table(pa.table({"at": pa.array([local])}), tmp_path / "a.parquet")
     assert rows(ParquetFileSpout(tmp_path, "at: timestamp_ntz")) == [(local,)]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("year", [1970, 1000, 2500])
+def test_nanoseconds_are_refused_and_never_cut(tmp_path: Path, nested: bool, year: int) -> None:
+    micros = pa.array([None, datetime.datetime(year, 1, 1, 12, 0, 0, 1)], pa.timestamp("us", "UTC"))
+    for nanos in (0, 1):
+        path = int96(tmp_path / "a.parquet", micros, nanos, nested)
+        spout = ParquetFileSpout(path, f"at: {'array<map<string,timestamp>>' if nested else 'timestamp'}")
+        if not nanos:
+            moment = datetime.datetime(year, 1, 1, 12, 0, 0, 1, datetime.UTC)
+            assert rows(spout) == ([([[("k", None)]],), ([[("k", moment)]],)] if nested else [(None,), (moment,)])
+            continue
+        with pytest.raises(
+            BadDataError, match="column 'at' of .*a.parquet has a moment in INT96 with nanoseconds, which"
+        ):
+            rows(spout)
+    pq.write_table(pa.table({"at": pa.array([1_000_001], pa.timestamp("ns", "UTC"))}), tmp_path / "a.parquet")
+    with pytest.raises(BadDataError, match="column 'at' .* would lose data"):
+        rows(ParquetFileSpout(tmp_path, "at: timestamp"))
+
+
+def int96(path: Path, moments: pa.Array, nanos: int, nested: bool) -> Path:
+    """Write moments as INT96, with so many nanoseconds more: Arrow writes them only for years that 64 bits hold."""
+    at = moments
+    if nested:
+        maps = pa.MapArray.from_arrays(range(len(at) + 1), ["k"] * len(at), at)
+        at = pa.ListArray.from_arrays(range(len(at) + 1), maps)
+    pq.write_table(
+        pa.table({"at": at}), path, use_deprecated_int96_timestamps=True, store_schema=False, compression="none",
+        use_dictionary=False,
+    )  # fmt: skip
+    of_day = (12 * 3600 * 10**9 + 1000).to_bytes(8, "little")
+    data = path.read_bytes()
+    assert data.count(of_day) == 1
+    path.write_bytes(data.replace(of_day, (12 * 3600 * 10**9 + 1000 + nanos).to_bytes(8, "little")))
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    return path
 
 
 def test_a_file_without_a_column_is_refused_or_gives_null(tmp_path: Path) -> None:
