@@ -53,14 +53,17 @@ class ByRecord(Format):
 
     def translate(self, table: pa.Table) -> pa.Table:
         """Call the function for each record."""
-        rows = []
+        rows, causes = [], dict[int, Exception]()
         for at, record in enumerate(zip(*(table[name].to_pylist() for name in KafkaRecord._fields), strict=True)):
             try:
                 row = self.function(KafkaRecord(*record))
                 if row is not None:
                     rows.append(row_of(row))
-            except Exception as error:
-                raise BadValue(at, f"the function of ByRecord raised {type(error).__name__}: {error}") from error
+            except Exception as error:  # noqa: BLE001  whatever it raises
+                causes[at] = error
+        if causes:
+            said = "the function of ByRecord raised"
+            raise BadValue({at: f"{said} {type(error).__name__}: {error}" for at, error in causes.items()}, causes)
         return table_of(self.fields, rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from trident.arrow import arrow_type, beyond_python, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.servers.kafka_client import kafka_package
+from trident.spout.interfaces import BadRow
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -62,14 +64,14 @@ class KafkaEmitter:
         """By what the consumers are found in `READERS`."""
         return repr(sorted(self._settings().items(), key=str))
 
-    def emit(self, part: Sequence[OffsetRange]) -> Iterator[pa.Table]:
+    def emit(self, part: Sequence[OffsetRange]) -> Iterator[pa.Table | BadRow]:
         """Give the records of a part, range after range, in tables of a few megabytes."""
         kafka_package()
         settings = self._settings()
         with READERS.borrow(self.key, lambda: RangeReader(settings)) as reader:
             for one in part:
                 for table in self._tables(one, reader):
-                    yield self._emitted(one, table)
+                    yield from self._emitted(one, table)
             reader.check_topics({one.spot.topic: one.topic_id for one in part})
 
     def _settings(self) -> dict[str, Any]:
@@ -96,17 +98,26 @@ class KafkaEmitter:
         if batches:
             yield pa.Table.from_batches(batches).combine_chunks()
 
-    def _emitted(self, one: OffsetRange, table: pa.Table) -> pa.Table:
-        value = self._options.value
-        try:
-            table = self._with_moments(table)
-            if isinstance(value, ByRecord | ByColumns):
-                return value.translate(table.select(KafkaRecord._fields))
-            columns: list[pa.Array] = []
-            for name in self._options.fields:
-                columns.extend(self._column(name, table))
-        except BadValue as bad:
-            raise SpoutError(f"offset {table['offset'][bad.at].as_py()} in {one.spot}: {bad.why}") from bad
+    def _emitted(self, one: OffsetRange, table: pa.Table) -> Iterator[pa.Table | BadRow]:
+        """Give the records that cannot be read, each by itself, and the tuples of the others."""
+        while table.num_rows:
+            try:
+                yield self._tuples(table)
+                return
+            except BadValue as bad:
+                for at, why in bad.rows.items():
+                    error = SpoutError(f"offset {table['offset'][at].as_py()} in {one.spot}: {why}")
+                    error.__cause__ = bad.causes.get(at)
+                    yield BadRow(table.slice(at, 1), error)
+                table = table.take(np.setdiff1d(np.arange(table.num_rows), list(bad.rows))).combine_chunks()
+
+    def _tuples(self, table: pa.Table) -> pa.Table:
+        value, table = self._options.value, self._with_moments(table)
+        if isinstance(value, ByRecord | ByColumns):
+            return value.translate(table.select(KafkaRecord._fields))
+        columns: list[pa.Array] = []
+        for name in self._options.fields:
+            columns.extend(self._column(name, table))
         return pa.table(columns, schema=schema_of(self._fields))
 
     def _with_moments(self, table: pa.Table) -> pa.Table:
@@ -116,11 +127,12 @@ class KafkaEmitter:
         at, times = table.schema.get_field_index("timestamp"), table["timestamp"]
         beyond = beyond_python(times)
         if beyond is not None and self._options.on_bad != "null":
-            first = beyond.index(True).as_py()
-            why = f"its timestamp is {times[first].value} ms since 1970, which no year from 1 to 9999 has"
-            raise BadValue(
-                first, f'{why}; its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
+            why = (
+                "its timestamp is {} ms since 1970, which no year from 1 to 9999 has; "
+                'its producer may count micro- or nanoseconds; on_bad="null" would read it as None'
             )
+            wrong = np.flatnonzero(beyond.to_numpy(zero_copy_only=False)).tolist()
+            raise BadValue({at: why.format(times[at].value) for at in wrong})
         if beyond is not None:
             times = pc.if_else(beyond, pa.scalar(None, times.type), times)
         return table.set_column(at, "timestamp", times.cast(arrow_type("timestamp")))
@@ -133,19 +145,17 @@ class KafkaEmitter:
             try:
                 return [array.cast(pa.string())]
             except pa.ArrowInvalid:
-                raise BadValue(
-                    _first_bad_text(array), 'its key is no text in UTF-8; read it with key="bytes"'
-                ) from None
+                why = 'its key is no text in UTF-8; read it with key="bytes"'
+                raise BadValue(dict.fromkeys(filter(partial(_is_no_text, array), range(len(array))), why)) from None
         return [array]
 
 
-def _first_bad_text(array: pa.Array) -> int:
-    for at, key in enumerate(array.to_pylist()):
-        try:
-            _ = key is None or key.decode()
-        except UnicodeDecodeError:
-            return at
-    return 0
+def _is_no_text(keys: pa.Array, at: int) -> bool:
+    try:
+        keys[at].cast(pa.string())
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 # ---- columns of messages ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,17 @@ from trident.servers.avro import Avro
 
 
 class BadValue(Exception):
-    """The value of row `at` cannot be read.
+    """The values of some rows cannot be read.
 
-    `at`, `why`: the row, and what is wrong.
+    `rows`: what is wrong with each of them.
+    `causes`: what a function of the user's raised at them.
+    `at`, `why`: the first of the rows.
     """
 
-    def __init__(self, at: int, why: str) -> None:
-        super().__init__(at, why)
-        self.at, self.why = at, why
+    def __init__(self, rows: Mapping[int, str], causes: Mapping[int, Exception] | None = None) -> None:
+        super().__init__(rows)
+        self.rows, self.causes = rows, causes or {}
+        self.at, self.why = next(iter(rows.items()))
 
 
 class Format(ABC):
@@ -63,8 +66,9 @@ class Format(ABC):
         except Exception:  # noqa: BLE001  whatever a decoder raises
             bad = dict(self._bad(values, 0))
         if not bad_is_null or not bad:
-            at, why = next(iter(bad.items()), (0, "it cannot be read with the others"))
-            raise BadValue(at, f'its value is no {self.name}: {why}; on_bad="null" would read it as None')
+            told = bad or {0: "it cannot be read with the others"}
+            hint = 'on_bad="null" would read it as None'
+            raise BadValue({at: f"its value is no {self.name}: {why}; {hint}" for at, why in told.items()})
         mask = pa.array([at in bad for at in range(len(values))])
         return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.spout import (
+    BadRow,
     BatchCoordinator,
     Definition,
     ITridentSpout,
@@ -30,6 +31,8 @@ def rows_of(
     read: list[Row] = []
     for part in coordinator.parts(TransactionAttempt(txid, 0), definition, parallelism):
         for data in emitter.emit(pickle.loads(pickle.dumps(part))):
+            if isinstance(data, BadRow):
+                raise data.error
             assert data.schema.equals(schema_of(spout.get_output_fields()))
             data.validate(full=True)
             read += tuple_rows(data)

@@ -10,6 +10,7 @@ from trident.spout.completing import (
 )
 from trident.spout.interfaces import (
     Away,
+    BadRow,
     BatchCoordinator,
     DeclaresSpoutType,
     Definition,
@@ -42,6 +43,7 @@ from trident.spout.rich import (
 __all__ = [
     "Activated",
     "Away",
+    "BadRow",
     "BatchCoordinator",
     "DeclaresOutputFields",
     "DeclaresSpoutType",

@@ -203,10 +203,25 @@ def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
     return coordinator
 
 
+class BadRow(NamedTuple):
+    """What an emitter gives in place of a row that cannot be read: `error` fails the batch, or the row is a dead letter.
+
+    Attributes
+    ----------
+    row
+        What the source has: a table of one row, whose columns need not be the fields.
+    error
+        Where it is, and what is wrong.
+    """
+
+    row: pa.Table
+    error: Exception
+
+
 class Emitter(Protocol):
     """The worker's side of a spout. Pickled to the worker; opens what it needs there."""
 
-    def emit(self, part: Any) -> Iterable[pa.RecordBatch | pa.Table | PartitionRead]:
+    def emit(self, part: Any) -> Iterable[pa.RecordBatch | pa.Table | PartitionRead | BadRow]:
         """Read one part: Arrow data whose columns are the output fields, in order.
 
         Where processing completes the definitions (`BatchCoordinator.complete`), it also gives what the reading returned.

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -18,8 +19,11 @@ from spouts.kafka.record_functions import KafkaRecord, format_of
 from spouts.kafka.value_formats import AvroRecords, BadValue, Format, TextFormat
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
+from tests.harness.topology_runs import keep, start
 from tests.spouts.kafka.kafka_batches import batches
+from trident import TridentTopology
 from trident.errors import ConfigError, SpoutError
+from trident.runtime.commit.dead_letters import DeadLetters
 
 ACCOUNTS = Json("account: string, amount: bigint")
 SCHEMA = {
@@ -238,6 +242,54 @@ def test_a_timestamp_that_no_year_has_is_named_by_its_offset_or_becomes_null(kaf
     lenient = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, fields="offset, timestamp", on_bad="null")
     with batches(lenient) as made:
         assert [(at, time and time.timestamp()) for at, time in made.rest()] == [(0, 5.0), (1, None), (2, 6.0)]
+
+
+FAR = f"timestamp is {10**18} ms"
+NONE = "no JSON of the declared fields: Invalid value"
+UNREADABLE: dict[str, tuple[dict[str, Any], dict[int, str]]] = {
+    "timestamp": ({"fields": "offset, timestamp"}, {1: FAR, 4: FAR}),
+    "JSON": ({"fields": "offset, value", "value": Json("n: bigint")}, {2: NONE, 5: NONE}),
+    "key": ({"fields": "offset, key", "key": "text"}, {3: "key is no text", 5: "key is no text"}),
+    "two columns": (
+        {"fields": "offset, key, value", "key": "text", "value": Json("n: bigint")},
+        {2: NONE, 3: "key is no text", 5: "key is no text"},
+    ),
+    "ByRecord": (
+        {
+            "value": ByRecord(
+                "offset: bigint, n: bigint", lambda record: (record.offset, json.loads(record.value or b"")["n"])
+            )
+        },
+        {1: FAR, 2: "ByRecord raised JSONDecodeError", 4: FAR, 5: "ByRecord raised JSONDecodeError"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_records_that_cannot_be_read_are_dead_letters(case: str, kafka_topics: Topics, tmp_path: Path) -> None:
+    options, wrong = UNREADABLE[case]
+    topic = kafka_topics.create(message_timestamp_after_max_ms=2**63 - 1)
+    values = [b"x" if at in (2, 5) else b'{"n": 1}' for at in range(7)]
+    times = [10**18 if at in (1, 4) else 5000 for at in range(7)]
+    keys = [b"\xff" if at in (3, 5) else b"k" for at in range(7)]
+    kafka_topics.produce(topic, list(map(written.Record, values, keys, [0] * 7, [()] * 7, times)))
+    topology = TridentTopology("t")
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, **options)
+    kept = keep(topology.new_stream("s", spout).project("offset"))
+    letters: dict[str, Any] = {
+        "on_poison": "dead_letter",
+        "max_batch_attempts": 2,
+        "dead_letter_dir": str(tmp_path / "letters"),
+    }
+    with start(topology, "in_process", **letters, log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        found = DeadLetters(running.config.dead_letter_folder("t")).all(running.log_state)
+    assert sorted(kept.rows) == [(at,) for at in range(7) if at not in wrong]
+    said = {letter.left_out.values["offset"]: letter.failure.cause for letter in found}
+    assert sorted(said) == sorted(wrong)
+    for at, why in wrong.items():
+        assert said[at].startswith(f"SpoutError: offset {at} in partition 0 of topic '{topic}': ")
+        assert why in said[at]
 
 
 @pytest.mark.quick

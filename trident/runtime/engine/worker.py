@@ -20,11 +20,19 @@ from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered, route
 from trident.runtime.engine.task_output import EACH, HEAD, NS, TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, calls_user_code, failing_at, failure_of
+from trident.runtime.steps.failures import (
+    Failure,
+    StepFailed,
+    TupleErrors,
+    calls_user_code,
+    failing_at,
+    failure_of,
+    printable_row,
+)
 from trident.runtime.steps.rows import StepRun, without_impossible
 from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
-from trident.spout.interfaces import TransactionAttempt
+from trident.spout.interfaces import BadRow, TransactionAttempt
 from trident.state.interfaces import StateConf
 from trident.state.txid import Txid
 
@@ -182,7 +190,7 @@ def run_part(
         return _put_back(worker, attempt, index, spout, part, capture)
     fragment, emitter = worker.program.fragments[spout], worker.program.emitters[spout]
     run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
-    tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output)
+    tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, run.on_error)
     tables = (without_impossible(spout, fragment.fields, table, run.on_error) for table in tables)
     return _guarded(worker.program, fragment, tables, run, index, output)
 
@@ -192,7 +200,7 @@ def read_part(program: Program, spout: str, part: Any) -> ReadPart:
     if isinstance(part, ReadPart):
         return part
     output = TaskOutput()
-    return ReadPart(list(_read(program.emitters[spout], program.fragments[spout], part, output)), output)
+    return ReadPart(list(_read(program.emitters[spout], program.fragments[spout], part, output, TupleErrors())), output)
 
 
 def _put_back(
@@ -285,12 +293,15 @@ def send(
 
 
 @calls_user_code(lambda local: (local["fragment"].entry, None), given="data")
-def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> Iterator[pa.Table]:
+def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput, on_error: TupleErrors) -> Iterator[pa.Table]:
     schema = schema_of(fragment.fields)
     with failing_at(fragment.entry):
         for data in emitter.emit(part):
             if isinstance(data, PartitionRead):
                 output.metadata.setdefault(fragment.entry, {})[data.partition] = data
+                continue
+            if isinstance(data, BadRow):
+                on_error(fragment.entry, printable_row(data.row), data.error, data.row, 0)
                 continue
             table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
             same = table.schema.equals(schema)

@@ -14,6 +14,7 @@ from trident.coordination.framing import decode, encode
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import (
+    BadRow,
     Definition,
     SpoutType,
     TransactionAttempt,
@@ -103,6 +104,8 @@ class Life:
         tried = TransactionAttempt(txid, _ATTEMPT + attempt)
         for part in self.coordinator.parts(tried, through_log(definition), parallelism):
             for data in self.emitter.emit(through_pickle(part)):
+                if isinstance(data, BadRow):
+                    raise data.error
                 yield pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
 
 
