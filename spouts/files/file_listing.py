@@ -76,6 +76,15 @@ class FileSource:
                 walk.add(root, named=True)
         return walk.finish(known)
 
+    def covers(self, folder: str, name: str) -> bool:
+        """Whether a file of this name in a folder would be read, of which nothing need be there yet; never said of globs."""
+        folder, walk = os.path.realpath(folder), _Walk(self.patterns, self.recursive, self.skips_underscored)
+        roots = [real for real in map(os.path.realpath, self.roots) if f"{folder}/".startswith(f"{real}/")]
+        below = [folder.removeprefix(real).split("/")[1:] for real in roots]
+        return walk.matches(name) and any(
+            not parts or (self.recursive and not any(map(walk.skips, parts))) for parts in below
+        )
+
     def __str__(self) -> str:
         inside = f" (files that match {' or '.join(map(repr, self.patterns))})"
         return ", ".join(root + inside if os.path.isdir(root) else root for root in self.roots)
@@ -158,7 +167,7 @@ class _Walk:
             if entry.is_dir(follow_symlinks=False):
                 if self._recursive:
                     self._enter(entry.path, entry.stat(follow_symlinks=False))
-            elif self._matches(entry.name) and entry.is_file(follow_symlinks=False):
+            elif self.matches(entry.name) and entry.is_file(follow_symlinks=False):
                 self._take(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             return
@@ -174,11 +183,12 @@ class _Walk:
             if self._recursive and in_directory:
                 self._enter(path, status)
             return
-        matches = not in_directory or self._matches(os.path.basename(path))
+        matches = not in_directory or self.matches(os.path.basename(path))
         if stat.S_ISREG(status.st_mode) and matches and (status.st_dev, status.st_ino) not in self._seen_files:
             self._take(path, status)
 
-    def _matches(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
+        """Whether a file of this name in a directory is read."""
         return any(fnmatch(name, pattern) for pattern in self._patterns)
 
     def _enter(self, path: str, status: os.stat_result) -> None:

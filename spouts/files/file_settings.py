@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from spouts.files.cutting import FileCoordinator
 from spouts.files.file_format import FileFormat
@@ -84,8 +84,16 @@ class ChosenFiles:
         follow, allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
         return ChosenFiles(kind, source, max_batch_bytes, follow, tail, allow_empty)
 
-    def coordinator(self, format_: FileFormat, now: Callable[[], float] | None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
+    def coordinator(
+        self, format_: FileFormat, now: Callable[[], float] | None, conf: Mapping[str, Any]
+    ) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read, or would be those that the topology writes."""
+        for folder, name in conf.get("own_files", {}).items():
+            if self.source.covers(folder, name):
+                raise SpoutError(
+                    f"{self.source} has {folder} in it, where the topology itself writes: it would read what it has written. "
+                    "Keep them apart, or give a pattern that leaves such files out"
+                )
         if not self.allow_empty and not self.source.files():
             raise SpoutError(
                 f"no {self.kind} file to read in {self.source}. Mend the path or the pattern, or give allow_empty=True if "

@@ -78,7 +78,7 @@ class ParquetFileSpout:
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
         self._refuse_tables()
-        return self._files.coordinator(ParquetFiles(self._bytes_per_row), now)
+        return self._files.coordinator(ParquetFiles(self._bytes_per_row), now, conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> ParquetEmitter:
         """Return the worker's side."""

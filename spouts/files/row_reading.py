@@ -213,7 +213,7 @@ class RowFileSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._options.text.files, now)
+        return self._files.coordinator(self._options.text.files, now, conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
         """Return the worker's side."""

@@ -82,7 +82,7 @@ class TextFileSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._text.files, now)
+        return self._files.coordinator(self._text.files, now, conf)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _TextFileEmitter:
         """Return the worker's side."""

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from spouts import TextFileSpout
+from states.delta import DeltaState
 from tests.spouts.files.test_text_files import append, lines, write
 from tests.spouts.reading import definitions, rows_of
+from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SpoutError
+from trident.operations import Count
 from trident.spout import TransactionAttempt
 
 
@@ -361,3 +364,32 @@ def test_a_link_whose_file_does_not_answer_is_not_taken_for_a_dangling_one(
         coordinator.initialize_transaction(1, None)
     monkeypatch.setattr(os, "stat", ask)
     assert [row[0] for row in rows_of(spout, coordinator, coordinator.initialize_transaction(1, None))] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "log", "refused"),
+    [
+        ("in/state", "in/state", "log", "in/state"), ("in", "in/state", "log", "in/state"), ("in", "state", "in/log", "in/log"),
+        ("link", "in/state", "log", "in/state"), ("in", "in/.state", "log", None),
+        ("in", "in-2", "log", None),
+    ],
+)  # fmt: skip
+def test_files_that_the_topology_writes_itself_are_refused(
+    source: str, state: str, log: str, refused: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    (tmp_path / "in").mkdir()
+    (tmp_path / source).mkdir(parents=True, exist_ok=True)
+
+    def run(**files: Any) -> None:
+        topology, lines = TridentTopology("t"), TextFileSpout(tmp_path / source, allow_empty=True, **files)
+        spec = DeltaState.opaque(str(tmp_path / state))
+        topology.new_stream("s", lines).group_by("line").persistent_aggregate(spec, Count(), "count")
+        with topology.start(engine="in_process", log_dir=str(tmp_path / log)) as running:
+            running.process_all_available()
+
+    if refused is None:
+        return run()
+    with pytest.raises(SpoutError, match=f"has {tmp_path / refused} in it, where the topology itself writes"):
+        run()
+    return run(pattern="*.txt")

@@ -44,8 +44,11 @@ class SpoutHandle:
 def open_spouts(plan: Plan, config: Config, closers: Closers) -> tuple[dict[str, SpoutHandle], dict[str, Any]]:
     """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters."""
     handles, emitters = {}, {}
+    own = {state.spec.place: "part-0.snappy.parquet" for state in plan.states.values() if state.spec.place}
+    if config.log_dir:
+        own[config.log_dir] = "00000001-0001.log"
     for node in plan.spouts:
-        settings = {**config.as_mapping(), "topology": plan.topology, "stream": node.id}
+        settings = {**config.as_mapping(), "topology": plan.topology, "stream": node.id, "own_files": own}
         spout = as_trident_spout(node.spout, node.id)
         handle = handles[node.id] = SpoutHandle(
             node.id, coordinator_of(spout.get_coordinator(settings), node.id), spout_type_of(spout)
