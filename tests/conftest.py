@@ -38,7 +38,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.QUICK_JVM)
 # A first call may start a JVM or compile a plan, so no time limit per example; a failing example can be replayed.
 settings.register_profile("full", deadline=None, print_blob=True)
-settings.register_profile("trident", settings.get_profile("full"), max_examples=40)
+settings.register_profile("trident", settings.get_profile("full"), max_examples=25, derandomize=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,6 +16,7 @@ PAGE = DOCS / "spark-connect.md"
 PROGRAMS = blocks(PAGE, "py")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(

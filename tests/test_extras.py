@@ -129,6 +129,7 @@ def test_without_an_extra_words_are_counted_in_memory(pip_install: Callable[...,
     assert run_words(pip_install(), tmp_path, _MEMORY) == "[2]\n"
 
 
+@pytest.mark.long
 def test_without_pyspark_a_start_on_spark_says_what_to_do(
     pip_install: Callable[..., Environment], tmp_path: Path
 ) -> None:
@@ -183,12 +184,14 @@ def test_spark(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     assert "2" in bare.run("trident", "get", "words.py:topology", "count", "the", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_delta(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     bare = pip_install("delta")
     assert run_words(bare, tmp_path, _DELTA) == "[2]\n"
     assert "the" in bare.run("trident", "get", "words.py:topology", "count", "the", cwd=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_redis(pip_install: Callable[..., Environment], tmp_path: Path, redis_server: Server) -> None:
     state = ("from states.redis import RedisState", f"RedisState.opaque('redis://{redis_server.address}/0')")
@@ -279,6 +282,7 @@ def test_storm(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     assert "the" in bare.run(bare.python, str(ROOT / "examples/bolt_words.py"), "--spark", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_ui(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
     bare = pip_install("ui")
     command = ("run", f"{words(tmp_path, _MEMORY)}:topology", "--engine", "in_process", "--ui", "--ui-port", "0")
@@ -287,6 +291,7 @@ def test_ui(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
         assert b'"words"' in urlopen(f"{url}/api/v1/topology/summary").read()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extras", [("cluster", "delta"), pytest.param(("cluster",), marks=pytest.mark.soak)])
 def test_cluster(pip_install: Callable[..., Environment], tmp_path: Path, extras: tuple[str, ...]) -> None:
     bare = pip_install(*extras)

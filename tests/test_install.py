@@ -65,6 +65,7 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= packed
 
 
+@pytest.mark.long
 def test_every_module_is_imported_from_where_it_was_installed(installed: Environment, tmp_path: Path) -> None:
     (tmp_path / "every.py").write_text(_EVERY_MODULE, encoding="utf-8")
     names = installed.run(installed.python, "every.py", *PACKAGES, cwd=tmp_path).split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def dead_links(document: Path) -> list[str]:
     return dead
 
 
+@cache
 def private_words() -> dict[str, str]:
     """Return the glossary's words that are not used, each with what to say instead."""
     table = GLOSSARY.read_text(encoding="utf-8").split("\n| not | but |\n")[1].splitlines()[1:]
@@ -96,9 +98,14 @@ def uses_of(words: Iterable[str], text: str) -> list[str]:
     The setting `on_poison` has a word that is not used otherwise; names that users know stay.
     """
     text = text.replace("on_poison", "")
-    spaced = {word: word.replace(" ", r"[\s_#]+") for word in words}
-    found = [re.search(rf"(?<![a-z]){form}(?![a-z])", text, re.IGNORECASE) for form in spaced.values()]
-    return [word for word, match in zip(spaced, found, strict=True) if match]
+    any_word, *each = _patterns(tuple(words))
+    return [word for word, one in zip(words, each, strict=True) if one.search(text)] if any_word.search(text) else []
+
+
+@cache
+def _patterns(words: tuple[str, ...]) -> list[re.Pattern[str]]:
+    forms = [word.replace(" ", r"[\s_#]+") for word in words]
+    return [re.compile(rf"(?<![a-z])(?:{form})(?![a-z])", re.IGNORECASE) for form in ("|".join(forms), *forms)]
 
 
 def test_no_file_names_a_package_host() -> None:

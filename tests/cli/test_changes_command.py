@@ -61,6 +61,7 @@ def lines(text: str) -> list[Any]:
     return found
 
 
+@pytest.mark.long
 def test_changes_are_printed_a_line_a_batch_and_continue_behind_any(folder: Path) -> None:
     assert lines(trident("changes", "sales:some", "revenue", "--since", "0", cwd=folder).stdout) == [
         FIRST,

@@ -64,7 +64,7 @@ def test_it_starts_no_java(tmp_path: Path) -> None:
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("version", "problem"),
     [("", r"no Java|needs Java"), ("11.0.2", r"needs Java 17 or newer, and \S+ is Java 11"), ("1.8.0_1", "is Java 8")],
@@ -78,7 +78,7 @@ def test_without_a_java_or_with_an_old_one_it_says_what_to_install(version: str,
     assert "without it they run with --engine in_process" in done.stdout
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("packed", [False, True], ids=["a folder", "the zip of spark-submit"])
 def test_an_old_pyspark_is_said_to_be_too_old(packed: bool, tmp_path: Path) -> None:
     package = tmp_path / "old" / "pyspark"
@@ -95,6 +95,7 @@ def test_an_old_pyspark_is_said_to_be_too_old(packed: bool, tmp_path: Path) -> N
     assert found["extras"]["redis"]["usable"]
 
 
+@pytest.mark.long
 def test_a_package_that_is_broken_or_too_old_is_no_reason_to_fail(tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "pika").mkdir(parents=True)

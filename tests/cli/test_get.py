@@ -70,6 +70,7 @@ def test_a_table_shows_values_and_what_is_absent(folder: Path) -> None:
     assert "counts, state count, after batch 3" in done.stdout
 
 
+@pytest.mark.long
 def test_a_single_value_is_read_without_a_key(folder: Path) -> None:
     trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
     done = trident("get", "counts:topology", "total", "--json", cwd=folder)
@@ -152,6 +153,7 @@ PAIRS = """
 """
 
 
+@pytest.mark.long
 def test_keys_are_typed_as_the_fields_of_the_state(tmp_path: Path) -> None:
     write_module(tmp_path, "pairs", PAIRS)
     assert trident("run", "pairs:topology", "--once", *IN_PROCESS, cwd=tmp_path).returncode == 0
@@ -182,6 +184,7 @@ LAID_OUT = """
 """
 
 
+@pytest.mark.long
 def test_the_log_says_how_many_partitions_there_are(tmp_path: Path) -> None:
     write_module(tmp_path, "laid_out", LAID_OUT)
     done = trident("run", "laid_out:topology", "--once", *IN_PROCESS, cwd=tmp_path, PARTITIONS="3")

@@ -45,6 +45,7 @@ def test_the_help_names_every_command() -> None:
     assert all(re.search(rf"^│ {name} ", help_of(), re.MULTILINE) for name in COMMANDS)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example(name: str) -> None:
     assert re.search(rf"Example: trident {name}\b", help_of(name))

@@ -108,6 +108,7 @@ def test_tables_for_people_and_json_for_programs(log: FileLog) -> None:
     assert json.loads(as_json.stdout) == report(log.path, 1) | {"path": "log"}
 
 
+@pytest.mark.long
 def test_what_is_no_log_is_explained_with_code_1(log: FileLog) -> None:
     above = log.path.parent
     (above / "file").touch()
@@ -190,6 +191,7 @@ def shown(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return trident("log", str(path), "--history", *words, cwd=path)
 
 
+@pytest.mark.long
 def test_the_history_is_a_line_for_each_batch(log: FileLog) -> None:
     printed = shown(log.path)
     assert printed.stdout.splitlines() == [
@@ -220,6 +222,7 @@ def test_a_gap_of_the_history_ends_the_list_with_an_error(tmp_path: Path, monkey
     assert f"lacks batches {last + 1} to " in failed.stderr
 
 
+@pytest.mark.long
 def test_secrets_in_definitions_are_not_shown(tmp_path: Path) -> None:
     with closing(FileLog.open(tmp_path / "log", "words")) as log:
         log.append(CommitRecord(1, ATTEMPT, {"files": {"at": ["https://u:pw@host/x?sig=abc"]}}, {}, {}, 0))

@@ -136,6 +136,7 @@ def test_a_signal_ends_a_run_after_the_commit_under_way(folder: Path, signum: si
     _clean_end(folder, IN_PROCESS, signum)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_ctrl_c_ends_a_run_on_spark_with_all_of_its_processes(folder: Path) -> None:
     _clean_end(folder, ON_SPARK, signal.SIGINT)
@@ -169,6 +170,7 @@ STUCK = """
 """
 
 
+@pytest.mark.long
 def test_a_second_signal_ends_a_run_that_is_stuck(tmp_path: Path) -> None:
     write_module(tmp_path, "stuck", STUCK)
     with started("run", "stuck:topology", *IN_PROCESS, cwd=tmp_path) as running:
@@ -378,7 +380,7 @@ LEAVING_OUT = """
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("flag", "code"), [((), 0), (("--fail-on-dead-letters",), 4)])
 def test_a_run_that_left_tuples_out_says_how_many_and_what_shows_them(
     tmp_path: Path, flag: tuple[str, ...], code: int

@@ -122,6 +122,7 @@ def test_a_history_in_files_agrees_with_a_model(tmp_path: Path, steps: list[tupl
     check(FileHome(tmp_path / str(next(_numbers))), steps)
 
 
+@pytest.mark.long
 def test_histories_in_zookeeper_agree_with_a_model(zookeeper_home: ZooKeeperHome) -> None:
     check_many(zookeeper_home, range(25))
 

@@ -56,11 +56,13 @@ class TestInZooKeeper(OnServer, HistoryContract):
         assert sum("although history= would keep it" in message for message in caplog.messages) == 1
 
 
+@pytest.mark.long
 @pytest.mark.server
 class TestInPostgres(OnServer, HistoryContract):
     kind = "postgres"
 
 
+@pytest.mark.long
 @pytest.mark.server
 class TestInObjectStore(OnServer, HistoryContract):
     kind = "object"

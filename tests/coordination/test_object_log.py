@@ -58,10 +58,12 @@ class TestOwnerOfObjectLog(InObjects, OwnerContract):
     pass
 
 
+@pytest.mark.long
 class TestProcessesWithObjectLog(InObjects, ProcessContract):
     pass
 
 
+@pytest.mark.long
 class TestFaultsOfObjectLog(InObjects, StoredFaults):
     @pytest.fixture
     def server(self, s3_server: Server) -> Server:
@@ -108,6 +110,7 @@ def test_an_append_is_one_request_and_a_batch_two(home: ObjectHome) -> None:
         assert requests.made == ["head", "put"] * 50
 
 
+@pytest.mark.long
 def test_the_head_stays_small_and_older_records_are_in_chunks(home: ObjectHome) -> None:
     with closing(home.open()) as log:
         requests = Counting(log._store)
@@ -140,6 +143,7 @@ def test_the_start_on_a_long_log_takes_few_requests(home: ObjectHome, monkeypatc
     assert len(made) + 2 <= 20  # that of the conditions has up to three requests, and that of the sweep two
 
 
+@pytest.mark.long
 def test_a_reader_fetches_no_chunk_twice(home: ObjectHome) -> None:
     with closing(home.open()) as log, closing(home.reader()) as reader:
         for txid in range(1, 301):
@@ -183,6 +187,7 @@ def test_a_bucket_that_is_not_there_is_named(home: ObjectHome) -> None:
         read(ObjectHome("s3://nowhere/log"))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["head", "chunk"])
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
 def test_damage_is_found(home: ObjectHome, name: str, damage: str) -> None:

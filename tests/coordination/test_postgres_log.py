@@ -47,6 +47,7 @@ class TestProcessesWithPostgresLog(InPostgres, ProcessContract):
     pass
 
 
+@pytest.mark.long
 class TestFaultsOfPostgresLog(InPostgres, StoredFaults):
     @pytest.fixture
     def server(self, postgres_server: Server) -> Server:
@@ -72,6 +73,7 @@ class TestPostgresThatHangs(PostgresAway):
     """One that answers no more, as `StoredAway` has it."""
 
 
+@pytest.mark.long
 class TestPostgresThatIsKilled(PostgresAway):
     def vanish(self, server: Server) -> None:
         server.kill()

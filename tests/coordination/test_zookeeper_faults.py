@@ -181,6 +181,7 @@ def appended(thread: ThreadPoolExecutor, log: Any, txid: int) -> Future[None]:
     return thread.submit(log.append, commit(txid))
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_an_append_waits_for_a_server_that_was_killed_and_goes_on(
     mortal: ZooKeeperEnsemble, thread: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
@@ -204,6 +205,7 @@ def test_an_append_waits_for_a_server_that_was_killed_and_goes_on(
         assert (reader.holder() or "").endswith(")")
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_what_waits_for_a_server_ends_soon_when_the_driver_is_to_stop(
     mortal: ZooKeeperEnsemble,

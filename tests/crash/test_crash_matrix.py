@@ -71,7 +71,7 @@ def test_no_death_pause_or_error_in_one_process_is_counted_twice_or_lost(
         check(run_here(case, tmp_path / str(number)), outcomes)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", in_turn(case for p in EXACT for case in delta_cases(p)), ids=str)
 def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     case: Case, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
@@ -79,7 +79,7 @@ def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     check(run_in_processes(case, tmp_path, server), outcomes)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("store", ["memory", "delta"])
@@ -104,6 +104,7 @@ def test_a_state_without_attempts_is_exact_where_replays_are_identical(tmp_path:
         check(run_here(Case(point, STORM_REPEATED, how="die"), tmp_path / point), outcomes)
 
 
+@pytest.mark.long
 def test_a_driver_that_was_not_forked_dies_and_goes_on_alike(tmp_path: Path, outcomes: list[Outcome]) -> None:
     case = Case("P9", EXACT[3], "delta")
     outcome = Outcome(case)
@@ -154,6 +155,7 @@ def test_a_rule_that_does_not_hold_goes_wrong_once_a_store_was_written(pairing: 
     assert all(exact[point] for point in ("P0", "P1", "P2", "P4", "P5", "P12"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", [INEXACT, STORM], ids=str)
 def test_a_rule_that_does_not_hold_goes_wrong_on_delta_too(
     pairing: Pairing, tmp_path: Path, server: DriverServer

@@ -52,7 +52,7 @@ def test_the_points_of_the_log_are_where_it_is_written() -> None:
     assert {case.point for case in cases} == set(POINTS) - {"P3"} >= set(OF_THE_LOG)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("point", OF_THE_LOG)
 def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     point: str, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]
@@ -63,7 +63,7 @@ def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     check(run_in_processes(case, tmp_path, server), outcomes)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["die", "park"])
 def test_no_death_or_pause_in_one_process_is_counted_twice_or_lost(
     how: str, log_at: str, tmp_path: Path, outcomes: list[Outcome]
@@ -125,7 +125,7 @@ def in_database(store: str, pairing: Pairing, pendings: Iterable[int], log_at: s
     return [replace(case, store=store) for case in on_server(delta_cases(pairing, 0, pendings), log_at)]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.long
 @pytest.mark.parametrize("point", IN_COMMIT)
 @pytest.mark.parametrize("store", ["postgres", "postgres apart"])
 def test_no_killed_or_replaced_driver_writes_a_state_without_its_record_or_twice(

@@ -71,7 +71,7 @@ def finished(case: Case, directory: Path, outcomes: list[Outcome]) -> None:
     Store.forget(directory)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", EXACT, ids=str)
 def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_nothing(
     pairing: Pairing, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome]
@@ -93,7 +93,7 @@ def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_n
         proxy.close()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "step", ["committed", *(pytest.param(step, marks=pytest.mark.soak) for step in ("defined", "recorded"))]
 )
@@ -124,7 +124,7 @@ def test_a_server_that_is_killed_and_restarted_is_waited_for(
     finished(case, tmp_path, outcomes)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["committed", "recorded"])
 def test_a_topology_that_waits_can_be_stopped_and_the_next_one_counts_everything_once(
     step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch

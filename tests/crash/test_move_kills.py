@@ -205,6 +205,7 @@ def test_a_move_that_is_killed_at_point_after_point_is_exact(world: Make, pair: 
     is_moved_exactly(world(pair, seed), draw.randint(7, 16), (draw.randint(1, 24) for _ in range(8)))
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_move_with_what_to_do(world: Make) -> None:
     words = world("Redis, PostgreSQL")
     assert words.process("run").returncode == 0

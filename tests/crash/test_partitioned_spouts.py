@@ -50,7 +50,7 @@ def assert_exact(life: dict[str, Any]) -> None:
     assert sums == numbers_in(Path(life["folder"], "source"))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("pending", [1, 3])
 @pytest.mark.parametrize("point", ["reading", "logged", "committed", "recorded"])

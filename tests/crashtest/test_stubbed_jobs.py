@@ -237,6 +237,7 @@ def test_a_store_that_is_not_called_a_copy_is_refused_by_name(table: str, tmp_pa
             test.run()
 
 
+@pytest.mark.long
 def test_a_job_that_writes_to_a_copy_on_a_server(postgres_server: Server, tmp_path: Path) -> None:
     url = f"postgresql://trident@{postgres_server.address}/postgres"
     write_job(

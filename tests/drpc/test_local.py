@@ -65,6 +65,7 @@ def test_requests_of_many_threads_get_their_own_answers() -> None:
         assert list(pool.map(function.execute, args)) == [[[4]], [[5]], [[1]], [[0]], [[0]]] * 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 3])
 def test_readers_are_not_starved_by_small_batches_that_are_committed_without_end(pending: int) -> None:
     topology, counts = word_counts(cycle=True)

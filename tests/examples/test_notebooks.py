@@ -47,6 +47,7 @@ def _texts(output: NotebookNode) -> dict[str, str]:
     return {kind: _VARIES.sub("… a second", text) for kind, text in kept.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     stored = nbformat.read(path, 4)

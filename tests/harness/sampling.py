@@ -1,4 +1,4 @@
-"""Which tests are long: those that show again, with other values, what tests of the default run show.
+"""Which tests are long: those that work for seconds, need luck, or show again, with other values, what others show.
 
 A test has the mark `long`, or `sample(n)`: then all of its cases but n have it. The n are chosen so that as many values
 of its parameters as possible occur among them. `make full` runs the long tests too.

@@ -1,4 +1,4 @@
-"""A forked program is as one that Python was started for: its modules, its variables, its end."""
+"""A forked program is as one that Python was started for: its words, its variables, its names, its end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _LIMIT_S = 60.0
 _PROGRAM = """
 import atexit, os, sys
 atexit.register(print, "at the end")
-ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("trident", "states", "spouts", "tests", "pyspark"))
-print(sys.argv, os.environ["MINE"], __name__, ours)
+print(sys.argv, os.environ["MINE"], __name__, sorted(name for name in globals() if name[:2] != "__"))
 import beside
 print(beside.__name__, os.getcwd() == sys.path[0], sys.stdin.read() == "")
 print("a problem", file=sys.stderr)

@@ -42,8 +42,9 @@ def test_topics_are_cut_off_doubled_and_made_new(kafka_topics: Topics) -> None:
     assert kafka_topics.partitions(name) == 0
 
 
+@pytest.mark.long
 def test_records_past_their_retention_are_gone(kafka_topics: Topics) -> None:
-    name = kafka_topics.create(retention_ms=1000, segment_ms=100)
+    name = kafka_topics.create(retention_ms=3_600_000, segment_ms=100)
     kafka_topics.produce(name, [Record(b"old", timestamp_ms=1)])
     while kafka_topics.ends(name, first=True) == [0]:
         kafka_topics.produce(name, [b"new"])  # which ends the segment of the old record

@@ -44,6 +44,7 @@ def test_nothing():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_quick_test_starts_neither_a_jvm_nor_a_server(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")

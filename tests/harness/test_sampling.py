@@ -39,6 +39,7 @@ def test_a_few_cases_have_as_many_values_as_they_can() -> None:
     assert chosen(cases, 100) == set(range(6))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "run"), [([], 3), (["-m", "not soak"], 8)])
 def test_the_default_run_takes_a_sample_and_names_failures_at_once(tmp_path: Path, words: list[str], run: int) -> None:

@@ -19,11 +19,18 @@ _MEMORY = 4 << 30  # of a process of tests: a session of Spark, what tests start
 # What a test takes, about, in tenths of a second: the sum over a file decides only when it starts.
 _COSTS = {"spark": 10, "server": 5, "slow": 20}
 _TOGETHER = {
-    "cassandra": "cassandra",  # takes long to start, so one process does
-    "test_delta_spark.py": "delta on spark",  # two processes that fetch Spark's library of Delta at once disturb each other
+    # What takes long to start is started by one process.
+    "cassandra": "cassandra",
+    "connect.py": "connect",
+    "kafka": "brokers",
+    "rabbitmq": "brokers",
+    "spouts/messages": "brokers",
+    "zookeeper": "zookeeper",
+    "cluster/state": "zookeeper",
+    "ui/test_page": "browser",
+    # Two processes that fetch Spark's library of Delta at once disturb each other.
+    "test_delta_spark.py": "delta on spark",
     "test_delta_merge.py": "delta on spark",
-    "connect.py": "connect",  # starts a JVM besides, which one process has
-    "spouts/rabbitmq": "rabbitmq",  # as Cassandra
 }
 _OWN_TIMEOUT = 300  # the cost of a test that may take longer than others
 
@@ -40,9 +47,9 @@ class FilesInTurn(LoadScopeScheduling):
 
 
 def number_of_workers() -> int:
-    """Return how many processes of tests this machine bears: one more than cores, because tests wait half of their time."""
+    """Return how many processes of tests this machine bears: two more than cores, because tests wait half of their time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(4, cores + 1, psutil.virtual_memory().total // _MEMORY))
+    return max(1, min(4, cores + 2, psutil.virtual_memory().total // _MEMORY))
 
 
 def longest_first(items: list[pytest.Item]) -> None:
@@ -50,6 +57,8 @@ def longest_first(items: list[pytest.Item]) -> None:
     costs: Counter[str] = Counter()
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
+        if marks & {"long", "soak"}:
+            continue
         costs[piece(item.nodeid)] += max(_OWN_TIMEOUT * ("timeout" in marks), *(_COSTS.get(name, 1) for name in marks))
     items.sort(key=lambda item: -costs[piece(item.nodeid)])
 

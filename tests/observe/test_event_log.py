@@ -139,6 +139,7 @@ def test_the_command_writes_a_line_of_json_for_each_event(folder: Path) -> None:
     assert done.stdout.startswith("complete: 3 batches with 6 tuples")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_tells_an_error_once_and_as_json(folder: Path) -> None:
     broken = trident("run", "counts:broken", "--once", *IN_PROCESS, "--conf", "max_batch_attempts=2", *ONE, cwd=folder)

@@ -32,6 +32,7 @@ def run(url: str, folder: Path, placement: str, pending: int) -> Kept:
     return kept
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])  # one job for processing and commit, or one for each
 def test_tasks_that_commit_report_what_they_read_and_wrote(spark: Any, url: str, tmp_path: Path, pending: int) -> None:
     driver, executors = (run(url, tmp_path, placement, pending) for placement in ("driver", "executors"))

@@ -64,6 +64,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return Tree(tmp_path_factory.mktemp("tree"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "tests", "caught_by"),
@@ -80,11 +81,13 @@ def test_a_mutant_is_caught_and_leaves_nothing_behind(tree: Tree, mutant: Mutant
     assert (tree.folder / mutant.file).read_bytes() == (ROOT / mutant.file).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_mutant_that_no_test_looks_at_survives(tree: Tree) -> None:
     assert tree.verdict(replace(RULE, tests=(f"{SENTINEL}::test_legal",)), seed=1).test is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_tests_that_do_not_run_have_not_caught_it(tree: Tree) -> None:
     verdict = tree.verdict(replace(RULE, tests=(f"{MAPS}::test_that_is_not_there",)), seed=1)

@@ -66,7 +66,7 @@ def a_part(name: str, trials: Callable[[Path, int], Iterator[Trial]]) -> Row:
 # ---- simulated -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "size"), [("P1", 50), ("P2", 50)])
 def test_simulated_rows_are_right_and_see_a_rule_that_is_switched_off(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +138,7 @@ MACHINES: dict[str, tuple[type[RuleBasedStateMachine] | None, Patch | None, int]
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_machine_passes_and_sees_what_is_broken(
     name: str, drivers: type[Drivers], monkeypatch: pytest.MonkeyPatch
@@ -175,6 +176,7 @@ def test_the_row_of_machines_has_all_six_and_the_log_in_four_homes(tmp_path: Pat
 # ---- processes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_driver_that_is_stopped_and_replaced_counts_as_a_zombie(tmp_path: Path) -> None:
     def trials(work: Path, seed: int) -> Iterator[Trial]:
         with RowServers(work) as servers, closing(killed_processes._Drivers(work, servers, 0)) as drivers:

@@ -243,6 +243,7 @@ def test_equal_keys_are_one_key_in_cassandra(cassandra_server: Server, tmp_path:
     check_types(spec, tmp_path, SEVERAL_FORMS[:1])
 
 
+@pytest.mark.long
 def test_equal_keys_are_one_key_in_memcached(memcached_server: Server, tmp_path: Path) -> None:
     check_types(MemcachedState.opaque([f"127.0.0.1:{memcached_server.port}"]), tmp_path, SEVERAL_FORMS, listed=False)
 

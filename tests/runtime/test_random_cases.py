@@ -94,7 +94,7 @@ def beside(chosen: list[Case]) -> list[Case]:
 COUNTS = {"memory": 70, "apart": 60, "delta": 12, "delta beyond memory": 6}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # on a busy machine
 @pytest.mark.parametrize(("kept_in", "count"), COUNTS.items())
@@ -102,7 +102,7 @@ def test_a_random_topology_gives_what_a_fold_gives(kept_in: str, count: int, sto
     counted(run(cases((kept_in,)), count, _FIXED, stores), _FIXED)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("kept_in", "count"), [("redis", 10), ("redis hash", 10), ("memcached", 10), ("postgres", 6)])
 def test_a_random_topology_over_a_server_gives_what_a_fold_gives(
     kept_in: str, count: int, servers: Stores, counted: Any
@@ -162,7 +162,7 @@ OLD_MISTAKES: dict[str, tuple[str, dict[tuple[ModuleType, str], Any]]] = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", OLD_MISTAKES)

@@ -17,7 +17,7 @@ from tests.runtime.random_topologies import STEPS, Random, check, check_in_execu
 from trident import TridentTopology
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_a_random_topology_gives_what_plain_python_gives(first: int) -> None:
@@ -39,7 +39,7 @@ def in_executors(seeds: list[int], redis_server: Server, log_dir: Path, pending:
     return check_in_executors(seeds, lambda: RedisState.opaque(url), str(log_dir), pending)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "pending"), [(0, 1), (100, 2)])
 def test_random_topologies_give_the_same_in_executors(
     first: int, pending: int, spark: Any, redis_server: Server, tmp_path: Path

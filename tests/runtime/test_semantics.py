@@ -155,6 +155,7 @@ STEPS: dict[str, tuple[Callable[[Stream], Stream], list[tuple[Any, ...]]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize("case", STEPS)
 def test_an_operation_gives_what_trident_gives(case: str, engine: str, topology: TridentTopology) -> None:
     build, expected = STEPS[case]

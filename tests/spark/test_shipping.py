@@ -91,6 +91,7 @@ def test_only_the_folders_that_were_named_are_shipped(folder: Path) -> None:
     assert (before != after, before.exists()) == (True, True)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_same_code_is_shipped_once_and_changed_code_again(folder: Path) -> None:
     shipping.ship_modules_of(folder)

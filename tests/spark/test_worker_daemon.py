@@ -39,6 +39,7 @@ def forks(child: str, folder: Path, before: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_nothing_that_workers_need_starts_a_thread_before_they_are_forked(tmp_path: Path) -> None:
     code = "from trident.spark import worker_daemon; worker_daemon.import_what_workers_need()\n"
     code += "import os, sys; print('pyarrow.lib' in sys.modules, os.listdir('/proc/self/task') == [str(os.getpid())])"
@@ -49,6 +50,7 @@ def test_nothing_that_workers_need_starts_a_thread_before_they_are_forked(tmp_pa
     assert done.stdout == "True True\n"
 
 
+@pytest.mark.long
 def test_each_worker_draws_its_own_numbers(tmp_path: Path) -> None:
     first, second = forks("print(numpy.random.random(), flush=True)", tmp_path, "import numpy.random")
     assert first != second

@@ -33,7 +33,7 @@ def sums(running: Any, folder: Path) -> dict[str, int]:
     return dict(zip(names, running.state("sums").multi_get([(name,) for name in names]), strict=True))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", BOTH)
 def test_each_row_counts_once_on_each_engine(kind: SpoutType, engine: str, tmp_path: Path) -> None:
     for partition, size in (("a", 10), ("b", 3), ("c", 0)):
@@ -51,6 +51,7 @@ def test_each_row_counts_once_on_each_engine(kind: SpoutType, engine: str, tmp_p
     assert (readers(tmp_path, 1) == {os.getpid()}) == (engine == "in_process")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", BOTH)
 def test_an_idle_source_costs_no_spark_job(kind: SpoutType, spark: Any, tmp_path: Path) -> None:
     write(tmp_path, "a", range(3))
@@ -86,6 +87,7 @@ def test_small_batches_need_no_spark(kind: SpoutType, tmp_path: Path) -> None:
         assert sums(running, tmp_path) == numbers_in(tmp_path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", BOTH)
 def test_behind_a_large_batch_the_workers_read_until_one_is_small(kind: SpoutType, spark: Any, tmp_path: Path) -> None:
     write(tmp_path, "a", range(10))

@@ -52,7 +52,7 @@ def declared(source: Source, kind: SpoutType, state: str, kept: RowsState, entri
     return topology
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 100))])
 @pytest.mark.parametrize(("kind", "state"), [(BOTH[0], "transactional"), (BOTH[0], "opaque"), (BOTH[1], "opaque")])

@@ -29,7 +29,7 @@ def check(source: Callable[[], SpoutSource]) -> SpoutReport:
     return found
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_spout_without_a_server_keeps_what_it_claims(name: str) -> None:

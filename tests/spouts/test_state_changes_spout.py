@@ -72,6 +72,7 @@ def followed(sales: Sales, folder: Path, **options: Any) -> TridentTopology:
     return topology
 
 
+@pytest.mark.sample(1)
 def test_the_changes_of_a_state_add_up_to_it_in_another_topology(spec: StateSpec, tmp_path: Path) -> None:
     sales, FailsOnce.failed = Sales(tmp_path, spec), False
     sales.run([("oslo", 3), ("bergen", 1)], [("oslo", 6)], [("tromsø", 2)])
@@ -140,6 +141,7 @@ def test_a_state_without_changes_is_refused_when_the_topology_starts(tmp_path: P
         StateChangesSpout(sales.topology, "revenue", max_batches=0)
 
 
+@pytest.mark.sample(1)
 def test_where_reading_began_is_kept_although_nothing_came_before_the_stop(spec: StateSpec, tmp_path: Path) -> None:
     sales = Sales(tmp_path, spec)
     sales.run([("oslo", 3)])
@@ -153,6 +155,7 @@ def test_where_reading_began_is_kept_although_nothing_came_before_the_stop(spec:
         assert sorted(running.state("more").get_tuples()) == [("oslo", 10)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("behind", [True, False], ids=["as it was", "and went on"])
 def test_a_leader_that_was_set_back_with_its_store_is_told(tmp_path: Path, redis_server: Server, behind: bool) -> None:
     """The copy's next start has the number of the start that was undone, so the attempts are the same too."""

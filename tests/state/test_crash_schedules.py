@@ -163,7 +163,7 @@ def opaque_map(backing: IBackingMap[Any], part: int) -> Any:
     return OpaqueMap(backing, "state", part)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__)
 @pytest.mark.parametrize(("kind", "changing"), PAIRINGS, ids=["tx-tx", "tx-opaque", "opaque-opaque"])

@@ -100,6 +100,7 @@ def test_redis_cli_sees_what_the_page_shows(redis_server: Server, tmp_path: Path
         client.flushdb()
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_cqlsh_sees_what_the_page_shows(cassandra_server: Server, tmp_path: Path) -> None:
     host, _, port = cassandra_server.address.rpartition(":")

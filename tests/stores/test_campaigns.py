@@ -22,7 +22,7 @@ def pairs(full: bool) -> list[Any]:
     ]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("store", "campaign"), pairs(full=False))
 def test_a_store_passes_a_campaign(store: str, campaign: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(store)

@@ -14,7 +14,7 @@ from trident.state.txid import Sentinel, Txid
 from trident.testing.backend.store_under_test import Store
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",

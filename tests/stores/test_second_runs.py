@@ -26,6 +26,7 @@ def batch_2(attempt: int, run: str) -> Txid:
     return Txid(2, attempt, BASE, "log", Sentinel("log", 1, A), run=run)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "name",
     [

@@ -215,6 +215,7 @@ def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
     assert httpx.get(f"{machine.url}/api/v1/topology/t-1-5/log/download").status_code == 401
 
 
+@pytest.mark.long
 def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(tmp_path: Path) -> None:
     folder = MachineFolder(tmp_path)
     lines = "".join(f"{number} redis://me:hush@cache:{number}/0 answers ü\n" for number in range(4000)) + "the end"
@@ -225,6 +226,7 @@ def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(
     folder.close()
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("of", ["driver", "output"])
 @pytest.mark.parametrize(
     "name",

@@ -69,6 +69,7 @@ def cluster() -> Iterator[UIServer]:
 # ---- looking ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, cluster: UIServer) -> None:
     with opened(browser, cluster.url) as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
@@ -113,6 +114,7 @@ def test_values_change_while_the_focus_the_text_and_the_place_stay(browser: Brow
         assert abs(key.evaluate(where) - place) < 3
 
 
+@pytest.mark.long
 def test_a_key_is_looked_up(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url, refused=1) as page:
         page.locator("input[name=key]").fill("Lyon")
@@ -126,6 +128,7 @@ def test_a_key_is_looked_up(browser: Browser, orders_url: str) -> None:
         expect(page.locator("output")).to_have_text(re.compile(r"^\d+ after batch"))
 
 
+@pytest.mark.long
 def test_an_error_shows_its_stack_trace_and_stays_open(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         error = page.locator("details.error").first
@@ -138,6 +141,7 @@ def test_an_error_shows_its_stack_trace_and_stays_open(browser: Browser, orders_
         expect(error.locator("pre")).to_be_visible()
 
 
+@pytest.mark.long
 def test_the_log_comes_and_is_followed(browser: Browser) -> None:
     with trident_server(counting(cycle=True), conf=PACED) as (_, server), opened(browser, server.url) as page:
         page.get_by_role("region", name="Log").get_by_role("button").click()
@@ -180,6 +184,7 @@ def test_a_stuck_bolt_is_said_in_the_first_lines(browser: Browser, monkeypatch: 
         assert not re.search("well|keeps up", verdict.inner_text())
 
 
+@pytest.mark.long
 def test_a_stuck_batch_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_work, "_LONG_S", 1.5)
     with (
@@ -223,6 +228,7 @@ def test_an_action_needs_a_confirmation_and_the_token(browser: Browser) -> None:
         expect(page.locator(".sub .status")).to_have_text("active")
 
 
+@pytest.mark.long
 def test_where_nothing_can_be_changed_nothing_is_offered(browser: Browser) -> None:
     with storm_server(token=None) as (_, server), opened(browser, server.url) as page:
         expect(page.get_by_text("read only")).to_be_visible()
@@ -261,6 +267,7 @@ def assert_is_text(page: Page) -> None:
     assert NASTY in page.locator("main").inner_text()
 
 
+@pytest.mark.long
 def test_hostile_names_and_errors_are_text(browser: Browser) -> None:
     with storm_server(hostile(), name=NASTY) as (running, server), opened(browser, server.url) as page:
         until(lambda: len(running.errors) > 0)
@@ -273,6 +280,7 @@ def test_hostile_names_and_errors_are_text(browser: Browser) -> None:
         assert_is_text(page)
 
 
+@pytest.mark.long
 def test_a_hostile_key_value_and_failure_are_text(browser: Browser) -> None:
     topology = counting(spout=FixedBatchSpout("line: string", 2, [NASTY.replace(" ", "_")]))
     with trident_server(topology) as (running, server), opened(browser, server.url) as page:
@@ -448,6 +456,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, orders_url: 
         expect(page.get_by_role("heading", level=1)).to_have_text("revenue")
 
 
+@pytest.mark.long
 def test_what_can_be_operated_has_a_name(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         page.wait_for_selector(DRAWN)

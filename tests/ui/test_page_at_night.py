@@ -59,6 +59,7 @@ def url(served: tuple[RunningTopology, UIServer]) -> str:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_settings_are_shown_without_secrets_those_that_were_set_first(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         settings = page.get_by_role("region", name="Settings").first
@@ -190,6 +191,7 @@ def test_windows_that_the_topology_is_older_than_are_shown_too(browser: Browser,
 # ---- the log ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_log_is_searched_by_level_and_text_and_saved(browser: Browser, url: str) -> None:
     logger = logging.getLogger("trident.tests.night")
     logger.warning("first %s", NASTY)
@@ -249,6 +251,7 @@ def submitted(cluster: StormClusterState, name: str, status: WantedStatus) -> st
     return TopologyNames(cluster).submit(StormBase(name, time.time(), status, 1, {}, "trident", "m.py:t", "hash", conf))
 
 
+@pytest.mark.long
 def test_the_overview_begins_with_what_failed_and_what_waits(browser: Browser, cluster: StormClusterState) -> None:
     active, driver = WantedStatus("active", 0.0), Assignment.DRIVER
     storm_id = submitted(cluster, "starts", active)

@@ -81,6 +81,7 @@ def test_a_run_with_a_page_prints_address_and_token_and_ends_with_ctrl_c(tmp_pat
             httpx.get(url)
 
 
+@pytest.mark.long
 def test_kill_on_the_page_ends_the_run(tmp_path: Path) -> None:
     with command(tmp_path, *run_words(tmp_path), TRIDENT_TOKEN="known") as process:
         url = said(process, r"page at (\S+)$")
@@ -102,6 +103,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.long
 def test_the_page_of_the_setting_can_only_be_read(tmp_path: Path) -> None:
     words = [word for word in run_words(tmp_path, "--conf", "ui_port=0") if word != "--ui"]
     words[words.index("--ui-port") : words.index("--ui-port") + 2] = []
@@ -124,6 +126,7 @@ def test_an_address_for_all_is_warned_of(tmp_path: Path) -> None:
     assert "warning: anyone who reaches" in err
 
 
+@pytest.mark.long
 def test_the_page_of_a_cluster_says_that_no_nimbus_leads(tmp_path: Path) -> None:
     with command(tmp_path, "ui", "--cluster", str(tmp_path / "cluster"), "--port", "0") as process:
         url = said(process, r"page at (\S+)$")

@@ -90,7 +90,7 @@ EXTRAS = {
     "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
 }
 ALWAYS = Extra(
-    {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle"},
+    {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle", "tzdata": "tzdata"},
     (
         "MemoryMapState",
         "TextFileSpout",

@@ -113,6 +113,7 @@ def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster, monkeypatc
     invoke(cluster, "kill", "upgraded", "-w", "0")
 
 
+@pytest.mark.long
 def test_what_fails_is_told_while_one_waits_and_by_errors(cluster: MachineCluster) -> None:
     write_module(
         cluster.folder,

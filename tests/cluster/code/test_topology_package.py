@@ -71,6 +71,7 @@ def test_the_same_code_gives_the_same_package_wherever_and_whenever(folder: Path
     assert make_package(f"{elsewhere}/counts.py:topology").sha256 != before.sha256
 
 
+@pytest.mark.long
 def test_a_module_is_packed_as_a_file_is(folder: Path) -> None:
     assert list(make_package("counts:topology").manifest.files) == list(
         make_package("counts.py:topology").manifest.files
@@ -127,6 +128,7 @@ def test_code_that_fails_is_told(folder: Path) -> None:
         make_package("ends.py:topology")
 
 
+@pytest.mark.long
 def test_what_a_module_prints_does_not_disturb(folder: Path) -> None:
     write_files(folder, {"loud.py": "print('{}')\nfrom counts import topology\n"})
     assert make_package("loud.py:topology").manifest.name == "word-counts"
@@ -148,6 +150,7 @@ def test_requirements_that_name_files_of_this_machine_are_refused(folder: Path, 
         make_package("counts.py:topology", requirements=folder / "needed.txt")
 
 
+@pytest.mark.long
 def test_requirements_are_part_of_the_package(folder: Path) -> None:
     write_files(folder, {"needed.txt": "# for the words\nrequests>=2\n\n  wheel\n"})
     made = make_package("counts.py:topology", requirements=folder / "needed.txt")
@@ -161,6 +164,7 @@ def test_requirements_that_are_not_installed_here_are_told(folder: Path) -> None
         make_package("bad.py:topology", requirements=folder / "needed.txt")
 
 
+@pytest.mark.long
 def test_trident_itself_is_not_packed(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run(

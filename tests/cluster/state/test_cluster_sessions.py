@@ -95,6 +95,7 @@ def test_a_process_that_starts_again_takes_its_ephemeral_node_over(opening: Open
     assert looks.state.get_data("/supervisors/a") == b"new"
 
 
+@pytest.mark.sample(1)
 def test_sequential_names_of_several_processes_are_all_different(opening: Opening, processes: Processes) -> None:
     looks, many = opening(), [processes() for _ in range(3)]
     for each in many:
@@ -106,6 +107,7 @@ def test_sequential_names_of_several_processes_are_all_different(opening: Openin
     assert looks.state.get_children("/all") == names
 
 
+@pytest.mark.sample(1)
 def test_exactly_one_of_several_processes_sets_each_version(opening: Opening, processes: Processes) -> None:
     looks, many = opening(), [processes() for _ in range(3)]
     looks.state.set_data("/a", b"0")
@@ -124,6 +126,7 @@ def test_exactly_one_of_several_processes_sets_each_version(opening: Opening, pr
     assert found == Versioned(b"%d" % last, len(versions))
 
 
+@pytest.mark.sample(1)
 def test_one_of_several_processes_creates_a_node(processes: Processes) -> None:
     many = [processes() for _ in range(3)]
     for each in many:
@@ -134,6 +137,7 @@ def test_one_of_several_processes_creates_a_node(processes: Processes) -> None:
     assert sorted(number for each in won for number in each) == list(range(60))
 
 
+@pytest.mark.sample(1)
 def test_events_of_concurrent_writers_are_told_once_and_in_each_ones_order(
     opening: Opening, processes: Processes
 ) -> None:

@@ -50,6 +50,7 @@ def test_children_are_sorted(opened: Opened) -> None:
     assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
 
 
+@pytest.mark.sample(1)
 def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
     state = opened.state
     assert state.get_data_each([]) == []

@@ -127,6 +127,7 @@ class AddUpLast(BaseStateUpdater[Any]):
         state.multi_put([(row["user"],) for row in tuples], [row["total"] for row in tuples])
 
 
+@pytest.mark.long
 def test_a_key_that_two_tasks_of_a_batch_update_ends_the_topology_and_is_not_committed(
     spark: Any, url: str, tmp_path: Path
 ) -> None:

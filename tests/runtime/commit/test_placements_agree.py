@@ -120,6 +120,7 @@ def outcome(url: str, placement: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_states_do_the_same_in_both_placements(spark: Any, redis_server: Server, tmp_path: Path) -> None:
     url = f"redis://127.0.0.1:{redis_server.port}/0"
     with redis.Redis(port=redis_server.port) as client:

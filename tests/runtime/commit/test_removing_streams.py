@@ -218,6 +218,7 @@ def local(draw: random.Random, folder: Path, kind: str) -> Any:
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 600))]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_removed_is_gone_whatever_was_replayed(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -270,6 +271,7 @@ STORES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(("store", "engine", "seed"), STORES)
@@ -322,6 +324,7 @@ def words(topology: TridentTopology, batches: Any = UPDATES) -> Any:
     return topology.new_stream("s", RowsSpout("word: string, gone: boolean", batches, SpoutType.OPAQUE))
 
 
+@pytest.mark.sample(1)
 def test_a_removed_key_starts_again_with_the_next_batch(engine: str) -> None:
     topology = TridentTopology("t")
     stream = words(topology)
@@ -334,6 +337,7 @@ def test_a_removed_key_starts_again_with_the_next_batch(engine: str) -> None:
     assert {txid: sorted(rows) for txid, rows in new.batches.items()} == {1: [("a", 2), ("b", 1)], 3: [("a", 1)]}
 
 
+@pytest.mark.sample(1)
 def test_several_streams_remove_and_another_spout_may_be_one(engine: str) -> None:
     topology = TridentTopology("t")
     rows = [("a",), ("b",), ("c",)]

@@ -204,6 +204,7 @@ def turns(redis_server: Server) -> Iterator[Turns]:
     turns.stop()
 
 
+@pytest.mark.long
 def test_a_cache_counts_only_in_the_process_that_committed_last(turns: Turns) -> None:
     rows = dict.fromkeys(KEYS, 1)
     cached = [turns.commit(worker, rows).cached for worker in (0, 0, 0, 1, 0, 1, 1)]

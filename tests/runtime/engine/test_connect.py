@@ -65,6 +65,7 @@ def test_a_topology_counts_on_a_server_that_has_no_trident(bare_server: ConnectS
             assert dict(zip(OVER, running.state(counts).multi_get(list(OVER)), strict=True)) == OVER
 
 
+@pytest.mark.long
 def test_a_function_for_foreach_batch_says_that_the_server_has_no_trident(
     bare_server: ConnectServer, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_rows_of_a_dataframe_of_the_server(
     assert sorted(kept.rows) == [(number,) for number in range(50)]
 
 
+@pytest.mark.long
 def test_a_failure_of_the_users_code_is_told_as_by_any_spark(connect_server: ConnectServer) -> None:
     topology, _ = counting(MemoryMapState.opaque(), lambda word: 1 // (word != "moon"))
     settings: dict[str, Any] = {"engine": "spark", "master": connect_server.url, "retry_backoff_ms": 1}
@@ -229,6 +231,7 @@ def test_a_log_on_the_disk_of_a_serverless_machine_is_refused() -> None:
         check_lasting(folder, serverless)
 
 
+@pytest.mark.long
 def test_which_server_a_program_asks_for(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     assert server_of("sc://host:1", {}) == "sc://host:1"
     assert server_of(None, {"spark.remote": "sc://host"}) == "sc://host"

@@ -68,6 +68,7 @@ class Once:
         return True
 
 
+@pytest.mark.long
 def test_an_attempt_fails_with_its_worker_in_each_stage_and_no_tuple_is_lost(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_worker_that_hangs_is_not_waited_for_and_ends(spark: SparkSession, tmp
         until(lambda: not Path("/proc", hangs.path.read_text()).exists(), "the worker that hangs has ended")
 
 
+@pytest.mark.long
 def test_missing_cores_are_said_and_batches_go_on_without_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +127,7 @@ def test_missing_cores_are_said_and_batches_go_on_without_them(
     no_job_is_left(spark)
 
 
+@pytest.mark.long
 def test_two_topologies_share_the_cores_and_a_third_is_told_that_there_is_none(spark: SparkSession) -> None:
     (first, counts), (second, others) = declared(lambda numbers: numbers), declared(lambda numbers: numbers)
     settings: dict[str, Any] = {"workers": "resident", "parallelism": 1}

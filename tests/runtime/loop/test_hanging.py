@@ -362,6 +362,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_one_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
     program = PROGRAM.replace("def hangs(word):", "def hangs(word):\n    open('began', 'w').close()")
     Path(tmp_path, "program.py").write_text(program, encoding="utf-8")

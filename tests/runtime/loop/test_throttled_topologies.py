@@ -57,6 +57,7 @@ def proxy(redis_server: Server) -> Iterator[Proxy]:
     proxy.close()
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_store_that_becomes_slow_shrinks_batches_and_gets_whole_ones_when_it_is_fast_again(
     proxy: Proxy, texts: Path, tmp_path: Path
@@ -117,6 +118,7 @@ class Told(TextFileSpout):
         return {**self.__dict__, "calls": []}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("target_s", "throttled"), [(1e-9, True), (0.0, False), (30.0, False)])
 def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(

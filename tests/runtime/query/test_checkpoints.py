@@ -104,6 +104,7 @@ def test_a_checkpoint_that_was_deleted_is_found(job: Job) -> None:
     assert job.table() == before
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_restored_is_found(job: Job) -> None:
     job.add("a", "b")
     job.run()
@@ -119,6 +120,7 @@ def test_a_checkpoint_that_was_restored_is_found(job: Job) -> None:
     assert job.table() == before
 
 
+@pytest.mark.long
 def test_the_last_batch_with_other_rows_is_found(job: Job) -> None:
     job.add("a", "b")
     job.run()
@@ -151,6 +153,7 @@ def test_a_log_that_was_deleted_is_found(job: Job) -> None:
     assert job.table() == before
 
 
+@pytest.mark.long
 def test_a_log_and_a_checkpoint_that_were_deleted_are_found_by_the_store(job: Job) -> None:
     with_three_batches(job)
     shutil.rmtree(job.folder / "log")
@@ -158,6 +161,7 @@ def test_a_log_and_a_checkpoint_that_were_deleted_are_found_by_the_store(job: Jo
     assert StateMismatchError.__name__ in job.fails()
 
 
+@pytest.mark.long
 def test_a_log_that_was_restored_is_found(job: Job) -> None:
     job.add("a", "b")
     job.run()
@@ -170,6 +174,7 @@ def test_a_log_that_was_restored_is_found(job: Job) -> None:
     assert "the log is older than the checkpoint" in said
 
 
+@pytest.mark.long
 def test_a_store_that_was_restored_is_found(job: Job) -> None:
     job.add("a", "b")
     job.run()
@@ -199,6 +204,7 @@ def test_a_store_that_was_restored_is_not_rewound_because_the_batches_are_sparks
     assert job.table() == before
 
 
+@pytest.mark.long
 def test_a_store_that_was_emptied_is_found(job: Job) -> None:
     with_three_batches(job)
     shutil.rmtree(job.folder / "state")
@@ -207,6 +213,7 @@ def test_a_store_that_was_emptied_is_found(job: Job) -> None:
     assert not [path for path in job.table() if path.suffix == ".parquet"], "nothing was written"
 
 
+@pytest.mark.long
 def test_a_log_is_of_one_query(job: Job) -> None:
     with_three_batches(job)
     said = job.fails("another")
@@ -214,6 +221,7 @@ def test_a_log_is_of_one_query(job: Job) -> None:
     assert job.run() == {"a": 2, "b": 2}
 
 
+@pytest.mark.long
 def test_a_function_is_of_one_query(job: Job) -> None:
     job.add("a", "b")
     with job.function() as function:
@@ -222,6 +230,7 @@ def test_a_function_is_of_one_query(job: Job) -> None:
             job.start(function, "another").awaitTermination()
 
 
+@pytest.mark.long
 def test_a_user_may_begin_with_another_checkpoint_on_purpose(job: Job) -> None:
     with_three_batches(job)
     shutil.rmtree(job.folder / "checkpoint")
@@ -241,6 +250,7 @@ def test_a_function_of_a_query_takes_no_named_batches_and_the_other_way_round(jo
         function.write(rows, batch="2026-11-25")
 
 
+@pytest.mark.long
 def test_the_same_cell_of_a_notebook_runs_twice(job: Job) -> None:
     job.add("a", "b")
     first = job.function()

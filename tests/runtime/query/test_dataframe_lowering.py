@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 from tests.runtime.test_semantics import *  # noqa: F403
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def engine(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -27,7 +29,6 @@ def engine(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     return "spark"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("first", [0, pytest.param(16, marks=pytest.mark.long)])
+@pytest.mark.parametrize("first", [0, 16])
 def test_random_topologies_give_what_plain_python_gives(first: int, engine: str) -> None:
     assert sum(case.compare() for case in check(range(first, first + 16), engine)) > 150

@@ -137,6 +137,7 @@ def test_a_window_by_event_time(spark: SparkSession) -> None:
         assert [(town, n) for town, *_, n in kept.rows] == [("oslo", 3)]
 
 
+@pytest.mark.long
 def test_exchanges_and_joins_between_partitions_of_the_query(orders: DataFrame) -> None:
     topology, stream = declared()
     totals = stream.group_by("customer").aggregate("euros", Sum(), "total").parallelism_hint(3)
@@ -217,6 +218,7 @@ class _FailsOnce(DictMap):
             raise OSError("the answer was lost")
 
 
+@pytest.mark.long
 def test_a_query_that_is_not_deterministic_counts_the_rows_of_one_attempt(spark: SparkSession, tmp_path: Path) -> None:
     """What the first attempts wrote is of other rows: all of it is taken back."""
     entries: list[dict[Any, Any]] = [{}, {}]
@@ -435,6 +437,7 @@ with open_state(totals.topology, "total", log_dir=sys.argv[2]) as state:
 """
 
 
+@pytest.mark.long
 def test_a_reader_in_another_process(orders: DataFrame, redis_server: Server, tmp_path: Path) -> None:
     url, log = f"redis://127.0.0.1:{redis_server.port}/1", str(tmp_path / "log")
     with exactly_once(
@@ -606,6 +609,7 @@ def counts_of(shops: DataFrame) -> DataFrame:
     return shops.groupBy("shop").count()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", ["update", "complete"])
 def test_totals_of_a_query_are_not_added_up(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     function = totals_of(tmp_path, Sum())
@@ -651,6 +655,7 @@ def by_second(shops: DataFrame) -> DataFrame:
     return timed.groupBy("shop", window("at", "1 second")).count()
 
 
+@pytest.mark.long
 def test_rows_of_a_query_that_are_no_totals_are_taken(spark: SparkSession, tmp_path: Path) -> None:
     cases: list[tuple[str, str, Any, Any, int]] = [
         ("plain", "update", ones, None, 4),

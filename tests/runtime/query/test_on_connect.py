@@ -69,6 +69,7 @@ def job(connect: SparkSession, tmp_path: Path) -> Job:
     return Job(connect, tmp_path)
 
 
+@pytest.mark.long
 def test_totals_of_a_query_are_not_added_up(connect: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/1").write_text("the\ncow\nthe\n", encoding="utf-8")
@@ -180,6 +181,7 @@ def test_a_function_pickles_small_and_runs_in_a_process_that_never_saw_the_sessi
         assert len(cloudpickle.dumps(function)) < 10_000
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_deleted_is_found_at_the_first_batch(job: Job) -> None:
     """The number is the same, 0: only the id of the query tells, which the session knows while it runs one query."""
     job.add()
@@ -189,6 +191,7 @@ def test_a_checkpoint_that_was_deleted_is_found_at_the_first_batch(job: Job) -> 
         query.awaitTermination()
 
 
+@pytest.mark.long
 def test_a_session_that_has_ended_is_named(connect_server: ConnectServer) -> None:
     session = connect_server.session()
     shops = session.createDataFrame([("oslo",)], "shop string")

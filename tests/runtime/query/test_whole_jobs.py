@@ -102,7 +102,7 @@ KEYS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(16))
 def test_random_declarations_give_what_plain_python_gives(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     draw = random.Random(seed)
@@ -272,6 +272,7 @@ def test_an_executor_dies_below_a_plan_that_is_not_deterministic(tmp_path: Path)
     assert lived(LOST_EXECUTOR, tmp_path) == "True 200 True\n"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)

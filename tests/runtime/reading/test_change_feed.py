@@ -68,6 +68,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server
 FIRST, SECOND = [("the", 1), ("cow", 2), (None, 5)], [("the", 3), ("", 0)]
 
 
+@pytest.mark.sample(2)
 def test_each_change_is_given_once_with_before_and_after(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made())
     words.run(FIRST, [], SECOND)
@@ -109,7 +110,7 @@ def test_an_iteration_waits_for_what_comes_and_ends_with_close(made: Made, tmp_p
     assert seen == [(1, 3, 1), (2, 2, 2), (3, 3, 3)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 def test_a_snapshot_and_the_changes_behind_it_are_the_state_beside_commits(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made(max_keys_per_call=7))
     words.run([(f"w{number}", number) for number in range(100)])
@@ -160,6 +161,7 @@ def test_the_change_of_a_single_value_has_an_empty_key(made: Made, tmp_path: Pat
         assert [batch.changes for batch in feed.read()] == [[((), None, 3)], [((), 3, 5)]]
 
 
+@pytest.mark.sample(2)
 def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_path: Path) -> None:
     words = Words(tmp_path, made(changes=10))
     words.run(*[[("the", 1)] for _ in range(66)])
@@ -174,6 +176,7 @@ def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_p
         assert [batch.txid for batch in feed.read()] == list(range(55, 68))
 
 
+@pytest.mark.sample(2)
 def test_changes_go_by_their_age(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_server: Server
 ) -> None:
@@ -238,6 +241,7 @@ def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_p
     assert (txid, {change.key: change[1:] for change in changes}) == (2, {("the",): (None, 3), ("",): (None, 0)})
 
 
+@pytest.mark.sample(2)
 def test_a_feed_begins_again_where_a_state_was_moved_to(made: Made, tmp_path: Path, postgres_server: Server) -> None:
     words = Words(tmp_path, made())
     words.run(FIRST)

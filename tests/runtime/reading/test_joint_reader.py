@@ -101,6 +101,7 @@ def test_two_stores_are_seen_as_of_one_batch_beside_commits(
             assert states.txid == batches + 1
 
 
+@pytest.mark.long
 def test_another_process_reads_them_whether_the_topology_runs_or_not(orders: Orders, tmp_path: Path) -> None:
     with orders.running() as running:
         orders.spout.feed([("oslo", 1), ("oslo", 1), ("bergen", 1)])

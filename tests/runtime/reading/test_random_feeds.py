@@ -102,6 +102,7 @@ SEEDS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("engine", "seed"), SEEDS)
 def test_the_fold_of_a_feed_is_the_state(
     engine: str, seed: int, tmp_path: Path, postgres_server: Server, redis_server: Server

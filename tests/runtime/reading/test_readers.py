@@ -153,6 +153,7 @@ def told(read: Callable[[], Any]) -> str:
     return found[0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("swap", SWAPS)
 def test_readers_that_are_open_find_what_becomes_of_the_store(swap: str, counts: Counts) -> None:
     change, said = SWAPS[swap]

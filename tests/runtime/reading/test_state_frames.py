@@ -238,6 +238,7 @@ def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -
         read("rows", 1)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_tasks_of_spark_read_a_state(spark: SparkSession, target: str, tmp_path: Path) -> None:
     run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))

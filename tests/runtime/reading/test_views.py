@@ -70,6 +70,7 @@ def counting(topology: TridentTopology, state: Any, partitions: int, batches: in
     return stream.group_by("k").persistent_aggregate(state, Count(), "count").parallelism_hint(partitions)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 4])
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "map"])

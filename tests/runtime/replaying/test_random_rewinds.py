@@ -107,6 +107,7 @@ def judge(seed: int, kind: str, folder: Path) -> int:
     return sum(one.equal for one in verified)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["transactional", "changing"])
 def test_random_rewinds_end_exact(kind: str, tmp_path: Path) -> None:
     assert judge(101, kind, tmp_path) > 40

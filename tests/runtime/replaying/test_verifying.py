@@ -70,6 +70,7 @@ def words(tmp_path: Path, url: str, table: str) -> Words:
     return made
 
 
+@pytest.mark.long
 def test_states_that_are_what_their_batches_make_of_them_are_equal(words: Words) -> None:
     count, total = words.verify()
     assert (count.state, count.txid, count.equal, list(count.wrong), count.refused) == ("count", 3, 7, [], "")
@@ -108,6 +109,7 @@ def test_a_value_that_is_gone_and_one_that_no_batch_wrote_are_found(words: Words
     )
 
 
+@pytest.mark.long
 def test_a_share_of_the_keys_is_the_same_each_time_and_the_rest_is_the_rest(words: Words) -> None:
     words.run(d=" ".join(f"w{number}" for number in range(200)))
     once, again = words.verify("count", share=0.3)[0], words.verify("count", share=0.3)[0]

@@ -183,6 +183,7 @@ def test_what_cannot_be_forgotten_is_said(tmp_path: Path, memcached_server: Serv
         kept.forget(ANN)
 
 
+@pytest.mark.long
 def test_the_command_says_what_is_gone_and_where_bytes_remain(tmp_path: Path, redis_server: Server) -> None:
     write_module(
         tmp_path,

@@ -103,6 +103,7 @@ def test_readers_keep_their_answers_until_the_move_has_ended(log: str, old: Stat
         rows(declared(old), log)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("what", ["count", "copy", "compare"])
 def test_a_move_that_is_given_up_changes_nothing_and_a_later_one_begins_again(
     log: str, old: StateSpec, new: StateSpec, what: str
@@ -223,6 +224,7 @@ class _Longest(Count):
     pass
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "case",
     [

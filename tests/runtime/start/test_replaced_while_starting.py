@@ -193,7 +193,7 @@ def test_the_successor_goes_on_wherever_the_first_driver_was_paused(
             )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 def test_a_start_goes_on_wherever_a_move_was_paused_that_it_overtook(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ ROWS = [("ann", "Oslo", 3), ("bob", "Rome", 5), ("ann", "Bergen", 3), ("bob", No
 FIELDS = "user: string, town: string, at: bigint"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_state_keeps_the_first_and_the_last_over_all_batches(engine: str, size: int) -> None:
     topology = TridentTopology("t")
@@ -104,6 +105,7 @@ def test_a_state_keeps_the_first_and_the_last_over_all_batches(engine: str, size
     assert running.state(one).get() == {"town": "Rome", "at": 5}
 
 
+@pytest.mark.sample(1)
 def test_the_order_field_decides_across_the_parts_of_a_batch(engine: str) -> None:
     """The tuples of a key are in several partitions, the newest in the first of them."""
     topology = TridentTopology("t")
@@ -133,6 +135,7 @@ def test_in_a_chain_and_in_windows(engine: str) -> None:
     assert [row[1]["v"] for row in sliding.rows] == [0, 0, 0]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_batch_that_fails_and_comes_again_changes_nothing(kind: str, engine: str, tmp_path: Any) -> None:
     """The failed attempt has written the state; its replay gives what a run without a failure gives."""

@@ -43,6 +43,7 @@ def run_batches(driver: TopologyTestDriver, *batches: Sequence[Any]) -> None:
 # ---- precision ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("type_", TYPES)
 def test_sessions_are_told_apart_and_put_in_order_by_the_microsecond(type_: str, engine: str) -> None:
     topology = TridentTopology("t")

@@ -199,6 +199,7 @@ def disordered(chosen: random.Random, count: int) -> list[Row]:
     return rows
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("aggregator", [Sum(), Numbers()], ids=["combiner", "tuples"])
 @pytest.mark.parametrize("seed", range(3))
 def test_within_the_delay_sessions_are_those_of_the_whole_stream_in_order(seed: int, aggregator: Any) -> None:
@@ -232,6 +233,7 @@ POINTS = ("process", "begin_commit:w", "put:w", "commit:w", "record")
 BY_TIME = TumblingDurationWindow.of(GAP * MS).by_event_time("at", delay=3 * MS, allowed_lateness=4 * MS)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("aggregator", [Sum(), Numbers()], ids=["combiner", "tuples"])
 @pytest.mark.parametrize("config", [SessionWindow.of(4 * MS, "at", delay=3 * MS), BY_TIME], ids=["sessions", "windows"])
 @pytest.mark.parametrize("seed", range(2))

@@ -395,6 +395,7 @@ LIVES = st.lists(
 )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("by_event_time", [True, False], ids=["event", "batch"])
 @given(life=LIVES)
@@ -433,6 +434,7 @@ def lived(by_event_time: bool, life: Any) -> None:
     assert {key for key, one in zip("abcde", left, strict=True) if one is not None} == kept
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("partitions", [1, 3])
 @given(life=batches, scale=st.sampled_from([1, 10, 1000]))

@@ -213,7 +213,7 @@ def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_p
 DEATHS = ["defined", "processed", "committing", "committed", "recorded"]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "point"),
     [

@@ -95,7 +95,7 @@ def test_eight_runs_of_a_level_become_one_of_the_next() -> None:
     assert mergeable([large, *small[1:]], combines=True) == 7  # of partial results equal keys become one
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", [True, False])
 def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orphans(sums: bool) -> None:

@@ -78,7 +78,7 @@ def ordinate(value: Any) -> int:
     return round(value.timestamp() * 1000) if isinstance(value, dt.datetime) else int(value)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize(("name", "grouped"), OVER)

@@ -13,6 +13,10 @@ pytestmark = pytest.mark.slow
 class TestAppended(SpoutContract):
     source = DeltaSource
 
+    @pytest.mark.long
+    def test_random_failures_end_exact(self) -> None:
+        super().test_random_failures_end_exact()
+
 
 @pytest.mark.soak
 class TestChanges(SpoutContract):

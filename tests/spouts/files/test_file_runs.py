@@ -29,6 +29,7 @@ def fill(folder: Path, rows: int) -> None:
         parquet(folder / "in" / f"{at}.parquet", table(at, at + rows // 3), 250)
 
 
+@pytest.mark.long
 def test_they_run_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, 3000)
     spark.range(3000).repartition(3).write.parquet(str(tmp_path / "spark"))

@@ -139,6 +139,7 @@ def entries_in(chunks: list[bytes]) -> int:
     return sum(int.from_bytes(chunk[:4], "little") for chunk in chunks)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_entry_that_changes_all_the_time_is_not_sealed_again_and_again() -> None:
     table = Positions()

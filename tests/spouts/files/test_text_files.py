@@ -173,6 +173,7 @@ def test_source_and_offset_of_each_line(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_offsets_lead_to_the_lines_however_the_file_is_cut(tmp_path: Path) -> None:
     random_ = random.Random(1)
@@ -246,6 +247,7 @@ def test_small_batches_are_one_part(tmp_path: Path) -> None:
     assert len(coordinator.parts(TransactionAttempt(1, 0), definition, 8)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_compressed_files_are_read_whole(tmp_path: Path) -> None:
     write(tmp_path / "a.gz", gzip.compress(b"1\n2\n") + gzip.compress(b"3"))

@@ -47,6 +47,9 @@ class Election:
         )
 
 
+pytestmark = pytest.mark.long  # they start a Kafka of two brokers
+
+
 @pytest.fixture(scope="module")
 def election(kafka_cluster: KafkaCluster) -> Election:
     leader, follower = kafka_cluster.brokers
@@ -93,7 +96,6 @@ def words(letter: str, start: int, end: int) -> list[tuple[str]]:
     return [(f"{letter}{n}",) for n in range(start, end)]
 
 
-@pytest.mark.sample(1)
 @BOTH
 def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many_records_again(
     election: Election, kind: Kind

@@ -63,7 +63,7 @@ def numbered(start: int, end: int) -> list[Record]:
     return [Record(b"%d" % n, timestamp_ms=NOON_MS + n) for n in range(start, end)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @BOTH
 def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
     kafka_topics: Topics, proxy: KafkaProxy, kind: Kind, caplog: pytest.LogCaptureFixture
@@ -157,7 +157,7 @@ def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
         made.close()
 
 
-@pytest.mark.sample(3)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spout", "asked", "how", "step"),
     [

@@ -46,7 +46,7 @@ def test_a_message_is_pending_at_the_queue_until_it_is_acked(place: Place) -> No
     successor.close()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 def test_messages_of_a_killed_process_come_back_to_another(place: Place, tmp_path: Path) -> None:
     place.fill(range(10))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from tests.harness.servers import Server
@@ -26,6 +27,7 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)  # the topology runs beside
 
 
+@pytest.mark.sample(2)
 def test_what_a_topology_has_processed_is_off_the_queue_and_what_fails_too_often_is_a_dead_letter(place: Place) -> None:
     EXECUTED.clear()
     place.fill(range(1, 30))

@@ -123,6 +123,7 @@ def test_what_was_not_emitted_goes_to_others_when_the_spout_is_deactivated(place
     task.close()
 
 
+@pytest.mark.long
 def test_it_goes_on_after_a_restart_of_the_broker(rabbitmq_server: RabbitServer) -> None:
     place = RabbitPlace(rabbitmq_server.url)
     place.fill(range(6))

@@ -69,7 +69,7 @@ def check(proxy: Withheld, client: Any, make: Callable[[int, str], Any], first: 
     assert all(isinstance(error, SourceAwayError) or life.coordinator is None for error in life.errors)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["0", "$"])
 @pytest.mark.parametrize("make", [by_ids, by_group])
 @pytest.mark.timeout(300)

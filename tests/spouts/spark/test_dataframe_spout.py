@@ -165,6 +165,7 @@ def test_what_cannot_be_a_source_is_refused_at_the_call(tmp_path: Path) -> None:
 # ---- with Spark ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_query_that_never_gives_the_same_twice_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as sf
@@ -186,6 +187,7 @@ def test_a_query_that_never_gives_the_same_twice_is_read_once(spark: SparkSessio
         DataFrameSpout(spark.sql("SELECT INTERVAL '1' DAY AS day"), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_query_that_fails_says_why(spark: SparkSession, tmp_path: Path) -> None:
     topology = TridentTopology("orders")

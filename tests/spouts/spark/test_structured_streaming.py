@@ -112,6 +112,7 @@ def test_each_batch_of_the_query_is_one_batch_and_a_restart_continues(words: Wor
     assert not words.spark.streams.active
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_checkpoint_that_does_not_belong_to_the_log_is_found(words: Words) -> None:
     older, newer = words.folder / "older", words.folder / "newer"
@@ -236,6 +237,7 @@ def test_one_checkpoint_is_not_read_by_two_streams_at_once(words: Words) -> None
         assert "the streaming query was stopped by someone else: by a call of stop" in running.status["lastFailure"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_query_that_fails_ends_the_topology_with_its_reason(words: Words) -> None:
     words.add("a")
@@ -246,6 +248,7 @@ def test_a_query_that_fails_ends_the_topology_with_its_reason(words: Words) -> N
     assert words.run() == (1, {"a": 1})  # mended: Spark gives the batch again
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_stop_cancels_the_batch_and_available_now_ends_by_itself(words: Words) -> None:
     words.add("a")

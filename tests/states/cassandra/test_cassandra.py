@@ -151,6 +151,7 @@ def test_none_and_empty_values_come_back(home: Home) -> None:
     assert state.map_state.backing.multi_get([("none",)]) == [OpaqueValue(1, EPOCH, None, None)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 24, 25, 100])
 def test_sizes_around_the_windows(home: Home, size: int) -> None:
     backing = home.map(home.conf(), table="two", buckets=2, rows_per_batch=2, rows_per_read=3, max_concurrency=2)
@@ -160,6 +161,7 @@ def test_sizes_around_the_windows(home: Home, size: int) -> None:
     assert backing.multi_get(keys) == [b"%d" % n for n in range(size)]
 
 
+@pytest.mark.long
 def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[int]] = []
     backing = home.map(home.conf(), buckets=128)

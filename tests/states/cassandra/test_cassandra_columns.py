@@ -151,7 +151,7 @@ TYPES: dict[str, tuple[str, list[Any]]] = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("type_", TYPES)
 def test_values_of_all_types_come_back_as_they_were(tables: Tables, type_: str) -> None:
     shown, samples = TYPES[type_]
@@ -203,6 +203,7 @@ def test_the_owner_reads_a_row_by_two_fields(tables: Tables) -> None:
     assert tables.cql(found) == [(2,)]
 
 
+@pytest.mark.long
 def test_keys_are_listed_once_in_pages_and_a_removed_one_is_gone(tables: Tables) -> None:
     state = tables.state(tables.conf("n: bigint"))
     keys = [(n,) for n in range(1_345)]
@@ -217,6 +218,7 @@ def test_keys_are_listed_once_in_pages_and_a_removed_one_is_gone(tables: Tables)
     assert sorted(key for page in state.key_pages() for key in page) == keys[:5]
 
 
+@pytest.mark.long
 def test_a_removal_is_undone_by_a_replay_and_done_later(tables: Tables) -> None:
     conf, log = tables.conf(), Log()
     state = tables.state(conf)
@@ -250,6 +252,7 @@ def test_a_ttl_goes_with_every_row_and_such_a_state_has_no_witness(tables: Table
     assert values(state, "cow") == [1]
 
 
+@pytest.mark.long
 def test_batches_of_any_size_arrive_without_a_warning(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -402,6 +405,7 @@ def test_a_row_of_another_program_is_refused(tables: Tables, kind: StateType) ->
     assert values(state, "the", "cow") == [None, 2]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["TRUNCATE", "DROP TABLE"])
 def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(tables: Tables, how: str) -> None:
     conf, log = tables.conf(), Log()
@@ -546,6 +550,7 @@ def _declared(request: pytest.FixtureRequest, cassandra_server: Server) -> None:
     request.instance.limits = STORES["cassandra"].limits
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_declared")
 class TestFencedMap(FencedMapContract):
     value = "bigint"
@@ -557,6 +562,7 @@ class TestFencedMap(FencedMapContract):
         super().test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_declared")
 class TestMapState(MapStateContract):
     value = "array<bigint>"

@@ -250,6 +250,7 @@ def test_a_sentinel_whose_move_was_not_answered_is_read_back(
     assert backing.multi_get([("k",)]) == [b"v"]
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_is_a_timeout_that_may_pass_and_the_replay_is_exact(home: Home) -> None:
     conf, log = home.conf(), Log()
     state = home.state(conf, timeout_s=0.7)

@@ -87,6 +87,7 @@ def test_the_next_full_compaction_takes_it_out_of_the_files(tmp_path: Path, cloc
     assert batches.state.read_sentinel() == batches.log.expected
 
 
+@pytest.mark.long
 def test_marks_go_on_after_a_start_and_another_ttl(tmp_path: Path, clock: Clock) -> None:
     batches = Batches(clock, state_at(tmp_path, ttl_s=DAY))
     batches.run({"old": 1})
@@ -116,6 +117,7 @@ def test_rows_of_before_count_from_the_first_commit_with_a_ttl(tmp_path: Path, c
     assert values(batches.state, "old") == [None]
 
 
+@pytest.mark.long
 def test_marks_of_before_make_no_row_of_an_emptied_table_older(tmp_path: Path, clock: Clock) -> None:
     batches = Batches(clock, state_at(tmp_path, ttl_s=DAY))
     batches.run({"x": 1}, 20)
@@ -193,6 +195,7 @@ POINTS = ["process", "begin_commit:count", "put:count", "commit:count", "record"
 LIVES = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 300))]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", LIVES)
 def test_a_row_goes_whole_after_its_time_and_never_comes_back(seed: int, tmp_path: Path, clock: Clock) -> None:

@@ -58,6 +58,7 @@ def test_however_many_batches_there_were_the_folder_holds_the_files_of_the_last_
     assert state_at(tmp_path).read_sentinel() == log.expected
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_batches_of_the_versions_that_are_kept_can_be_read_and_the_others_are_named(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
@@ -74,6 +75,7 @@ def test_the_batches_of_the_versions_that_are_kept_can_be_read_and_the_others_ar
     assert state.at(Snapshot(100, log.winners)).multi_get([("man",)]) == [100]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_without_the_bound_all_versions_of_the_hours_are_kept(tmp_path: Path) -> None:
     options = {**SMALL, "retained_versions": None}
@@ -106,6 +108,7 @@ def test_a_checkpoint_does_not_hold_the_files_that_were_merged(tmp_path: Path) -
     assert pq.read_table(newest)["remove"].null_count == pq.read_table(newest).num_rows
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_files_that_another_program_brought_back_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
@@ -131,7 +134,7 @@ def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: 
     assert [state.at(number).multi_get([("man",)]) for number in (1, 3, 40)] == [[1], [3], [40]]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("deletions", [(0, 1), (2, 9), (30, 61)])
 def test_a_kill_between_any_two_deletions_harms_nothing_and_the_next_writer_deletes_the_rest(

@@ -70,6 +70,7 @@ def recovered(path: Path, log: Log, man: int) -> None:
     assert values(reader_at(path), "man", "lost") == [man + 1, None]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_whenever_power_fails_no_log_entry_is_without_its_data(tmp_path: Path, disk: Disk) -> None:
     table, log, seen = tmp_path / "t", Log(), list[str]()

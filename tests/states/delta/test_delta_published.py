@@ -243,6 +243,7 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
     assert read(tmp_path) == {"man": 2}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False), Log()

@@ -236,7 +236,7 @@ def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["small", "large"])
 @pytest.mark.parametrize("point", POINTS)

@@ -56,7 +56,7 @@ def update(state: Any, what: str, batch: dict[Any, Any]) -> tuple[Any, bool]:
     return state.multi_update(keys, CombinerUpdates(TOGETHER.combine, list(batch.values()))), False
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, BEYOND], ids=["memory", "beyond"])
 def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, options: dict[str, Any]) -> None:

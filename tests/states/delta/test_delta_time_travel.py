@@ -32,6 +32,7 @@ def rows_at(state: Any, txid: int) -> dict[str, int]:
     return dict(state.at(txid).get_tuples())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", list(StateType))
 def test_each_batch_can_be_read_again(tmp_path: Path, kind: StateType) -> None:
     state, log, model = state_at(tmp_path, kind=kind), Log(), dict[int, dict[str, int]]()

@@ -209,6 +209,7 @@ def test_what_a_failed_attempt_wrote_is_invisible(home: Home) -> None:
     assert home.values(committed=False) == [b"aborted", b"a", b"aborted"]
 
 
+@pytest.mark.long
 def test_an_open_transaction_holds_readers_up_no_longer_than_to_the_next_begin_commit(home: Home) -> None:
     log, dead = Log(), home.sink()
     dead.begin_commit(log.txid(1))

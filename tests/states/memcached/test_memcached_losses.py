@@ -242,7 +242,7 @@ def test_the_sentinel_of_another_partition_tells_as_well(servers: list[Server]) 
             state.begin_commit(log.next(partition))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_kills_at_random_never_end_in_a_wrong_value(
     servers: list[Server], seed: int, monkeypatch: pytest.MonkeyPatch

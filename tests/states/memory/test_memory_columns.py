@@ -114,7 +114,7 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
     return repr(everything)  # tells -0.0 from 0.0 and 1 from 1.0, and NaN equals NaN
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
 @settings(max_examples=150, deadline=None)
 @given(st.data())

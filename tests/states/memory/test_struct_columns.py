@@ -91,7 +91,7 @@ def combine(stored: Any, value: Any) -> Any:
     return value if odd else TOGETHER.combine(stored, value)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 2])
 @settings(max_examples=80, deadline=None)

@@ -86,6 +86,7 @@ def test_states_and_record_are_written_by_one_transaction(home: Home, states: in
     assert len(home.sql(f"{writers} UNION {sentinel} UNION {head}")) == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("states", [1, 2])
 @pytest.mark.parametrize("layout", ["columns", "binary"])
 def test_answers_that_are_lost_at_every_batch_lose_and_double_nothing(
@@ -191,7 +192,7 @@ def drivers() -> Iterator[DriverServer]:
     server.close()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.soak)])

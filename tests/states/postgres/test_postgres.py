@@ -167,6 +167,7 @@ def test_two_states_in_one_table_are_told_apart(home: Home) -> None:
         commit(home.state(home.conf(), table="shared"), Log(), 1, 0, {"cow": 1})
 
 
+@pytest.mark.long
 def test_partitions_may_make_the_table_at_the_same_time(home: Home) -> None:
     all_of_them = threading.Barrier(8, timeout=30)
 

@@ -546,6 +546,7 @@ def _declared(request: pytest.FixtureRequest, postgres_server: Server) -> None:
     request.instance.limits = STORES["postgres"].limits
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_declared")
 class TestFencedMap(FencedMapContract):
     value = "bigint"
@@ -553,6 +554,7 @@ class TestFencedMap(FencedMapContract):
     test_the_sentinel_is_no_key = None  # type: ignore[assignment]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_declared")
 class TestMapState(MapStateContract):
     value = "array<bigint>"

@@ -159,6 +159,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Home]]:
         home.server.stop()
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_or_is_gone_fails_the_batch(start: Callable[..., Home]) -> None:
     home, log = start(), Log()
     conf = home.conf()

@@ -236,6 +236,7 @@ def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
     reader.close()
 
 
+@pytest.mark.long
 def test_the_changes_of_all_buckets_are_given_batch_by_batch_and_trimmed_and_forgotten(cluster: Cluster) -> None:
     spec = RedisState.opaque(cluster.url, changes=10, max_keys_per_call=7, backoff_s=0.01)
     state, log, fold = spec.factory.make_state(StateConf("feed", "counts"), 0, 1), Log(), dict[Key, Any]()

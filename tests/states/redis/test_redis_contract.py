@@ -85,16 +85,19 @@ class TestHashBackingMap(BackingMapContract):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hashes")
 class TestHashFencedMap(FencedMapContract):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 class TestClusterBackingMap(BackingMapContract):
     pass
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 class TestClusterFencedMap(FencedMapContract):
     pass

@@ -223,6 +223,7 @@ def declared(request: pytest.FixtureRequest, redis_server: Server) -> None:
     request.instance.factory = _Declared(f"redis://{redis_server.address}", request.instance.value)
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.usefixtures("declared")
 class TestFencedMap(FencedMapContract):
@@ -230,6 +231,7 @@ class TestFencedMap(FencedMapContract):
     test_the_sentinel_is_no_key = None  # type: ignore[assignment]  # its keys are of several types
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.usefixtures("declared")
 class TestMapState(MapStateContract):

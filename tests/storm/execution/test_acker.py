@@ -100,7 +100,7 @@ def test_an_extended_tree_is_young_again_and_its_spout_is_told() -> None:
     assert told.acked == [(SPOUT, ROOT)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "roots"), [(10, 20_000), (10_000, 50)])
 def test_a_tree_takes_at_most_300_bytes_whatever_its_size(size: int, roots: int) -> None:

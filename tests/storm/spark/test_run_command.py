@@ -49,6 +49,7 @@ def test_ctrl_c_stops_spouts_first_and_leaves_nothing(tmp_path: Path, journal: J
     assert {int(line[1]) for line in journal.lines() if line[0] == "L"} == journal.acked()
 
 
+@pytest.mark.long
 def test_workers_end_when_their_driver_is_killed(tmp_path: Path, journal: Journal) -> None:
     with started("run", "words:topology", *_WORDS, "--conf", "worker_timeout_s=5", cwd=tmp_path) as run:
         until(lambda: len(journal.acked()) > 100, "it runs")

@@ -73,6 +73,7 @@ def test_a_killed_worker_is_back_within_ten_seconds_and_nothing_is_lost(journal:
     assert len(extra) <= 200, "no more than what was pending, of the spout that died and of the one that came back"
 
 
+@pytest.mark.long
 def test_a_stopped_process_is_replaced_and_ends_when_it_wakes_up(journal: Journal) -> None:
     with word_count(journal, 1500).start(settings(worker_timeout_s=3.0)) as running:
         until(lambda: len(journal.acked()) > 100, "it is in the middle")

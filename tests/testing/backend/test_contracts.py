@@ -135,6 +135,7 @@ class TestAMethodAsFactory(SnapshottableContract):
 # ---- the suite ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)
 def test_memory_keeps_what_it_claims(kind: StateType) -> None:
@@ -166,6 +167,7 @@ def test_a_map_of_bytes_is_wrapped(folder: Path) -> None:
     check(partial(open_bytes, str(folder / "state.db")), kinds=["transactional"], limits=limits, seconds=0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("store", [DictMap, LateMap], ids=lambda store: store.__name__)
 def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
@@ -183,6 +185,7 @@ def test_json_is_a_store_without_all_types(folder: Path) -> None:
     assert Promise.VALUES in backend_suite(open_json, limits=Limits(), seconds=0, out=io.StringIO()).violated
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_wrappers_keep_what_the_store_claims() -> None:
     server = Factory()

@@ -29,6 +29,7 @@ def test_a_good_store_ends_with_0() -> None:
     assert "seed 5" in text
 
 
+@pytest.mark.long
 def test_a_wrong_store_ends_with_1() -> None:
     code, text = run(f"{HERE}:WRONG", "--seconds", "0")
     assert code == 1

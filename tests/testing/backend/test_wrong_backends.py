@@ -29,7 +29,7 @@ def report_of(wrong: type[ServerMap]) -> Report:
     return _reports[wrong.__name__]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "limits"), [(0, None), (1, None), (2, LIMITS), (3, LIMITS)])
 def test_the_correct_store_passes(seed: int, limits: Limits | None) -> None:
     report = run(Factory(), seed=seed, limits=limits)
@@ -45,7 +45,7 @@ def test_the_correct_store_passes_as_each_kind() -> None:
     assert {finding.kind for finding in report.findings} == {kind.value for kind in StateType}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_store_is_found_under_the_promise_that_it_breaks(wrong: type[ServerMap]) -> None:
     report = report_of(wrong)
@@ -83,7 +83,7 @@ def test_every_promise_is_broken_by_one_of_the_wrong_stores_at_least() -> None:
     assert set(Promise) - found == unclaimed
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("claim", "promise"),
     [

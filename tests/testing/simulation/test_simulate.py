@@ -83,7 +83,7 @@ def rows_for(name: str) -> Any:
     return {"rows": ROWS, "more": ROWS[:5]} if name == "two streams" else ROWS
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_gives_no_alarm(name: str) -> None:
     declared, settings = RIGHT[name]
@@ -113,7 +113,7 @@ def test_a_random_topology_gives_no_alarm(seed: int, monkeypatch: pytest.MonkeyP
     assert simulate(declare, rows, seeds=15, same_batches=True).seeds == 15
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", BROKEN_RULES)
 def test_a_rule_of_production_that_is_switched_off_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*BROKEN_RULES[name])

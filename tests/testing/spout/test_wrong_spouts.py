@@ -45,6 +45,7 @@ def test_the_correct_spout_passes(source: type[LineSource], seed: int) -> None:
     assert report.schedules >= 6
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_correct_spout_passes_in_another_process() -> None:
     report = run(DurableSource)
@@ -69,7 +70,7 @@ def test_what_is_not_claimed_is_told() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_spout_is_found_under_the_promise_that_it_breaks(wrong: type) -> None:
     promise, _ = WRONG[wrong]

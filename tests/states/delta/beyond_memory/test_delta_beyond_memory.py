@@ -95,7 +95,7 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
     return Snapshot(number, log.winners) if kind is StateType.OPAQUE else None
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
@@ -188,6 +188,7 @@ def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> N
     assert told(state) == model
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     log = Log()
@@ -200,6 +201,7 @@ def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
         commit(large_at(tmp_path), log, 21, 0, {"w1": 1})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", ["delete", "optimize"])
 def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp_path: Path, change: str) -> None:
     log = Log()
@@ -321,6 +323,7 @@ def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
     assert sorted(state.get_tuples()) == sorted((word, count) for word, count in model.items())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
     log = Log()
@@ -360,6 +363,7 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
         assert past.multi_get([(word,) for word in WORDS]) == [models[number].get(word) for word in WORDS]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
