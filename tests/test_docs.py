@@ -68,10 +68,11 @@ def rows(text: str, header: str) -> list[list[str]]:
 # These start Spark or a server, or work for a second or more.
 _LONG = (
     "bolts.md-1", "bolts.md-2", "bolts.md-5", "coming-from-foreachbatch.md-1", "coming-from-foreachbatch.md-3",
-    "keep-your-query.md-1", "keep-your-query.md-2", "keep-your-query.md-3", "keep-your-query.md-4", "reading-states.md-3",
-    "spouts.md-7", "spouts.md-8", "states/cassandra.md-1", "states/delta-beyond-memory.md-1", "states/delta.md-2",
-    "testing-a-spout.md-1", "testing-a-spout.md-2", "testing-a-state.md-1", "testing-a-state.md-2", "testing-a-topology.md-6",
-    "testing-a-topology.md-7", "ui.md-2",
+    "deploying.md-5", "deploying.md-6", "deploying.md-7", "keep-your-query.md-1", "keep-your-query.md-2",
+    "keep-your-query.md-3", "keep-your-query.md-4", "notebooks.md-2", "reading-states.md-2", "reading-states.md-3",
+    "spouts.md-7", "spouts.md-8", "spouts/kafka.md-1", "states/cassandra.md-1", "states/delta-beyond-memory.md-1",
+    "states/delta.md-2", "testing-a-spout.md-1", "testing-a-spout.md-2", "testing-a-state.md-1", "testing-a-state.md-2",
+    "testing-a-topology.md-6", "testing-a-topology.md-7", "ui.md-2",
 )  # fmt: skip
 PROGRAMS = [
     pytest.param(

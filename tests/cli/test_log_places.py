@@ -84,6 +84,7 @@ def command(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_commands_read_a_log_on_a_server(target: str, address: str) -> None:
     with load_topology(target).start(log_dir=address, **SETTINGS) as running:
         running.process_all_available()

@@ -69,6 +69,7 @@ def test_equal_states_are_a_line_each_and_a_changed_file_is_an_error(folder: Pat
     assert "batch 1 of topology 'words' cannot be processed again, at step 'lines': " in done.stderr
 
 
+@pytest.mark.long
 def test_wrong_keys_are_a_table_and_an_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import trident.runtime.replaying.verifying as verifying
 
@@ -114,6 +115,7 @@ def test_totals_that_new_code_would_change_are_a_table_and_an_exit_code(folder: 
     assert done.exit_code == 0
 
 
+@pytest.mark.long
 def test_new_code_of_another_folder_has_its_own_modules_though_they_are_called_the_same(folder: Path) -> None:
     for name, condition in {"former": "word != ''", "new": "word != 'cow'"}.items():
         (folder / name).mkdir()

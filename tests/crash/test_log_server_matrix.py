@@ -52,7 +52,7 @@ def test_the_points_of_the_log_are_where_it_is_written() -> None:
     assert {case.point for case in cases} == set(POINTS) - {"P3"} >= set(OF_THE_LOG)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("point", OF_THE_LOG)
 def test_no_killed_or_replaced_driver_is_counted_twice_or_lost(
     point: str, log_at: str, tmp_path: Path, server: DriverServer, outcomes: list[Outcome]

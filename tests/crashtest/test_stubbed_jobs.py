@@ -26,6 +26,7 @@ def outcomes(report: CrashReport) -> dict[KillMoment, TrialOutcome]:
     return {trial.point.moment: trial.outcome for trial in report.trials}
 
 
+@pytest.mark.long
 def test_a_counter_is_wrong_where_spark_does_not_know_of_a_batch_that_is_written(tmp_path: Path) -> None:
     write_job(tmp_path, JOBS["counter"])
     before = sorted(tmp_path.rglob("*"))

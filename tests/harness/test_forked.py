@@ -62,6 +62,7 @@ def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     until(lambda: not psutil.pid_exists(pid), "it has ended")
 
 
+@pytest.mark.long
 def test_what_python_reads_at_its_start_is_that_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['zmq'] = None", encoding="utf-8")
     (tmp_path / "program.py").write_text("import zmq", encoding="utf-8")

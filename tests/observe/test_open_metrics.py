@@ -98,6 +98,7 @@ def test_a_page_of_another_site_does_not_read_metrics(headers: dict[str, str]) -
         assert "trident_" in scrape(running)
 
 
+@pytest.mark.sample(1)
 def test_a_scrape_tells_of_a_running_topology(engine: str) -> None:
     topology, feeder = TridentTopology("scraped"), FeederBatchSpout("word: string")
     words = topology.new_stream("words", feeder).each("word", Skips(), "w")

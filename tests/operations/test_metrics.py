@@ -126,6 +126,7 @@ def numbers(topology: TridentTopology, batch: int = 3) -> Stream:
     return topology.new_stream("n", FixedBatchSpout("n: int", batch, *([n] for n in range(5))))
 
 
+@pytest.mark.sample(1)
 def test_every_kind_of_operation_counts(engine: str) -> None:
     topology = TridentTopology("t")
     stream = numbers(topology)

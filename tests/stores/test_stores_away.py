@@ -60,7 +60,7 @@ def counting(spec: StateSpec) -> tuple[TridentTopology, FeederBatchSpout, Any]:
     return topology, feeder, counts
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "away", "back"),
     [

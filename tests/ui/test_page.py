@@ -84,6 +84,7 @@ def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, c
         expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
 
 
+@pytest.mark.long
 def test_the_page_of_a_trident_topology_says_what_it_does(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         expect(page.get_by_role("heading", level=1)).to_have_text("orders")

@@ -82,6 +82,7 @@ def test_a_process_that_is_stopped_for_less_than_its_timeout_keeps_its_session(
     assert looks.state.get_data("/leader") == b"1"
 
 
+@pytest.mark.sample(1)
 def test_a_process_that_starts_again_takes_its_ephemeral_node_over(opening: Opening, processes: Processes) -> None:
     looks, old, new = opening(), processes(_TIMEOUT_S), processes()
     old.ask("state.set_ephemeral_node('/supervisors/a', b'old')")
@@ -162,6 +163,7 @@ def test_events_of_concurrent_writers_are_told_once_and_in_each_ones_order(
         assert of_writer == sorted(of_writer)
 
 
+@pytest.mark.sample(1)
 def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
     opening: Opening, processes: Processes
 ) -> None:
@@ -175,6 +177,7 @@ def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
     assert writer.result() is None
 
 
+@pytest.mark.sample(1)
 def test_what_a_killed_process_was_told_is_there_and_at_most_one_change_more(
     opening: Opening, processes: Processes
 ) -> None:

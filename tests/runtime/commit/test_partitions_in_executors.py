@@ -226,7 +226,7 @@ class Schedule:
         (self.folder / what).touch()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 2], ids=["one job", "two jobs"])
 def test_a_paused_task_of_a_failed_attempt_overwrites_no_key_that_has_come_to_another_partition(
     spark: Any, url: str, tmp_path: Path, pending: int

@@ -93,6 +93,7 @@ print(spark.range(3).count())
 """
 
 
+@pytest.mark.long
 def test_a_program_with_a_session_of_spark_connect_needs_nothing_else(
     connect_server: ConnectServer, redis_server: Server, tmp_path: Path
 ) -> None:

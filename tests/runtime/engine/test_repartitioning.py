@@ -80,6 +80,7 @@ def test_rows_are_in_the_order_of_the_places_that_they_come_from(turn: Any, topo
     assert rows.column("n").to_pylist() == list(range(24))
 
 
+@pytest.mark.sample(1)
 def test_where_tuples_go(engine: str, topology: TridentTopology) -> None:
     stream = numbers(topology, 8).partition(lambda row, count: row["n"] // 4).parallelism_hint(2)
     repartitioned: dict[str, tuple[Stream, int]] = {
@@ -204,6 +205,7 @@ FAILING: dict[str, tuple[Callable[[Stream], Stream], int, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 def test_what_fails_names_step_and_tuple(engine: str) -> None:
     for declare, attempts, text in FAILING.values():
         topology = TridentTopology("t")

@@ -126,7 +126,7 @@ class Together:
             yield said(alone.process(attempt, parts))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("levels", [0, 1, 2])
 @pytest.mark.parametrize("seed", range(2))
 def test_each_batch_of_a_shared_job_gets_what_it_gets_alone(spark: Any, tmp_path: Path, levels: int, seed: int) -> None:

@@ -118,7 +118,7 @@ class Told(TextFileSpout):
         return {**self.__dict__, "calls": []}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("target_s", "throttled"), [(1e-9, True), (0.0, False), (30.0, False)])
 def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(

@@ -135,6 +135,7 @@ def test_the_last_batch_with_other_rows_is_found(job: Job) -> None:
     assert "the same number means other rows" in said
 
 
+@pytest.mark.long
 def test_the_same_batch_again_is_nothing(job: Job) -> None:
     with_three_batches(job)
     for mark in ("2", ".2.crc"):
@@ -239,6 +240,7 @@ def test_a_user_may_begin_with_another_checkpoint_on_purpose(job: Job) -> None:
     assert job.run() == {"a": 5, "b": 4}
 
 
+@pytest.mark.long
 def test_a_function_of_a_query_takes_no_named_batches_and_the_other_way_round(job: Job) -> None:
     job.add("a", "b")
     job.run()

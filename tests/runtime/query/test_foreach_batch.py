@@ -621,6 +621,7 @@ def test_totals_of_a_query_are_not_added_up(spark: SparkSession, tmp_path: Path,
         assert contents(newest, "n", ["oslo", "bergen"]) == {"oslo": 4, "bergen": 2}
 
 
+@pytest.mark.long
 def test_totals_are_refused_whoever_hands_them_over(spark: SparkSession, tmp_path: Path) -> None:
     written = totals_of(tmp_path / "written", Sum())
     with pytest.raises(StreamingQueryException, match="such a row may be a total"):
@@ -672,6 +673,7 @@ def test_rows_of_a_query_that_are_no_totals_are_taken(spark: SparkSession, tmp_p
             assert contents(function, "n", ["oslo"]) == {"oslo": oslo}, name
 
 
+@pytest.mark.long
 def test_a_topology_says_what_the_rows_of_its_query_are(spark: SparkSession, tmp_path: Path) -> None:
     for rows_are in (None, "totals"):
         topology = TridentTopology("orders")

@@ -148,6 +148,7 @@ def drawn_rows(spark: SparkSession) -> DataFrame:
     return keys.withColumn("parity", col("k") % 2)
 
 
+@pytest.mark.long
 def test_a_python_worker_dies_below_a_plan_that_is_not_deterministic(spark: SparkSession, tmp_path: Path) -> None:
     died = tmp_path / "died"
 

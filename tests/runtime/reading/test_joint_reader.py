@@ -187,6 +187,7 @@ def test_other_partitions_after_a_restart_are_followed(orders: Orders, tmp_path:
         assert states.multi_get({"sales": SHOPS, "revenue": SHOPS}) == {"sales": [2, 2, 2], "revenue": [2, 2, 2]}
 
 
+@pytest.mark.long
 def test_frames_are_of_one_batch(orders: Orders, spark: Any) -> None:
     with orders.running() as running:
         orders.spout.feed([("oslo", 1), ("bergen", 1)])

@@ -73,7 +73,7 @@ PARTITIONS = st.sampled_from([1, 2, 5])
 LIVES = st.lists(st.tuples(SIDES, st.lists(st.tuples(st.sampled_from(POINTS), SIDES), max_size=2)), max_size=12)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @given(life=LIVES, partitions=PARTITIONS)

@@ -86,6 +86,7 @@ def test_how_often_a_record_failed_outlives_its_task(place: KafkaPlace) -> None:
     assert place.dead()[0]["failures"] == 3
 
 
+@pytest.mark.long
 def test_a_partition_waits_for_a_record_that_takes_too_long_and_others_go_on(kafka_topics: Topics) -> None:
     place = KafkaPlace(kafka_topics, partitions=2)
     place.fill(range(10))

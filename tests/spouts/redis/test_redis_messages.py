@@ -46,6 +46,7 @@ def test_the_same_task_takes_its_own_entries_up_again_at_once(place: RedisPlace)
     again.close()
 
 
+@pytest.mark.long
 def test_another_task_takes_over_only_what_has_been_idle_long_enough(place: RedisPlace) -> None:
     place.fill(range(2))
     living, other = Task(place.spout(claim_idle_s=0.3)), Task(place.spout(claim_idle_s=0.3), 1, 2)

@@ -40,7 +40,7 @@ def opened(path: Path, value_type: str = "bigint", width: int = 1, **options: An
     return state_at(path, StateConf("words", "counts", fields, value_type), StateType.OPAQUE, **options)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: int) -> None:

@@ -78,6 +78,7 @@ def test_what_was_not_written_for_so_long_goes_for_every_reader_and_starts_again
     assert values(batches.state, "old") == [5]
 
 
+@pytest.mark.long
 def test_the_next_full_compaction_takes_it_out_of_the_files(tmp_path: Path, clock: Clock) -> None:
     batches = Batches(clock, state_at(tmp_path, ttl_s=DAY, compact_after_commits=4, background_maintenance=False))
     batches.run({"old": 1, "new": 1})

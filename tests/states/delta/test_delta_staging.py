@@ -81,7 +81,7 @@ def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Pa
     assert dict(reader_at(tmp_path).at(1).get_tuples()) == {"man": 1}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(StateType))
 def test_tasks_and_the_driver_make_the_same_table(tmp_path: Path, kind: StateType) -> None:

@@ -128,6 +128,7 @@ def test_a_dead_cache_does_not_stop_a_commit(
     assert len([message for message in caplog.messages if "not used until the next commit" in message]) == 1
 
 
+@pytest.mark.long
 def test_evictions_do_no_harm(server: Server, durable: StateSpec) -> None:
     state, log = opened(MemcachedState.cache_for(durable, server.address), new_conf()), Log()
     words = [f"{number}" + "x" * 3000 for number in range(3000)]  # 9 MB do not fit in 4 MB

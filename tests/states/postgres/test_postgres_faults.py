@@ -232,6 +232,7 @@ def test_tls_is_used_and_verified(start: Callable[..., Home], tmp_path: Path) ->
         assert not failure.value.retryable
 
 
+@pytest.mark.long
 def test_a_server_that_takes_no_writes_is_one_to_wait_for(start: Callable[..., Home]) -> None:
     home, log = start("-c", "hot_standby=on"), Log()
     conf = home.conf()

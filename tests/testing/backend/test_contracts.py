@@ -161,6 +161,7 @@ def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
     assert report.status(Promise.LISTING) is Status.NOT_CLAIMED
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_map_of_bytes_is_wrapped(folder: Path) -> None:
     limits = Limits(raw_bytes=True)

@@ -45,7 +45,7 @@ def test_the_correct_store_passes_as_each_kind() -> None:
     assert {finding.kind for finding in report.findings} == {kind.value for kind in StateType}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_store_is_found_under_the_promise_that_it_breaks(wrong: type[ServerMap]) -> None:
     report = report_of(wrong)

@@ -127,6 +127,7 @@ def test_no_rows_are_no_batches() -> None:
     assert str(report).endswith("met: no fault")
 
 
+@pytest.mark.long
 def test_each_kind_of_fault_is_met_and_only_those_that_are_asked_for() -> None:
     assert set(simulate(right.word_count(), ROWS, seeds=40).faults) == set(FAULT_KINDS)
     report = simulate(right.word_count(), ROWS, seeds=40, faults=["pause"])
