@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -67,11 +68,12 @@ class DeltaEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        file, finer = (parquet_file(source, footer, not self.place.is_local, unit) for unit in ("us", "ns"))
+        open_as = partial(parquet_file, source, footer, not self.place.is_local)
+        file = open_as("us")
         wanted = self._in_file(piece.file)
         schema = read_schema(file)
         names = columns_in(what, schema, wanted, "null")  # a column that was added later is null
-        for batch in batches_of(file, finer, groups, names, what):
+        for batch in batches_of(file, partial(open_as, "ns"), groups, names, what):
             columns = dict(zip(wanted.names, columns_as(batch, schema, wanted, what), strict=True))
             yield self._table(piece, columns, len(batch))
 

@@ -22,19 +22,23 @@ _SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w
 
 def read_schema(file: pq.ParquetFile) -> pa.Schema:
     """Return the schema of a file, in which Spark's INT96 are the moments that they stand for: Arrow calls them local times."""
-    columns = [file.schema.column(number) for number in range(len(file.schema))]
-    moments = [one.path for one in columns if one.physical_type == "INT96"]
-    schema = file.schema_arrow
+    schema, moments = file.schema_arrow, int96_columns(file)
     if not moments:
         return schema
     return pa.schema(
-        [
-            pa.field(one.name, replace_leaves(one.type, _as_moment))
-            if any(path == one.name or path.startswith(f"{one.name}.") for path in moments)
-            else one
-            for one in schema
-        ]
+        [pa.field(one.name, replace_leaves(one.type, _as_moment)) if one.name in moments else one for one in schema]
     )
+
+
+def int96_columns(file: pq.ParquetFile) -> list[str]:
+    """Return the names of the columns of a file that are or have moments in INT96."""
+    columns = [file.schema.column(number) for number in range(len(file.schema))]
+    paths = [one.path for one in columns if one.physical_type == "INT96"]
+    return [
+        name
+        for name in (file.schema_arrow.names if paths else ())
+        if any(path == name or path.startswith(f"{name}.") for path in paths)
+    ]
 
 
 def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str | None], what: str) -> Fields:
@@ -65,7 +69,7 @@ def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
     """Raise `pa.ArrowInvalid` for a text that Arrow reads as another number: 1e400 is infinite to it, and 0xFF may be -1."""
     is_whole = pa.types.is_integer(made.type)
     if is_whole or pa.types.is_floating(made.type):
-        doubted = texts if is_whole else texts.filter(_is_extreme(made))
+        doubted = texts if is_whole else texts.filter(is_extreme(made))
         bent = doubted.filter(pc.match_substring_regex(doubted, _HEX if is_whole else NOT_0))
         if len(bent):
             raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is no {made.type}")
@@ -96,7 +100,8 @@ def is_0(numbers: Any) -> Any:
     return pc.equal(numbers, pa.scalar(0, numbers.type))
 
 
-def _is_extreme(numbers: Any) -> Any:
+def is_extreme(numbers: Any) -> Any:
+    """Say of each number whether it is infinite or 0."""
     return pc.or_(pc.is_inf(numbers), is_0(numbers))
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from spouts.files.column_types import is_0, may_be_small, refuse_bent_numbers, refuse_wide_decimals
+from spouts.files.column_types import is_extreme, may_be_small, refuse_bent_numbers, refuse_wide_decimals
 from spouts.files.tails import Check, End
 from trident.errors import BadDataError
 from trident.fields import names_shown
@@ -175,7 +175,7 @@ class CsvFormat:
 def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:
     if not pa.types.is_floating(column.type):
         return bends and pa.types.is_integer(column.type)
-    return bool(pc.any(pc.or_(pc.is_inf(column), is_0(column)) if bends else pc.is_inf(column)).as_py())
+    return bool(pc.any(is_extreme(column) if bends else pc.is_inf(column)).as_py())
 
 
 def may_bend(text: bytes) -> bool:

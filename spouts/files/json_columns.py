@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 
 from spouts.files.column_types import NOT_0, is_0, leaves, may_be_small, refuse_wide_decimals
 from trident.alignment import replace_leaves
@@ -20,22 +21,31 @@ def json_type(type_: pa.DataType) -> pa.DataType:
     return replace_leaves(moments_as_text(type_), lambda one: pa.string() if pa.types.is_binary(one) else one)
 
 
+def parse_json(data: Any, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
+    """Parse the objects of some bytes, whatever their length, in this thread."""
+    return pj.read_json(
+        pa.BufferReader(data),
+        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(data) + 1)),
+        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown_fields),
+    )
+
+
 def read_json(column: Any, type_: pa.DataType, name: str) -> Any:
     """Return a column that was read so with its moments, dates and bytes, which are base64 in JSON, as to Spark."""
     return read_moments(column, type_, name, _of_text)
 
 
-def refuse_bent(table: pa.Table, data: Any, parse: Callable[[bytes, pa.Schema], pa.Table]) -> None:
+def refuse_bent(table: pa.Table, data: Any) -> None:
     """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type.
 
-    `parse`: reads data with another schema.
+    `data`: what the table was parsed from.
     """
     refuse_wide_decimals(table)
     tests = [pc.is_inf, is_0]
     infinite, zeros = counts = [_count(table, one) for one in tests]
     if infinite or (zeros and may_be_small(bytes(data))):
         wide = [pa.field(one.name, replace_leaves(one.type, _wide)) for one in table.schema]
-        again = parse(_TOKEN.sub(_as_seen, data), pa.schema(wide))
+        again = parse_json(_TOKEN.sub(_as_seen, data), pa.schema(wide))
         if counts != [_count(again, one) for one in tests]:
             raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
 

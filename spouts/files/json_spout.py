@@ -12,11 +12,10 @@ from typing import TextIO, Unpack
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pajson
 
 from spouts.files.file_listing import Paths
 from spouts.files.file_settings import ChosenFiles, FileSettings
-from spouts.files.json_columns import json_type, read_json, refuse_bent
+from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
 from spouts.files.line_ends import LineFiles
 from spouts.files.row_reading import RowFileSpout, RowOptions
 from spouts.files.tails import Check, End
@@ -124,19 +123,14 @@ class JsonParser:
         if not text.strip():
             return self._schema.empty_table()
         objects, is_apart = _objects_of(text)
-        table = self._parsed(text, self._read)
+        table = parse_json(text, self._read, self._unknown_fields)
         if table.num_rows > objects:
             raise pa.ArrowInvalid("it is more than one row")
         if table.num_rows < objects or not is_apart:
             raise pa.ArrowInvalid("it is not complete: an object goes on in the next line")
-        refuse_bent(table, text, self._parsed)
+        refuse_bent(table, text)
         columns = [read_json(table[one.name], one.type, one.name) for one in self._schema]
         return pa.Table.from_arrays(columns, schema=self._schema)
-
-    def _parsed(self, text: bytes, schema: pa.Schema) -> pa.Table:
-        read = pajson.ReadOptions(use_threads=False, block_size=len(text) + 1)
-        parse = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=self._unknown_fields)
-        return pajson.read_json(pa.BufferReader(text), read, parse)
 
     def is_row(self, line: bytes) -> bool:
         return bool(line.strip())

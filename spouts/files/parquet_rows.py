@@ -12,13 +12,14 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spouts.files.column_types import leaves, read_schema
+from spouts.files.column_types import int96_columns, leaves, read_schema
 from spouts.files.file_format import FileCut, Rest
 from spouts.files.positions import Position
 from spouts.files.ranges import FileRange, Piece, open_error, opened
@@ -74,7 +75,7 @@ class ParquetEmitter:
         file, what = parquet_file(source, footer, reads_ahead=False), f"the Parquet file {path}"
         schema = read_schema(file)
         names = columns_in(what, schema, self._wanted, self._options.missing_columns)
-        for batch in batches_of(file, parquet_file(source, footer, False, "ns"), groups, names, what):
+        for batch in batches_of(file, partial(parquet_file, source, footer, False, "ns"), groups, names, what):
             columns = columns_as(batch, schema, self._wanted, what)
             if len(self._schema) > len(self._wanted):
                 columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
@@ -102,16 +103,17 @@ def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool, int96
 
 
 def batches_of(
-    file: pq.ParquetFile, finer: pq.ParquetFile, groups: list[int], names: list[str], what: str
+    file: pq.ParquetFile, finer: Callable[[], pq.ParquetFile], groups: list[int], names: list[str], what: str
 ) -> Iterator[pa.RecordBatch]:
-    """Give the rows of row groups; `BadDataError` if INT96 has other nanoseconds in `finer`, the same file, than in micros."""
-    int96 = [one for one in names if file.schema_arrow.field(one).type != finer.schema_arrow.field(one).type]
-    batches, exact = (
-        one.iter_batches(ROWS, row_groups=groups, columns=columns, use_threads=False)
-        for one, columns in ((file, names), (finer, int96))
-    )
-    for batch in batches:
-        for name, column in zip(int96, next(exact) if int96 else (), strict=True):
+    """Give the rows of row groups; `BadDataError` if a moment in INT96 is not one in microseconds.
+
+    `finer`: opens the file so that INT96 is read in nanoseconds; called if a wanted column has it.
+    """
+    options = {"batch_size": ROWS, "row_groups": groups, "use_threads": False}
+    int96 = [name for name in int96_columns(file) if name in names]
+    exact = finer().iter_batches(columns=int96, **options) if int96 else None
+    for batch in file.iter_batches(columns=names, **options):
+        for name, column in zip(int96, () if exact is None else next(exact), strict=True):
             if any(map(_is_cut, leaves(batch[name]), leaves(column))):
                 raise BadDataError(
                     f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp has not. Round "

@@ -10,9 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from spouts.files.json_columns import json_type, read_json, refuse_bent
+from spouts.files.json_columns import json_type, parse_json, read_json, refuse_bent
 from trident.arrow import python_of, schema_of, strict_column
 from trident.errors import ConfigError, SpoutError, TridentError
 from trident.fields import Fields, FieldsLike
@@ -156,10 +155,10 @@ class Json(Format):
         data = _joined(pc.binary_join_element_wise(*(_binary(part) for part in parts)))
         fields = schema_of(self.fields)
         schema = pa.schema([("v", json_type(pa.struct(list(fields)))), ("n", pa.int64())])
-        table = _parsed(data, schema)
+        table = parse_json(data, schema)
         if not table["n"].combine_chunks().equals(numbers) or table["v"].null_count > values.null_count:
             raise ValueError("it is not one JSON object")
-        refuse_bent(table, data, _parsed)
+        refuse_bent(table, data)
         columns = table["v"].combine_chunks().flatten()
         return [read_json(column, one.type, one.name) for column, one in zip(columns, fields, strict=True)]
 
@@ -202,14 +201,6 @@ def typed_fields(declared: FieldsLike, of: str) -> Fields:
     if without:
         raise ConfigError(f'{of}({declared!r}): field {without[0]!r} needs a type, such as "{without[0]}: string"')
     return fields
-
-
-def _parsed(data: pa.Buffer | bytes, schema: pa.Schema) -> pa.Table:
-    return pj.read_json(
-        pa.BufferReader(data),
-        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(data) + 1)),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
-    )
 
 
 def _binary(part: bytes | pa.Array) -> Any:

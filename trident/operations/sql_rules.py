@@ -49,9 +49,8 @@ def _negative(node: SqlNode) -> Expression:
     number = value.options[0] if value.kind == "lit" else None
     if number is None:
         return -value
-    return lit(
-        number.copy_negate() if isinstance(number, Decimal) else -number
-    )  # which would round a decimal to 28 digits
+    # `-` would round a decimal to 28 digits
+    return lit(number.copy_negate() if isinstance(number, Decimal) else -number)
 
 
 def _column(node: SqlNode) -> Expression:

@@ -44,6 +44,7 @@ class SpoutHandle:
 def open_spouts(plan: Plan, config: Config, closers: Closers) -> tuple[dict[str, SpoutHandle], dict[str, Any]]:
     """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters."""
     handles, emitters = {}, {}
+    # folders that the topology writes, each with a name such as its files there have
     own = {state.spec.place: "part-0.snappy.parquet" for state in plan.states.values() if state.spec.place}
     if config.log_dir:
         own[config.log_dir] = "00000001-0001.log"
