@@ -89,7 +89,8 @@ def value_of(cell: str, type_: str | None) -> Any:
 def ran(case: Case, engine: str) -> Table:
     """Run the code over the rows, with two parts and partitions; return what came out of the stream `out`."""
     topology = TridentTopology("operations")
-    names: dict[str, Any] = {**vars(trident.operations), **vars(trident), "MemoryMapState": MemoryMapState}
+    names: dict[str, Any] = {name: getattr(trident, name) for name in trident.__all__}  # some are imported when used
+    names |= {**vars(trident.operations), "MemoryMapState": MemoryMapState}
     names |= {"topology": topology, "timedelta": timedelta}
     for name, table in case.inputs.items():
         spout = RowsSpout(", ".join(typed(table.fields)), table.batches)

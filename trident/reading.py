@@ -58,8 +58,8 @@ def open_state(
     Returns
     -------
     StateReader
-        A context manager with `multi_get(keys)`, `get()`, `get_tuples(prefix, limit)`, `at(txid)`, `to_dataframe(spark)`,
-        `to_pandas()`, `to_arrow()` and `txid`.
+        A context manager with `multi_get(keys)`, `get()`, `get_tuples(prefix, limit)`, `top(count, by)`, `at(txid)`,
+        `to_dataframe(spark)`, `to_pandas()`, `to_arrow()` and `txid`.
 
     Raises
     ------

@@ -8,21 +8,25 @@ import sys
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
+from typer.testing import CliRunner
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
+from trident.cli.app import app
 from trident.cli.get import KeyListing, LookupAnswer, plain, read
 from trident.cli.target import settings
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
-from trident.operations import Count
+from trident.operations import Avg, Count, Sum
 from trident.topology import TridentTopology
 
 pytestmark = pytest.mark.slow
@@ -125,6 +129,66 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Reading:
     with topology.start(config) as running:
         running.process_all_available()
     return lambda listing: read(topology, config, "count", [], listing)
+
+
+@pytest.fixture(scope="module")
+def sales(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LookupAnswer]:
+    """Reads a state of several aggregates, whose keys have two fields."""
+    folder = tmp_path_factory.mktemp("sales")
+    topology = TridentTopology("shops")
+    rows = [["a", 1, 5], ["a", 2, 1200], ["b", 1, 7], ["a", 2, 800]]
+    spout = FixedBatchSpout("shop: string, day: int, euros: bigint", 9, *rows)
+    totals = {"revenue": Sum("euros"), "average": Avg("euros")}
+    shops = topology.new_stream("orders", spout).group_by("shop", "day")
+    shops.persistent_aggregate(DeltaState.opaque(str(folder / "sales")), totals, "sales")
+    config = Config.of(log_dir=str(folder / "log"), engine="in_process")
+    with topology.start(config) as running:
+        running.process_all_available()
+    return lambda *keys, **listing: read(topology, config, "sales", keys, KeyListing(**listing) if listing else None)
+
+
+def _cells(answer: LookupAnswer) -> list[list[str]]:
+    console = Console(file=StringIO(), width=200)
+    console.print(answer.to_table(console), markup=False)
+    return [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+
+
+def test_several_aggregates_are_a_column_each_without_what_they_remember(sales: Callable[..., LookupAnswer]) -> None:
+    answer = sales('["a", 2]', '["c", 1]')
+    assert _cells(answer) == [
+        ["shop", "day", "revenue", "average"],
+        ["a", "2", "2,000", "1000.0"],
+        ["c", "1", "–", "–"],
+    ]
+    assert json.loads(answer.to_json())["values"] == [
+        {"key": ["a", 2], "value": {"revenue": 2000, "average": 1000.0}},
+        {"key": ["c", 1], "value": None},
+    ]
+
+
+def test_the_first_field_of_a_key_reads_all_that_begin_with_it(sales: Callable[..., LookupAnswer]) -> None:
+    answer = sales("a", "c", '["b", 1]')
+    assert sorted(_cells(answer)[1:]) == [
+        ["a", "1", "5", "5.0"],
+        ["a", "2", "2,000", "1000.0"],
+        ["b", "1", "7", "7.0"],
+        ["c", "–", "–", "–"],
+    ]
+    assert {"key": ["c"], "value": None} in json.loads(answer.to_json())["values"]
+
+
+def test_the_keys_with_the_greatest_values_are_listed_in_order(sales: Callable[..., LookupAnswer]) -> None:
+    assert [row[:3] for row in _cells(sales(top=2, by="revenue"))[1:]] == [["a", "2", "2,000"], ["b", "1", "7"]]
+    assert sales(top=9, by="average", prefix="b").keys == [("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--by", "revenue"), "is for --top"), (("--top", "3", "--all"), "only one")],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(app, ["get", "shops:topology", "sales", *words], env={"COLUMNS": "400", "NO_COLOR": "1"})
+    assert (done.exit_code, said in done.output) == (2, True)
 
 
 @pytest.mark.long

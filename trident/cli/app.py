@@ -113,7 +113,7 @@ def drpc_command(
 
 @app.command(
     "get",
-    epilog="Example: `trident get examples/word_count.py:topology count the and`, or `… count --prefix th --limit 20`",
+    epilog="Example: `trident get examples/word_count.py:topology count the and`, or `… count --top 10`",
 )
 def get_command(
     target: Target,
@@ -121,7 +121,9 @@ def get_command(
     keys: Annotated[
         list[str] | None,
         argument(
-            "Keys to read; a key of several fields is a JSON list. None for a state that is a single value.", "[KEY]..."
+            "Keys to read. Of a key of several fields: its first one, or a JSON list of some or all of them. None for a "
+            "state that is a single value.",
+            "[KEY]...",
         ),
     ] = None,
     all_keys: Annotated[bool, typer.Option("--all", help="List all keys.")] = False,
@@ -133,6 +135,10 @@ def get_command(
         ),
     ] = None,
     limit: Annotated[int | None, option("List N keys at most, in no order.", "N", min=1)] = None,
+    top: Annotated[int | None, option("List the N keys with the greatest values, these first.", "N", min=1)] = None,
+    by: Annotated[
+        str | None, option("With --top: of several aggregates in one value, the one to order by.", "FIELD")
+    ] = None,
     conf: Conf = None,
     log_dir: LogDir = None,
     name: SubmittedName = None,
@@ -150,9 +156,14 @@ def get_command(
 
     with reporting(debug):
         config = settings(conf or [], {"log_dir": log_dir})
-        if all_keys and limit is not None:
-            raise typer.BadParameter("--all lists all keys, --limit some; not both")
-        listing = KeyListing(prefix, limit) if all_keys or prefix is not None or limit is not None else None
+        if all_keys + (limit is not None) + (top is not None) > 1:
+            raise typer.BadParameter(
+                "--all lists all keys, --limit some, --top those with the greatest values; only one"
+            )
+        if by is not None and top is None:
+            raise typer.BadParameter("is for --top", param_hint="--by")
+        is_listing = all_keys or any(given is not None for given in (prefix, limit, top))
+        listing = KeyListing(prefix, limit, top, by) if is_listing else None
         get(load_topology(target, name), config, state, keys or [], listing, as_json)
 
 

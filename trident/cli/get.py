@@ -17,8 +17,9 @@ from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
 from trident.http.plain_json import plain
 from trident.reading import open_state
+from trident.runtime.reading.state_frames import results_in
 from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.written_keys import parse_key, parse_prefix
+from trident.runtime.reading.written_keys import parse_part, parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -27,16 +28,22 @@ __all__ = ["KeyListing", "LookupAnswer", "get", "plain", "read"]
 
 @dataclass(frozen=True)
 class KeyListing:
-    """Which keys are listed: those that begin with `prefix` (None: all), at most `limit` (None: no bound)."""
+    """Which keys are listed: those that begin with `prefix` (None: all), at most `limit` (None: no bound).
+
+    `top`: the keys with so many greatest values, of several aggregates `by` one of them.
+    """
 
     prefix: str | None = None
     limit: int | None = None
+    top: int | None = None
+    by: str | None = None
 
 
 @dataclass(frozen=True)
 class LookupAnswer:
     """What a state holds for some keys, after batch `txid`; `keys` is None for a single value.
 
+    A key may be the first fields of one, if none begins so. `results` names several aggregates in one value.
     `more` is True if a listing ended at its limit and there are further keys, None if this is not a listing.
     """
 
@@ -46,6 +53,7 @@ class LookupAnswer:
     keys: list[Key] | None
     values: list[Any]
     more: bool | None = None
+    results: Sequence[str] = ()
 
     def to_json(self) -> str:
         """Return the answer as one JSON object."""
@@ -61,10 +69,14 @@ class LookupAnswer:
         """Return the answer as a table for a console."""
         parts = len(self.keys[0]) if self.keys else 0
         names = self.state.key_fields.names or ["key"] * parts
-        rows = table(console, *names, ", ".join(self.state.value.names) or "value")
-        rows.columns[-1].justify = "right"
+        results = self.results or [", ".join(self.state.value.names) or "value"]
+        rows = table(console, *names, *results)
+        for column in rows.columns[len(names) :]:
+            column.justify = "right"
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
-            rows.add_row(*map(_shown, key), "–" if value is None else _shown(value))
+            cells = [value[name] for name in self.results] if value is not None and self.results else [value]
+            absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
+            rows.add_row(*map(_shown, key), *absent, *("–" if cell is None else _shown(cell) for cell in cells))
         return rows
 
 
@@ -92,6 +104,8 @@ def read(
 ) -> LookupAnswer:
     """Read some keys of a state, list them, or read its single value, at the log's last committed batch.
 
+    Of several aggregates in one value the results are read, and not what is remembered beside them.
+
     Raises
     ------
     TopologyError
@@ -107,19 +121,29 @@ def read(
     node = graph.state(name)
     _refuse_windows(graph, name)
     keys = _keys(node, texts, listing)
+    results = results_in(graph.nodes, name).names
     with open_state(topology, name, config) as state:
-        if listing is not None:
-            rows, more = _listed(state, node, listing)
-            pairs = [row[:-1] for row in rows], [row[-1] for row in rows]
-            return LookupAnswer(topology.name, node, state.txid, *pairs, more)
-        values = state.multi_get(keys) if keys else [state.get()]
-        return LookupAnswer(topology.name, node, state.txid, keys or None, values)
+        rows, more = (_found(state, node, keys), None) if listing is None else _listed(state, node, listing)
+        values = [{name: row[-1][name] for name in results} if results and row[-1] else row[-1] for row in rows]
+        found = [row[:-1] for row in rows] if keys or listing else None
+        return LookupAnswer(topology.name, node, state.txid, found, values, more, results)
 
 
-def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool]:
+def _found(state: StateReader, node: StateNode, keys: Sequence[Key]) -> list[tuple[Any, ...]]:
+    """Return a row for each key, or for each key that begins so; None is the value of an absent one."""
+    if not keys:
+        return [(state.get(),)]
+    if all(len(key) >= len(node.key_fields) for key in keys):
+        return [(*key, value) for key, value in zip(keys, state.multi_get(keys), strict=True)]
+    return [row for key in keys for row in list(state.get_tuples(key)) or [(*key, None)]]
+
+
+def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[list[tuple[Any, ...]], bool | None]:
     prefix, limit = listing.prefix, listing.limit
     with _as_usage():
         wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
+    if listing.top is not None:
+        return state.top(listing.top, listing.by, wanted), None
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
     return rows[:limit], limit is not None and len(rows) > limit
 
@@ -138,14 +162,14 @@ def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> 
     if aggregated and not fields and (texts or listing):
         raise typer.BadParameter(f"state {node.name!r} holds a single value; name no key, and list none")
     if texts and listing:
-        raise typer.BadParameter("name keys, or list them with --all, --prefix or --limit; not both")
+        raise typer.BadParameter("name keys, or list them with --all, --prefix, --limit or --top; not both")
     if fields and not texts and not listing:
         raise typer.BadParameter(
             f"state {node.name!r} is a map with the key ({', '.join(fields.names)}); name the keys to read, or list them "
-            "with --all, --prefix TEXT or --limit N"
+            "with --all, --prefix TEXT, --limit N or --top N"
         )
     with _as_usage():
-        return [parse_key(text, fields, node.name) for text in texts]
+        return [parse_part(text, fields, node.name) for text in texts]
 
 
 @contextmanager

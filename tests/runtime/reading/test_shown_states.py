@@ -96,6 +96,7 @@ def test_a_reader_in_another_process_has_the_same(tmp_path: Path) -> None:
         assert reader.to_arrow().num_rows == len(reader.to_pandas()) == 2
         assert "mean_count" not in reader.to_arrow().column_names
         assert "state sales, 2 rows, after batch 2" in reader._repr_html_()
+        assert [row[0] for row in reader.top(1, by="orders")] == ["oslo"]
         assert reader.at(1).to_arrow().column_names[1:] == ["revenue", "orders", "mean", "best"]
 
 
@@ -111,6 +112,7 @@ def test_servers_show_the_same(redis_server: Server, postgres_server: Server, tm
         ran(topology, log_dir=log_dir)
         with trident.open_state(topology, "sales", log_dir=log_dir) as reader:
             assert "state sales, 2 rows, after batch 2" in reader._repr_html_()
+            assert [row[0] for row in reader.top(5, by="revenue")] == ["oslo", "bergen"]
             assert reader.to_pandas().sort_values("town").to_numpy().tolist() == [
                 ["bergen", 5, 1, 5.0, None],
                 ["oslo", 30, 2, 15.0, "b"],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trident.fields import Fields
-from trident.runtime.reading.written_keys import parse_key, parse_prefix
+from trident.runtime.reading.written_keys import parse_key, parse_part, parse_prefix
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,35 @@ def test_a_text_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ...]) -
 def test_a_text_that_cannot_be_a_key_is_refused(text: str, fields: Fields, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         parse_key(text, fields, "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "part"),
+    [
+        ("shop-1", Fields("shop: string, day: date"), ("shop-1",)),
+        ('["shop-1"]', Fields("shop: string, day: date"), ("shop-1",)),
+        ('["shop-1", "2026-01-31"]', Fields("shop: string, day: date"), ("shop-1", date(2026, 1, 31))),
+        ("7", Fields("n: int, shop: string"), (7,)),
+        ('["a"]', Fields("a: string"), ('["a"]',)),
+        ("a", Fields(), ("a",)),
+    ],
+)
+def test_a_text_becomes_a_part_of_a_key(text: str, fields: Fields, part: Any) -> None:
+    assert parse_part(text, fields, "s") == part
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('["a"', "expected its first field, or a JSON list of some or all of its 2 fields (n, shop)"),
+        ("[1, 2, 3]", "expected its first field, or a JSON list"),
+        ("[]", "expected its first field, or a JSON list"),
+        ("a", "n of key 'a' of state 's': expected a value of type int"),
+    ],
+)
+def test_a_text_that_begins_no_key_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parse_part(text, Fields("n: int, shop: string"), "s")
 
 
 @pytest.mark.parametrize(

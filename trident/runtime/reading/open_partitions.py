@@ -76,5 +76,5 @@ def view_of(
     """Return all partitions of a state of a plan as one view; parameters as of `StateView` and `StoreCheck`."""
     check = None if log is None else StoreCheck(name, readers, log)
     node = plan.states[name]
-    columns, free, results = columns_of(node), node.free_keys, results_in(plan, name)
+    columns, free, results = columns_of(node), node.free_keys, results_in(plan.commits, name)
     return StateView(readers, snapshot, name, now, gate, check, columns, free, results)

@@ -12,11 +12,10 @@ from trident.arrow import UNFIT, arrow_type, python_of, strict_column
 from trident.errors import StateError, describe
 from trident.extras import needs_package
 from trident.fields import Fields, free_name
-from trident.graph import PersistNode, StateNode
+from trident.graph import Node, PersistNode, StateNode
 from trident.naming import counted
 from trident.notebook.html_pieces import preformatted, table
 from trident.operations.several import Several, result_fields
-from trident.planner import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,9 +51,9 @@ def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
     return Fields.of([*names, "value"], [None] * (fields + 1))
 
 
-def results_in(plan: Plan, state: str) -> Fields:
+def results_in(nodes: Iterable[Node], state: str) -> Fields:
     """Return the results of a state that holds several aggregates, without what they remember; no field for another state."""
-    for node in plan.commits:
+    for node in nodes:
         if isinstance(node, PersistNode) and node.state == state and node.aggregation is not None:
             several = node.aggregation.aggregator
             return result_fields(several) if isinstance(several, Several) else Fields()

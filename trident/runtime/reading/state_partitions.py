@@ -170,9 +170,33 @@ class RowListing:
     def of_user(self, chosen: Sequence[int] | None = None) -> list[Row]:
         """Return the rows of a state that is not one of our maps."""
         if not self._partitions[0].offers("get_tuples"):
-            raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
+            raise UnsupportedOperation(
+                f"the store of state {self._name!r} cannot list its keys; read those that you know"
+            )
         partitions = self._partitions if chosen is None else [self._partitions[index] for index in chosen]
         return [row for state in partitions for row in state.get_tuples()]
+
+
+class RankedRow:
+    """A row in a list of the greatest values: as Spark orders them, of equal ones the row with the smaller key first.
+
+    `value`: what it is ordered by: a NaN is greater than any number, None less than anything.
+    """
+
+    __slots__ = ("_key", "_value")
+
+    def __init__(self, key: Sequence[Any], value: Any) -> None:
+        self._value = _in_order(value)
+        self._key = [(type(part).__name__, _in_order(part)) for part in key]  # keys without a type may be of several
+
+    def __lt__(self, other: RankedRow) -> bool:
+        return self._key > other._key if self._value == other._value else self._value < other._value
+
+
+def _in_order(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return (0,)
+    return (1, value) if value == value else (2,)
 
 
 def begins(key: Sequence[Any], prefix: Any) -> bool:

@@ -58,6 +58,10 @@ class StateReader(Closes):
         """Iterate over the rows: the key's fields, then the value; see `StateView.get_tuples`."""
         return self._current().get_tuples(prefix, limit)
 
+    def top(self, count: int, by: str | None = None, prefix: Any = None) -> list[tuple[Any, ...]]:
+        """Return the rows with the greatest values, the greatest first; see `StateView.top`."""
+        return self._current().top(count, by, prefix)
+
     def at(self, txid: int) -> StateView:
         """Return the state as it was after batch `txid`, where the store keeps earlier batches (Delta)."""
         return self._current().at(txid)

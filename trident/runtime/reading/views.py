@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from trident.errors import (
     UnsupportedOperation,
     WrongKeyError,
 )
-from trident.fields import Fields
+from trident.fields import Fields, is_nested
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
 from trident.runtime.reading.state_frames import (
     SHOWN_ROWS,
@@ -30,6 +31,7 @@ from trident.runtime.reading.state_frames import (
     with_results,
 )
 from trident.runtime.reading.state_partitions import (
+    RankedRow,
     Row,
     RowListing,
     StatePartitions,
@@ -158,6 +160,45 @@ class StateView:
         `limit`: the most rows to return; None: all.
         """
         return self._tuples(self._prefix(prefix), limit)
+
+    def top(self, count: int, by: str | None = None, prefix: Any = None) -> list[Row]:
+        """Return the rows with the greatest values, the greatest first, of equal ones that with the smallest key first.
+
+        Values are ordered as in Spark: a NaN is greater than any number, None comes last. The rows are those of
+        `get_tuples`, all of which are read.
+
+        `count`: how many rows at most.
+        `by`: of several aggregates in one value the one to order by.
+        `prefix`: of these keys only, as of `get_tuples`.
+
+        Raises `StateError`: `by` is missing or is none of the aggregates, or the values have no order.
+        Raises `WrongKeyError`: the state holds a single value.
+        Raises `UnsupportedOperation`: the store cannot list its keys (Memcached).
+        """
+        if self._is_total:
+            raise WrongKeyError(f"state {self._name!r} holds a single value; read it with get()")
+        member = self._ordered_by(by)
+        rows = self._tuples(self._prefix(prefix), None)
+        try:
+            return nlargest(count, rows, lambda row: RankedRow(row[:-1], row[-1][member] if member else row[-1]))
+        except TypeError as error:
+            raise StateError(
+                f"list the greatest values of state {self._name!r}: they have no order: {error}"
+            ) from error
+
+    def _ordered_by(self, by: str | None) -> str | None:
+        """Return which aggregate of several in one value is meant; None if the value is not several."""
+        value = Fields.of(self._columns.names[-1:], self._columns.types[-1:])
+        columns = self._results if len(self._results) else value
+        names = list(columns.names)
+        wanted = names[0] if by is None and len(names) == 1 else by
+        if wanted not in names:
+            raise StateError(f"list the greatest values of state {self._name!r} by {by!r}: by is one of {names}")
+        if is_nested(type_ := columns.type_of(wanted)):
+            raise StateError(
+                f"list the greatest values of state {self._name!r}: {wanted!r} is {type_}, which has no order"
+            )
+        return wanted if len(self._results) else None
 
     def _tuples(self, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
         if self._is_total:

@@ -19,21 +19,27 @@ def parse_key(text: str, fields: Fields, state: str) -> Key:
 
     Raises `ValueError`: the text cannot be such a key; the message says what was expected.
     """
-    if len(fields) == 1:
-        return (_typed(text, fields.types[0], f"key {text!r} of state {state!r}"),)
-    try:
-        parts = json.loads(text)
-    except ValueError:
-        parts = None
-    if not fields:
-        return tuple(parts) if isinstance(parts, list) else (text,)
-    if not isinstance(parts, list) or len(parts) != len(fields):
+    parts = _parts(text, fields)
+    if len(parts) != len(fields or parts):
         raise ValueError(
             f"key {text!r} of state {state!r}: expected a JSON list of its {len(fields)} fields "
             f"({', '.join(fields.names)}), as in '[\"a\", 1]'"
         )
-    names = zip(parts, fields.types, fields.names, strict=True)
-    return tuple(_typed(part, type_, f"{field} of key {text!r} of state {state!r}") for part, type_, field in names)
+    return _key(parts, fields, f"key {text!r} of state {state!r}")
+
+
+def parse_part(text: str, fields: Fields, state: str) -> Key:
+    """Turn a text into a key as `parse_key`, or into its first fields: as a JSON list of them, or the first one alone.
+
+    Raises `ValueError`: no such key begins so; the message says what was expected.
+    """
+    parts = _parts(text, fields)
+    if not 0 < len(parts) <= len(fields or parts):
+        raise ValueError(
+            f"key {text!r} of state {state!r}: expected its first field, or a JSON list of some or all of its "
+            f"{len(fields)} fields ({', '.join(fields.names)}), as in '[\"a\", 1]'"
+        )
+    return _key(parts, fields, f"key {text!r} of state {state!r}")
 
 
 def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
@@ -43,26 +49,33 @@ def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
 
     Raises `ValueError`: no such key begins so; the message says what was expected.
     """
-    if len(fields) != 1:
-        try:
-            parts = json.loads(text)
-        except ValueError:
-            parts = None
-        if isinstance(parts, list) and 0 < len(parts) <= (len(fields) or len(parts)):
-            return (
-                tuple(
-                    _typed(part, type_, f"{field} of prefix {text!r} of state {state!r}")
-                    for part, type_, field in zip(parts, fields.types, fields.names, strict=False)
-                )
-                if fields
-                else tuple(parts)
-            )
+    parts = _parts(text, fields)
+    if parts != [text] and 0 < len(parts) <= len(fields or parts):
+        return _key(parts, fields, f"prefix {text!r} of state {state!r}")
     if fields and fields.types[0] not in (None, "string"):
         raise ValueError(
             f"--prefix {text!r} of state {state!r}: the key begins with {fields.names[0]}, of type {fields.types[0]}, which "
             "does not begin with a text" + (", expected a JSON list of its first fields" if len(fields) > 1 else "")
         )
     return text
+
+
+def _parts(text: str, fields: Fields) -> list[Any]:
+    """Return the parts that a text has: those of a JSON list, else itself; none if it only begins as such a list."""
+    if len(fields) == 1:
+        return [text]
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        return [] if len(fields) and text.startswith("[") else [text]
+    return parts if isinstance(parts, list) else [text]
+
+
+def _key(parts: list[Any], fields: Fields, what: str) -> Key:
+    if not fields:
+        return tuple(parts)
+    named = [what] if len(fields) == 1 else [f"{field} of {what}" for field in fields.names]
+    return tuple(_typed(part, type_, name) for part, type_, name in zip(parts, fields.types, named, strict=False))
 
 
 def _typed(value: Any, type_: str | None, what: str) -> Any:
