@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
@@ -17,7 +16,7 @@ from trident.errors import BackendError, CorruptValueError
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.storekit.plain_columns import OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import fits_json, shape_of
+from trident.storekit.plain_shapes import asked_shape, json_form
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _FIRST_DAY = dt.date(1970, 1, 1).toordinal()
@@ -69,10 +68,6 @@ def _of_key(text: str) -> bytes:
 
 def _key(text: str) -> str:
     return text.removeprefix(_ESCAPE)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()
 
 
 _DOUBLE = CqlForm("double", pa.float64(), struct.Struct(">d").pack)
@@ -181,15 +176,14 @@ def cells_of_list(cells: Sequence[bytes]) -> bytes:
     return _LENGTH(len(cells)) + b"".join(_LENGTH(len(cell)) + cell for cell in cells)
 
 
-def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns | str:
-    """Return the columns of a state; if it has none, why."""
+def columns_of(conf: StateConf, kind: StateType, options: CassandraOptions) -> CqlColumns | None:
+    """Return the columns of a state; None if its layout is bytes.
+
+    Raises `ConfigError`: it cannot have the columns that its options ask for.
+    """
     if options.layout == "binary":
-        return "layout='binary'"
-    if options.serializer != "codec":
-        return "it has a serializer"
-    shape = shape_of(conf, options.snapshot_key, _refusal)
-    if isinstance(shape, str):
-        return shape
+        return None
+    shape = asked_shape(conf, options, _refusal)
     keys = tuple(CqlColumn.of(*field, True) for field in shape.keys)
     if [key.declared for key in keys] == ["string"]:
         keys = (keys[0]._replace(form=_ONLY_KEY),)
@@ -207,6 +201,7 @@ def _form_of(declared: str, is_key: bool) -> CqlForm | None:
         return _DOUBLE  # what was aggregated in Python has more digits, which a cache would keep and a column lose
     if declared.startswith("decimal("):
         return CqlForm("decimal", arrow_type(declared), _of_decimal)
-    if not is_key and fits_json(declared):
-        return CqlForm("text", arrow_type(declared), _json, json.loads)
+    if not is_key and (form := json_form(declared)):
+        to_json, of_json = form
+        return CqlForm("text", arrow_type(declared), lambda value: to_json(value).encode(), of_json)
     return _FORMS.get(declared)

@@ -5,7 +5,7 @@ What is stored
     states can share a table; `bucket` is the CRC-32 of the encoded key modulo `buckets`. Rows of buckets below zero are
     the records of the state itself: the floor of its timestamps (-1) and the sentinel of partition p (-2 - p).
 
-    With `layout="columns"`, if the fields are declared and have plain forms, a state has a table of its own: the fields are
+    With `layout="columns"` a state, whose fields are declared and have plain forms, has a table of its own: the fields are
     columns, those of the framework begin with `trident_`, and the key's are the partition key. The records are in the table
     `trident_records`, in the same form as above, under the name of the table as their `state`.
 
@@ -43,14 +43,14 @@ __all__ = ["CassandraOptions", "CassandraState"]
 
 @dataclass(frozen=True)
 class CassandraMapFactory(StoreMapFactory):
-    """Opens the map of one partition: over columns, if that is asked for and the fields of the state have plain forms."""
+    """Opens the map of one partition: over columns, if that is asked for."""
 
     options: CassandraOptions
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         """Open partition `partition_index`."""
         columns = self._columns(conf)
-        if isinstance(columns, str):
+        if columns is None:
             return super().__call__(conf, partition_index, num_partitions)
         with _driver():
             from states.cassandra.map import ColumnsMap
@@ -63,11 +63,11 @@ class CassandraMapFactory(StoreMapFactory):
 
     def _layout(self, conf: StateConf) -> str:
         columns = self._columns(conf)
-        if isinstance(columns, str):
-            return f"binary columns key and value: {columns}"
+        if columns is None:
+            return "binary columns key and value"
         return "columns " + ", ".join(f"{column.name} {column.form.cql}" for column in columns.all)
 
-    def _columns(self, conf: StateConf) -> CqlColumns | str:
+    def _columns(self, conf: StateConf) -> CqlColumns | None:
         from states.cassandra.cql_columns import columns_of
 
         return columns_of(conf, self.kind, self.options)

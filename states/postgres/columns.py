@@ -23,7 +23,7 @@ from trident.arrow import array_of, arrow_type
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns
-from trident.storekit.plain_shapes import shape_of
+from trident.storekit.plain_shapes import asked_shape, shape_of
 
 AT = f"{OWN}at"
 """When a row was written: of a state that expires, and of changes."""
@@ -172,12 +172,13 @@ def by_nulls(keys: Sequence[Key]) -> list[tuple[tuple[bool, ...], Sequence[Key]]
 
 
 def columns_of(conf: StateConf, kind: StateType, options: PostgresOptions) -> Columns | str:
-    """Return the columns of a state; if it has none, what they fail by."""
+    """Return the columns of a state; if it has none, what they fail by.
+
+    Raises `ConfigError`: it cannot have the columns that its options ask for.
+    """
     if options.layout == "binary":
         return "layout='binary'"
-    if options.serializer != "codec":
-        return "it has a serializer"
-    shape = shape_of(conf, options.snapshot_key, _refusal)
+    shape = (shape_of if options.layout == "auto" else asked_shape)(conf, options, _refusal)
     if isinstance(shape, str):
         return shape
     keys = tuple(Column.of(*field, True) for field in shape.keys)

@@ -26,7 +26,8 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     table
         None: `topology/state`. Each state has a table of its own.
     layout
-        `"columns"`: fields of plain types are columns of their own; `"binary"`: key and value are bytes.
+        `"columns"`: fields of plain types are columns of their own; `"binary"`: key and value are bytes;
+        `"auto"`: columns if all fields are of plain types.
     """
 
     store: ClassVar[str] = "PostgreSQL"
@@ -37,7 +38,7 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
     url: str = field(kw_only=False)
     schema: str | None = None
     table: str | None = None
-    layout: str = "columns"
+    layout: str = "auto"
     timeout_s: float = seconds(30.0)
     max_keys_per_call: int = whole(10_000, 1)
     max_bytes_per_call: int = whole(16 << 20, 1)
@@ -48,8 +49,8 @@ class PostgresOptions(ServerCalls, Account, Expiring, Changing):
         if not self.url.startswith(("postgresql://", "postgres://")):
             given = redacted(self.url) if "://" in self.url else "no URL"  # other texts may have a password anywhere
             raise ConfigError(f"the url of a PostgreSQL state is {given}: write postgresql://user@host:port/database")
-        if self.layout not in ("columns", "binary"):
-            raise self.refused("layout", "give 'columns' or 'binary'")
+        if self.layout not in ("auto", "columns", "binary"):
+            raise self.refused("layout", "give 'auto', 'columns' or 'binary'")
         for name in ("schema", "table"):
             value = getattr(self, name)
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):

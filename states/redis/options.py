@@ -28,7 +28,7 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
         The number of hash tags, and so slots, over which a cluster spreads the keys of a state. It cannot change later.
     layout
         `"strings"`: a string for each key, in the encoding of the serializer. `"fields"`: a hash for each key, whose name and
-        fields its owner can read, if the key and the value have declared types with a plain form.
+        fields its owner can read; the key and the value have declared types with a plain form.
     hash_key
         The Redis hash that holds all keys of the state, as fields; None: one Redis string for each key. With `ttl_s` the
         whole hash expires.

@@ -8,7 +8,6 @@ hash are those of the value, under their names, then `_txid`, `_attempt` and `_b
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from trident.state.encoding.serializers import DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
 from trident.state.opaque_columns import OpaqueColumns
-from trident.storekit.plain_shapes import PlainShape, fits_json, shape_of
+from trident.storekit.plain_shapes import PlainShape, asked_shape, json_form
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
 _OWN = {
@@ -71,9 +70,7 @@ def _form_of(type_: str, is_key: bool) -> tuple[ToText, OfText] | None:
     """Return how values of a type become text, and back; None if they have no plain form."""
     if type_.startswith("decimal("):
         return (lambda value: format(value, "f"), Decimal)
-    if not is_key and fits_json(type_):
-        return (lambda value: json.dumps(value, ensure_ascii=False), json.loads)
-    return _FORMS.get(type_)
+    return _FORMS.get(type_) or (None if is_key else json_form(type_))
 
 
 def _refusal(field: str, type_: str, is_key: bool) -> str | None:
@@ -283,11 +280,9 @@ def _encoded(texts: list[str]) -> list[bytes]:
     return [text.encode("utf-8", "surrogatepass") for text in texts]  # one of them has line breaks
 
 
-def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainHashes | str:
-    """Return the names and hashes of a state; if it has none, why."""
-    if options.layout != "fields":
-        return f"layout={options.layout!r}"
-    if options.serializer != "codec":
-        return "it has a serializer"
-    shape = shape_of(conf, options.snapshot_key, _refusal)
-    return shape if isinstance(shape, str) else PlainHashes(kind, shape)
+def hashes_of(conf: StateConf, kind: StateType, options: RedisOptions) -> PlainHashes | None:
+    """Return the names and hashes of a state; None if its layout is strings.
+
+    Raises `ConfigError`: it cannot have the hashes that its options ask for.
+    """
+    return PlainHashes(kind, asked_shape(conf, options, _refusal)) if options.layout == "fields" else None

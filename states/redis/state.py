@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from states.redis.map import RedisBackingMap
 from states.redis.options import RedisOptions
-from states.redis.plain_hashes import PlainHashes, hashes_of
+from states.redis.plain_hashes import hashes_of
 from trident.state.interfaces import StateConf, StoreFacts
 from trident.storekit import StoreMapFactory, StoreState
 
@@ -21,9 +21,8 @@ class _RedisMapFactory(StoreMapFactory):
         """Open a partition that serializes by itself, while Redis works on the values before."""
         assert isinstance(self.options, RedisOptions)
         hashes = hashes_of(conf, self.kind, self.options)
-        if isinstance(hashes, PlainHashes):
-            return RedisBackingMap(self.options, conf, partition_index, plain=hashes)
-        return RedisBackingMap(self.options, conf, partition_index, self.serializer)
+        serializer = self.serializer if hashes is None else None
+        return RedisBackingMap(self.options, conf, partition_index, serializer, hashes)
 
     @property
     def facts(self) -> StoreFacts:
@@ -34,8 +33,7 @@ class _RedisMapFactory(StoreMapFactory):
     def _layout(self, conf: StateConf) -> str:
         assert isinstance(self.options, RedisOptions)
         hashes = hashes_of(conf, self.kind, self.options)
-        if isinstance(hashes, str):
-            return f"encoded strings: {hashes}"
+        assert hashes is not None
         keys = ":".join(name for name, _ in hashes.shape.keys)
         return f"hashes {self.options.prefix or conf.prefix}:<{keys}> with the fields {', '.join(hashes.fields)}"
 

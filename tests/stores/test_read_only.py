@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.stores.catalog import STORES, Home
 from trident.errors import UnsupportedOperation
+from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.testing.backend.store_under_test import Store
 
 KEYS = [("the",), ("cow",)]
+
+
+class Declared(Store):
+    """States with declared fields, which columns need."""
+
+    def conf(self, state: str = "state", topology: str | None = None, read_only: bool = False) -> StateConf:
+        made = super().conf(state, topology, read_only)
+        return replace(made, key_fields=(("word", "string"),), value_type="bigint", value_field="count")
 
 
 @pytest.mark.parametrize(
@@ -25,7 +35,7 @@ KEYS = [("the",), ("cow",)]
 )
 def test_a_reader_is_refused_each_write(name: str, home_of: Callable[[str], Home]) -> None:
     home = home_of(name)
-    store = Store(home.empty(), limits=home.store.limits)
+    store = Declared(home.empty(), limits=home.store.limits)
     try:
         writer = store.writer()
         writer.commit([(key, 1) for key in KEYS], 1)

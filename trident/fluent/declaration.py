@@ -89,6 +89,8 @@ class Declaration(TridentNames):
                     "beside the other"
                 )
         node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys, migrate)
+        if spec.facts.layout is not None:
+            spec.facts.layout(node.conf(self.name))  # refuses a layout that the state cannot have
         self._states[name] = node
         return node
 

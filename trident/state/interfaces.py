@@ -334,7 +334,8 @@ class StoreFacts:
     keeps_attempts
         Whether opaque values will say which attempt wrote them; None: not known yet.
     layout
-        Says how the store will hold a state, for `explain`; None: there is nothing to say.
+        Says how the store will hold a state, for `explain`; None: there is nothing to say. Raises `ConfigError`: not as its
+        options ask.
     database
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from trident.fields import free_name, normal_type, struct_fields
 from trident.state.interfaces import StateConf
+from trident.storekit.store_options import MapOptions
 
 Field = tuple[str, str]
 """A name, and a DDL type in its normal spelling."""
@@ -18,7 +21,9 @@ Refusal = Callable[[str, str, bool], str | None]
 """Says why a field, by its name and type, and whether it is of the key, has no plain form; None: it has one."""
 
 
-_IN_JSON = re.compile(r"(array|struct|string|boolean|bigint|int|smallint|tinyint|double|\w+:|[<>,])+")
+_IN_JSON = re.compile(
+    r"(array|struct|string|boolean|bigint|int|smallint|tinyint|double|decimal\(\d+,\d+\)|\w+:|[<>,])+"
+)
 
 
 class PlainShape(NamedTuple):
@@ -45,23 +50,69 @@ class PlainShape(NamedTuple):
         return [list(map(itemgetter(name), structs)) for name, _ in self.values]
 
 
-def shape_of(conf: StateConf, snapshot_key: Any, refusal: Refusal) -> PlainShape | str:
+def asked_shape(conf: StateConf, options: MapOptions, refusal: Refusal) -> PlainShape:
+    """Return the fields of a state whose options ask for a plain layout.
+
+    Raises `ConfigError`: it cannot have that; the error says why, and names the field and its type.
+    """
+    shape = shape_of(conf, options, refusal)
+    if isinstance(shape, str):
+        advice = "Give it what has a plain form (see the page of the store), or leave layout out"
+        raise options.refused("layout", f"state {conf.state!r} cannot have it: {shape}. {advice}")
+    return shape
+
+
+def shape_of(conf: StateConf, options: MapOptions, refusal: Refusal) -> PlainShape | str:
     """Return the fields of a state; if one has no plain form, why."""
-    keys = conf.key_fields or ((("key", "string"),) if isinstance(snapshot_key, str) else ())
+    if options.serializer != "codec":
+        return "it has a serializer"
+    keys = conf.key_fields or ((("key", "string"),) if isinstance(options.snapshot_key, str) else ())
     if conf.value_type is None or not keys:
         return "its keys and values have no declared type"
     names = [name for name, _ in keys]
-    parts = _parts(normal_type(conf.value_type), names, refusal)
-    # named as by a reader
-    values = parts or ((free_name(conf.value_field or "value", names), normal_type(conf.value_type)),)
+    value_type = normal_type(conf.value_type)
+    parts = _parts(value_type, names, refusal)
+    values = parts or ((free_name(conf.value_field or "value", names), value_type),)  # named as by a reader
     typed = tuple((name, normal_type(type_) if type_ else "") for name, type_ in keys)
-    reasons = [*(refusal(*key, True) for key in typed), *(refusal(*one, False) for one in values)]
-    return next(filter(None, reasons), PlainShape(typed, values, is_struct=bool(parts)))
+    return _reason(typed, values, value_type, refusal) or PlainShape(typed, values, is_struct=bool(parts))
 
 
-def fits_json(type_: str) -> bool:
-    """Whether a type is one of arrays and structs whose values JSON keeps as they are."""
-    return "<" in type_ and _IN_JSON.fullmatch(type_) is not None
+def _reason(keys: Sequence[Field], values: Sequence[Field], value_type: str, refusal: Refusal) -> str | None:
+    """Return why a field has no plain form: of a struct as a whole, one of its own."""
+    reasons = [refusal(*key, True) for key in keys]
+    if any(refusal(*one, False) for one in values):
+        reasons += [refusal(*one, False) for one in (*struct_fields(value_type), *values)]
+    return next(filter(None, reasons), None)
+
+
+def json_form(type_: str) -> tuple[Callable[[Any], str], Callable[[str], Any]] | None:
+    """Return how values of a type of arrays and structs become JSON, and back; None if JSON does not keep them as they are.
+
+    Decimals are texts there: what reads a number of JSON may read a float.
+    """
+    if "<" not in type_ or _IN_JSON.fullmatch(type_) is None:
+        return None
+    made = _decimals(type_)
+    if made is None:
+        return _to_json, json.loads
+    return _to_json, lambda text: made(json.loads(text))
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=lambda decimal: format(decimal, "f"))
+
+
+def _decimals(type_: str) -> Callable[[Any], Any] | None:
+    """Return what makes the decimals of a value that JSON has read; None if a type has none."""
+    if type_.startswith("decimal("):
+        return lambda text: None if text is None else Decimal(str(text))
+    if type_.startswith("array<"):
+        one = _decimals(type_[len("array<") : -1])
+        return one and (lambda values: None if values is None else list(map(one, values)))
+    members = {name: made for name, of in struct_fields(type_) if (made := _decimals(of))}
+    if not members:
+        return None
+    return lambda value: value and {**value, **{name: made(value[name]) for name, made in members.items()}}
 
 
 def _parts(type_: str, keys: Sequence[str], refusal: Refusal) -> tuple[Field, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
+import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -329,18 +330,18 @@ def test_a_value_that_does_not_fit_its_column_is_refused_by_name(tables: Tables)
         (("Trident_x", "string"), "bigint", {}, "no column can be called 'Trident_x'"),
         (("k", "string"), None, {}, "its keys and values have no declared type"),
         (("k", "string"), "bigint", {"serializer": "json"}, "it has a serializer"),
-        (("k", "string"), "bigint", {"layout": "binary"}, "layout='binary'"),
     ],
 )
-def test_what_has_no_plain_form_is_in_bytes_and_explain_says_why(
+def test_what_has_no_plain_form_is_refused_by_name(
     keys: tuple[str, str], value: str | None, options: dict[str, Any], told: str
 ) -> None:
     conf = StateConf("t", "s", (keys,), value, value_field="count")
-    found = columns_of(conf, StateType.OPAQUE, replace(CassandraOptions(layout="columns"), **options))
-    assert found == told
-    spec = CassandraState.opaque(**{"layout": "columns", **options})
+    said = f"layout='columns' of a Cassandra state: state 's' cannot have it: {told}. Give it"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        columns_of(conf, StateType.OPAQUE, replace(CassandraOptions(layout="columns"), **options))
+    spec = CassandraState.opaque(**options)
     assert spec.facts.layout is not None
-    assert spec.facts.layout(conf) == f"binary columns key and value: {told}"
+    assert spec.facts.layout(conf) == "binary columns key and value"
 
 
 def test_an_unknown_layout_is_refused_where_it_is_given() -> None:

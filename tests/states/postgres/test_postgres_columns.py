@@ -29,7 +29,7 @@ from trident.errors import (
     StateLossDetected,
     StateMismatchError,
 )
-from trident.operations import Count, Last, Split
+from trident.operations import Collect, Count, Last, Split
 from trident.state import Snapshot, StateConf
 from trident.state.interfaces import StateType
 from trident.state.values import OpaqueValue
@@ -258,8 +258,15 @@ def test_explain_says_how_a_state_is_stored(home: Home, keys: Any, value: str, o
     assert "      stored as columns line text, last text, trident_txid bigint" in topology.explain()
 
 
+def test_columns_that_cannot_be_had_are_refused_where_the_state_is_declared() -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatchSpout("k: string, at: date", 1, ("a", None)))
+    state = PostgresState.opaque("postgresql://localhost/x", layout="columns")
+    with pytest.raises(ConfigError, match="state 'seen' cannot have it: 'days', of type array<date>, has no plain"):
+        stream.group_by("k").persistent_aggregate(state, {"n": Count(), "days": Collect("at")}, "seen")
+
+
 def test_an_unknown_layout_is_refused_where_it_is_given() -> None:
-    with pytest.raises(ConfigError, match="layout='rows' of a PostgreSQL state: give 'columns' or 'binary'"):
+    with pytest.raises(ConfigError, match="layout='rows' of a PostgreSQL state: give 'auto', 'columns' or 'binary'"):
         PostgresState.opaque("postgresql://localhost/x", layout="rows")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from states.redis.plain_hashes import NO_TEXT, PlainHashes, hashes_of
 from tests.harness.servers import Server
 from trident import TridentTopology, open_state
 from trident.errors import ConfigError, CorruptValueError
-from trident.operations import Avg, Count, Sum
+from trident.operations import Avg, Count, Last, Sum
 from trident.state.interfaces import StateConf
 from trident.state.kinds import StateType
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -70,12 +72,24 @@ def test_no_two_keys_have_one_name_and_each_is_read_back(types: list[str], data:
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL])
 @given(data=st.data())
 def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
-    type_ = data.draw(st.sampled_from([*VALUES, "array<bigint>", "struct<a:bigint,b:date>"]))
+    prices = "array<struct<price:decimal(20,4),many:array<decimal(20,4)>,n:bigint>>"
+    type_ = data.draw(st.sampled_from([*VALUES, "array<bigint>", "struct<a:bigint,b:date>", prices]))
     one = {
         **VALUES,
         "array<bigint>": st.lists(st.none() | st.integers(-9, 9), max_size=2),
         "struct<a:bigint,b:date>": st.tuples(st.none() | st.integers(0, 9), st.none() | st.dates()).map(
             lambda one: {"a": one[0], "b": one[1]}
+        ),
+        prices: st.lists(
+            st.none()
+            | st.fixed_dictionaries(
+                {
+                    "price": st.none() | VALUES["decimal(20,4)"],
+                    "many": st.none() | st.lists(st.none() | VALUES["decimal(20,4)"], max_size=2),
+                    "n": st.integers(0, 9),
+                }
+            ),
+            max_size=2,
         ),
     }[type_]
     values = data.draw(st.lists(st.none() | one, min_size=1, max_size=3))
@@ -89,6 +103,11 @@ def test_each_value_is_read_back(kind: StateType, data: st.DataObject) -> None:
     keys = [(str(at),) for at in range(len(values))]
     rows = [[None if text == NO_TEXT else text for text in row] for row in form.encode(keys, stored)]
     assert repr(form.decode(keys, rows)) == repr(stored)
+
+
+def test_decimals_are_texts_also_within_arrays() -> None:
+    form = hashes(("string",), "array<decimal(10,2)>", StateType.NON_TRANSACTIONAL)
+    assert form.encode([("a",)], [[Decimal("19.90"), None]]) == [(b'["19.90", null]',)]
 
 
 @pytest.mark.server
@@ -176,19 +195,26 @@ def test_a_state_in_another_layout_is_refused(
         opened(redis_server, layout=read).read_sentinel()
 
 
-def test_what_has_no_plain_form_is_in_strings_and_explain_says_why() -> None:
+def test_what_has_no_plain_form_is_refused_by_name() -> None:
     cases: list[tuple[str | None, dict[str, Any], str]] = [
         ("map<string,int>", {}, "'v', of type map<string,int>, has no plain form there"),
         (None, {}, "its keys and values have no declared type"),
         ("bigint", {"serializer": "json"}, "it has a serializer"),
     ]
     for value, options, told in cases:
-        found = hashes_of(
-            StateConf("t", "s", (("k", "string"),), value, value_field="v"),
-            StateType.OPAQUE,
-            replace(OPTIONS, **options),
-        )
-        assert found == told
+        conf = StateConf("t", "s", (("k", "string"),), value, value_field="v")
+        said = f"layout='fields' of a Redis state: state 's' cannot have it: {told}. Give it"
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            hashes_of(conf, StateType.OPAQUE, replace(OPTIONS, **options))
+    strings = RedisOptions("redis://localhost", serializer="json")
+    assert hashes_of(StateConf("t", "s"), StateType.OPAQUE, strings) is None
+
+
+def test_a_layout_that_cannot_be_had_is_refused_where_the_state_is_declared() -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatchSpout("k: string, m: map<string,int>", 1, ("a", None)))
+    state = RedisState.opaque("redis://localhost", layout="fields")
+    with pytest.raises(ConfigError, match="state 'last' cannot have it: 'last', of type map<string,int>, has no plain"):
+        stream.group_by("k").persistent_aggregate(state, "m", Last(), "last")
 
 
 @pytest.mark.parametrize(
