@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.harness.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
+from tests.harness.commands import COUNTS, complaints, environment, last_txid, started, trident, until, write_module
 from trident.cli.live_lines import LineDisplay
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.transaction_log import FileLog
@@ -38,6 +38,57 @@ def test_once_commits_all_there_is_and_the_next_run_goes_on_from_there(folder: P
 
     second = trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
     assert (second.returncode, second.stdout) == (0, "complete: nothing new after batch 3\n")
+
+
+@pytest.mark.parametrize("engine", ["spark", "auto"])
+def test_once_with_nothing_new_starts_no_spark_and_still_checks_the_states(folder: Path, engine: str) -> None:
+    trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    words = ("run", "counts:topology", "--once", "--engine", engine)
+    idle = trident(*words, cwd=folder, JAVA_HOME="nowhere")
+    assert (idle.returncode, idle.stdout, idle.stderr) == (0, "complete: nothing new after batch 3\n", "")
+    (folder / "table").rename(folder / "elsewhere")
+    gone = trident(*words, cwd=folder, JAVA_HOME="nowhere")
+    assert gone.returncode == 1
+    assert "state 'count'" in gone.stderr
+    assert "Java" not in gone.stderr
+
+
+def test_once_with_something_new_needs_spark(folder: Path) -> None:
+    done = trident("run", "counts:topology", "--once", cwd=folder, JAVA_HOME="nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Java" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert last_txid(folder / "trident-log" / "counts") == 0
+
+
+SLOW_JAVA = """#!/bin/sh
+case "$*" in
+    *-version*) echo 'openjdk version "17.0.1"' >&2 ;;
+    *) touch "$STARTED"; exec sleep 60 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        ((), "stopped before it had started; nothing was changed\n"),
+        (("--once",), "stopped after batch 0; the next run continues from there\n"),
+    ],
+)
+def test_sigterm_while_spark_starts_is_a_stop(folder: Path, words: tuple[str, ...], out: str) -> None:
+    java, begun = folder / "jdk" / "bin" / "java", folder / "begun"
+    java.parent.mkdir(parents=True)
+    java.write_text(SLOW_JAVA)
+    java.chmod(0o755)
+    variables = environment(JAVA_HOME=str(folder / "jdk"), STARTED=str(begun))
+    with started("run", "counts:topology", *words, cwd=folder, variables=variables) as running:
+        until(begun.exists, "Spark's JVM is started")
+        running.signal(signal.SIGTERM)
+        code, said, problems = running.end()
+    assert (code, said) == (143, out)
+    assert "did not start" not in problems
+    assert "Traceback" not in problems
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from trident.cli.console import Signals, ending_signals, problems, say
 from trident.cli.live_lines import LineDisplay
 from trident.config import Config
-from trident.errors import RewindError, StoreAwayError
+from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
 from trident.servers.log_addresses import is_log_address
 from trident.topology import TridentTopology
@@ -33,7 +33,8 @@ class RunOutcome:
 
     `signum`: the signal that ended it, None if it ended by itself.
     `batches`, `tuples`, `seconds`, `failures`: of this run; seconds from the first definition to the last commit.
-    `txid`: the last committed batch; None if it ended in the start, because a store was away or was being rewound.
+    `txid`: the last committed batch; None if it ended in the start, because a store was away or was being rewound, or while
+    Spark started.
     `left_out`: how many tuples it has left out, as dead letters.
     """
 
@@ -159,9 +160,9 @@ def drive(
         as_json,
     ) as signals:
         try:
-            with giving_up_if(lambda: signals.received is not None):
+            with giving_up_if(lambda: signals.received is not None, awaits_batch=once):
                 running = topology.start(config)
-        except (StoreAwayError, RewindError):
+        except (StoreAwayError, RewindError, EnvironmentProblem):  # a signal to the group of processes ends Spark's JVM
             if signals.received is None:
                 raise
             return RunOutcome(signals.received, 0, 0, 0.0, 0, None)
@@ -177,7 +178,7 @@ def drive(
             finally:
                 running.stop()
         error = running.exception() or (None if signals.received else ended.exception())
-    if error is not None:
+    if error is not None and not (signals.received and isinstance(error, EnvironmentProblem)):
         raise error
     status = running.status
     return RunOutcome(

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from trident.cli.console import Signals, ending_signals, problems, say
+from trident.errors import EnvironmentProblem
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 
@@ -36,7 +37,13 @@ def run_storm(
         "ended at once; what was pending is still with its queues",
         as_json,
     ) as signals:
-        running = start_on_spark(topology, config)
+        try:
+            running = start_on_spark(topology, config)
+        except EnvironmentProblem:  # a signal to the group of processes ends Spark's JVM
+            if signals.received is None:
+                raise
+            say(f"{config.name}: stopped before it had started")
+            return 128 + signals.received
         if running.metrics_url is not None:
             say(f"{config.name}: metrics at {running.metrics_url}")
         try:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,11 +34,11 @@ from trident.runtime.loop.batch import Observer
 from trident.runtime.loop.execution import execution_of
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
-from trident.runtime.loop.retrying import opened_when_back
+from trident.runtime.loop.retrying import AWAITS_BATCH, opened_when_back
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
-from trident.runtime.start.engine_choice import log_idle_loads
+from trident.runtime.start.engine_choice import log_idle_loads, open_runner
 from trident.runtime.start.opened_topology import OpenedTopology, open_log, open_topology
 from trident.runtime.start.placements import PlacedState, executors_of
 from trident.runtime.topology_figures import TopologyFigures
@@ -476,8 +477,12 @@ def start(
             page = open_page(config.ui_host, config.ui_port)
             undo.callback(page.close)
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
+        runner_of = partial(open_runner, awaits_batch=AWAITS_BATCH.get())
         opened = opened_when_back(
-            graph.name, config, lambda: open_topology(graph, plan, config, log_of, rewind=rewind), Clock()
+            graph.name,
+            config,
+            lambda: open_topology(graph, plan, config, log_of, runner_of=runner_of, rewind=rewind),
+            Clock(),
         )
         undo.callback(opened.close)
         log_idle_loads(plan, config, executors_of(opened.placements))

@@ -23,7 +23,7 @@ from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
 from trident.runtime.commit.committing import Committing
-from trident.runtime.engine.auto import AutoRunner, LateRunner
+from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
@@ -106,6 +106,43 @@ def test_a_late_runner_that_was_never_needed_has_nothing_to_close() -> None:
         raise AssertionError("opened")
 
     LateRunner(program(), 2, open_).close()
+
+
+class Pacing(Recorder):
+    most_pending = 7
+
+    def wants(self, in_flight: int) -> bool:
+        return in_flight < 2
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [(Recorder, [True, True, True]), (Pacing, [True, True, False])])
+def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_opened(
+    kind: type[Recorder], wanted: list[bool]
+) -> None:
+    opened: list[Recorder] = []
+
+    def open_() -> Recorder:
+        opened.append(kind(program()))
+        return opened[-1]
+
+    first = FirstBatchRunner(program(), open_, 5)
+    assert [first.wants(in_flight) for in_flight in range(3)] == [True, False, False]
+    assert opened == []
+    assert first.of_size(None) is first.of_size(3) is opened[0]
+    assert [first.wants(in_flight) for in_flight in range(3)] == wanted
+    assert (first.parallelism, first.program is opened[0].program, len(opened)) == (2, True, 1)
+    first.close()
+    assert opened[0].closed == 1
+    assert first.of_size(3) is first  # and processes nothing any more
+    assert first.process(ATTEMPT, []) == TaskOutput()
+
+
+def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
+    def open_() -> Recorder:
+        raise EnvironmentProblem("no Java")
+
+    with pytest.raises(EnvironmentProblem, match="no Java"):
+        FirstBatchRunner(program(), open_, 5).of_size(None)
 
 
 def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> None:

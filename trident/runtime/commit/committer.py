@@ -77,7 +77,7 @@ class Committer:
     in_parallel
         Applies a function to many partitions: `map`, or a thread pool's `map` for stores that answer over a network.
     exchanges
-        By id, with their numbers of partitions.
+        Returns them by id, with their numbers of partitions.
     reach
         Called at each point of a state's commit with the state's name, see `update_partition`; may raise.
     bounds
@@ -90,7 +90,7 @@ class Committer:
         states: Mapping[str, Sequence[Any]],
         static_state: Callable[[str], Any],
         in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
-        exchanges: Mapping[str, Exchange] | None = None,
+        exchanges: Callable[[], Mapping[str, Exchange]] | None = None,
         reach: Reach | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
@@ -99,7 +99,7 @@ class Committer:
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
         self._columns = {node.id: merging_columns(node.aggregation, states[node.state]) for node in persists}
         self._later: list[LaterWrite] = []
-        self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
+        self._in_parallel, self._exchanges = in_parallel, exchanges or (lambda: plan.exchanges)
         self.is_quick = all(self._columns.get(node.id) is not None for node in plan.commits)
 
     def leave_to_record(self, states: Iterable[str]) -> None:
@@ -190,7 +190,7 @@ class Committer:
         done.timers.extend(output.timers)
         on_error = TupleErrors(capture, done.captured, self._bounds)
         run = StepRun(_attempt_of(txids), on_error, self._static_state, done.timers)
-        flow, took = Flow(self._plan, self._exchanges, output, run), dict[str, int]()
+        flow, took = Flow(self._plan, self._exchanges(), output, run), dict[str, int]()
         for node in self._plan.commits:
             if node.id in elsewhere:
                 continue

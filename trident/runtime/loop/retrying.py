@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _LOOK_S = 0.1
 _gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
+AWAITS_BATCH: ContextVar[bool] = ContextVar("awaits_batch", default=False)
+"""Whether a start here starts Spark when there is a batch."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,17 @@ def opened_when_back(topology: str, config: Config, open_it: Callable[[], T], cl
 
 
 @contextmanager
-def giving_up_if(is_asked: Callable[[], bool]) -> Iterator[None]:
-    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C."""
-    before = _gives_up.set(is_asked)
+def giving_up_if(is_asked: Callable[[], bool], awaits_batch: bool = False) -> Iterator[None]:
+    """Have a start in the block no longer wait for a store, or rewind one, once this says so, as after Ctrl-C.
+
+    `awaits_batch`: start Spark when there is a batch: there may be none.
+    """
+    before, awaited = _gives_up.set(is_asked), AWAITS_BATCH.set(awaits_batch)
     try:
         yield
     finally:
         _gives_up.reset(before)
+        AWAITS_BATCH.reset(awaited)
 
 
 def is_given_up() -> bool:

@@ -14,7 +14,7 @@ from trident.extras import needs_package
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, commit_loads
 from trident.runtime.commit.committing import Committing
-from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
+from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner, cores
 from trident.runtime.engine.pace import ALONE, MOST_PENDING
 from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
 from trident.runtime.engine.worker import Program
@@ -30,19 +30,39 @@ logger = logging.getLogger(__name__)
 
 
 def open_runner(
-    program: Program, config: Config, loads: Sequence[StageLoad], in_executors: Committing | None = None
+    program: Program,
+    config: Config,
+    loads: Sequence[StageLoad],
+    in_executors: Committing | None = None,
+    spouts: Mapping[str, SpoutHandle] | None = None,
+    awaits_batch: bool = False,
 ) -> Runner:
     """Open the runner that the settings ask for.
 
     `loads`: the loads of the stages.
     `in_executors`: what Spark runs in place of `program`, if executors commit states.
+    `spouts`: those that may need Spark to say whether they have a batch.
+    `awaits_batch`: start Spark when there is a batch: there may be none.
     """
     if config.engine == "in_process":
         return InProcessRunner(program)
     spark = in_executors or Committing(program, frozenset())
-    return (
-        _spark_runner(spark, config, loads) if config.engine == "spark" else _auto_runner(program, spark, config, loads)
-    )
+    if config.engine == "auto":
+        return _auto_runner(program, spark, config, loads)
+    if not awaits_batch or _is_spark_needed(config, spouts or {}):
+        return _spark_runner(spark, config, loads)
+    alone = spark.commits or config.workers == "resident"
+    most = config.max_spout_pending or (ALONE if alone else MOST_PENDING)
+    return FirstBatchRunner(spark.program, lambda: _spark_runner(spark, config, loads), most)
+
+
+def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
+    """Whether Spark runs already, or something asks it before there is a batch."""
+    from pyspark import SparkContext
+
+    running = SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
+    asks = config.verify_replays or any(spout.coordinator.runs_spark_jobs() for spout in spouts.values())
+    return bool(running or asks or server_of(config.master, config.spark_conf) is not None)
 
 
 def check_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> None:

@@ -48,7 +48,7 @@ from trident.state.kinds import LaterWrite
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
-RunnerOf = Callable[[Program, Config, Sequence[StageLoad], Committing | None], Runner]
+RunnerOf = Callable[[Program, Config, Sequence[StageLoad], Committing | None, Mapping[str, SpoutHandle]], Runner]
 Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found]], None]
 
 
@@ -159,7 +159,7 @@ def open_topology(
         spouts, emitters = open_spouts(plan, config, closers)
         check_workers(config, spouts)
         program = program_of(plan, config, emitters)
-        runner = _open_runner(program, plan, config, placements, closers, runner_of)
+        runner = _open_runner(program, plan, config, placements, closers, runner_of, spouts)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         commits = [name for name, spout in spouts.items() if spout.coordinator.offers("commit")]
@@ -245,10 +245,11 @@ def _open_runner(
     placements: Mapping[str, PlacedState],
     closers: Closers,
     runner_of: RunnerOf,
+    spouts: Mapping[str, SpoutHandle],
 ) -> Runner:
     """Open the runner of the fragments before the states, and of the states that executors commit."""
     in_executors = committing_program(program, plan, executors_of(placements))
-    runner = runner_of(program, config, stage_loads(plan, executors_of(placements)), in_executors)
+    runner = runner_of(program, config, stage_loads(plan, executors_of(placements)), in_executors, spouts)
     closers.add("runner", runner.close)
     return runner
 
@@ -282,7 +283,8 @@ def _open_committer(
     )
     closers.add("operations", program.cleanup)
     in_parallel = map if threads is None else threads.map
-    return Committer(plan, states, program.state, in_parallel, runner.program.exchanges, reach, Bounds.of(settings))
+    exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
+    return Committer(plan, states, program.state, in_parallel, exchanges, reach, Bounds.of(settings))
 
 
 def _static(plan: Plan) -> dict[str, Any]:
