@@ -38,7 +38,7 @@ _OF_A_NEW_RUN = _Counters(0, sys.maxsize)
 
 
 class Evictions:
-    """The known evictions of each server.
+    """The known evictions of each server, and what else each may lose.
 
     `options`: whether keys expire, and whether evictions are accepted.
     `what`: the state, for messages.
@@ -47,6 +47,24 @@ class Evictions:
     def __init__(self, options: RedisOptions, what: str) -> None:
         self._options, self._what = options, what
         self._seen: dict[str, tuple[str, _Counters]] = {}  # server -> its run, and its counters at the last check
+        self._risks: list[tuple[str, str]] = []  # until it is known whether the state is new
+        self._level: int | None = None
+
+    def note(self, server: str, risk: str) -> None:
+        """Note what a server may lose: a warning where a state begins, and no more than information at each later start."""
+        self._risks.append((server, risk))
+        self._tell()
+
+    def began(self, is_new: bool) -> None:
+        """Note whether the state was never committed there."""
+        self._level = logging.WARNING if is_new else logging.INFO
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._level is not None:
+            for server, risk in self._risks:
+                warn_once(_LOGGER, server, risk, self._level)
+            self._risks.clear()
 
     def connected(self, server: str, info: Any) -> None:
         """Note a server's INFO when a connection was made."""
@@ -139,14 +157,14 @@ def greeted(evictions: Evictions, link: Link) -> None:
     config = {name: _config(answer) for name, answer in zip(_CONFIG, config_answers, strict=True)}
     risk = persistence_risk(info, config)
     if risk:
-        warn_once(_LOGGER, server, risk)
+        evictions.note(server, risk)
     if evictions.may_evict(info):
         risk = (
             f"maxmemory-policy {info['maxmemory_policy']} evicts keys of the state when memory runs out, and an evicted key "
             "begins again as if it had never been written. Evictions are found at the end of a commit (evicted_keys of INFO); "
             "set maxmemory-policy noeviction to have such a commit refused instead"
         )
-        warn_once(_LOGGER, server, risk)
+        evictions.note(server, risk)
     evictions.connected(link.name, info_answer)
 
 

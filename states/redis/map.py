@@ -217,7 +217,9 @@ class RedisBackingMap(BackingMap):
         """Return the partition's sentinel; in a cluster the copy that is farthest behind."""
         if not self._is_checked:
             self._refuse_other_layout()
-        return self._fence.read()
+        sentinel = self._fence.read()
+        self._evictions.began(sentinel is None)
+        return sentinel
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Replace the sentinel that was read or written last; this is the writer from now on. See `BackingMap`.

@@ -140,11 +140,11 @@ def refuse_read_only(read_only: bool, doing: str, what: str) -> None:
         raise UnsupportedOperation(f"cannot {doing}: {what} was opened to be read only")
 
 
-def warn_once(logger: logging.Logger, server: str, risk: str) -> None:
+def warn_once(logger: logging.Logger, server: str, risk: str, level: int = logging.WARNING) -> None:
     """Log a warning about what a server may lose, once per process, server and risk; a worker leaves it to the driver."""
     if (server, risk) not in _warned:
         _warned.add((server, risk))
-        logger.log(logging.DEBUG if warnings_suppressed() else logging.WARNING, "%s: %s", server, risk)
+        logger.log(logging.DEBUG if warnings_suppressed() else level, "%s: %s", server, risk)
 
 
 def warn_of_eviction(logger: logging.Logger, what: str, loss: str, allowed: bool) -> None:

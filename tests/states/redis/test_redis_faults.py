@@ -23,6 +23,7 @@ from tests.states.redis.redis_states import CONF, KEYS, Interrupted, count, inte
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
+from trident.storekit import record_fence
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -399,11 +400,25 @@ def test_what_a_crash_would_lose_is_said_once(
     with caplog.at_level(logging.WARNING, "states"):
         for _ in range(2):
             backing = map_at(server)
-            backing.multi_put(KEYS[:1], [b"one"])
+            assert backing.read_sentinel() is None
             backing.close()
     (record,) = caplog.records
     assert server.address in record.getMessage()
     assert re.search(text, record.getMessage())
+
+
+def test_it_is_said_where_a_state_begins_and_not_at_each_later_start(
+    start: Callable[..., Server], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, log, warned = start(), Log(), list[int]()
+    with caplog.at_level(logging.WARNING, "states"):
+        for _ in range(2):
+            monkeypatch.setattr(record_fence, "_warned", set())  # as in another process
+            state = state_at(server)
+            count(state, log)
+            state.close()
+            warned.append(len(caplog.records))
+    assert warned == [1, 1]
 
 
 def test_nothing_is_said_of_a_server_that_loses_nothing_nor_by_a_reader(
