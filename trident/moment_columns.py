@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from trident.alignment import Convert, ddl_of, rebuild, replace_leaves
 from trident.moment_bounds import beyond_python
-from trident.moments import moment_of
+from trident.moments import IN_SPARK, moment_of
 
-__all__ = ["moments_as_text", "read_formatted", "read_moments"]
+__all__ = ["moments_as_text", "read_formatted", "read_in_spark", "read_moments"]
 
 
 def moments_as_text(type_: pa.DataType) -> pa.DataType:
@@ -35,16 +35,27 @@ def read_moments(column: Any, type_: pa.DataType, name: str, read: Convert | Non
     return rebuild(column, type_, name, read or _read)
 
 
-def _read(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
-    try:
-        made = texts.cast(type_)
-        if beyond_python(made) is None:  # Arrow reads a year 0, and an offset may lead beyond
-            return made
-    except pa.ArrowInvalid:
-        pass
+def read_in_spark(column: Any, type_: pa.DataType, name: str) -> Any:
+    """Return the same of texts that Spark reads as these, in a session in UTC: there a timestamp needs no offset."""
+    strange = column.filter(pc.invert(pc.match_substring_regex(column, IN_SPARK)))
+    if len(strange):
+        like = "2024-03-31 or 2024-03-31 02:30:00.5, with Z or +02:00 behind it if it has an offset"
+        raise pa.ArrowInvalid(f"{name}: {strange[0].as_py()!r} is no {ddl_of(type_)}, which is written here as {like}")
+    return read_moments(column, type_, name, partial(_read, in_utc=True))
+
+
+def _read(texts: pa.Array, type_: pa.DataType, path: str, in_utc: bool = False) -> pa.Array:
+    has_zone = pa.types.is_timestamp(type_) and type_.tz is not None
+    for read_as in (type_, pa.timestamp("us")) if in_utc and has_zone else (type_,):
+        try:
+            made = texts.cast(read_as).cast(type_)
+            if beyond_python(made) is None:  # Arrow reads a year 0, and an offset may lead beyond
+                return made
+        except pa.ArrowInvalid:
+            pass
     ddl = ddl_of(type_) or ""
     try:  # one is no moment, or has white space around it, or zeros behind its microseconds
-        return pa.array([None if one is None else moment_of(one, ddl) for one in texts.to_pylist()], type_)
+        return pa.array([None if one is None else moment_of(one, ddl, in_utc) for one in texts.to_pylist()], type_)
     except ValueError as error:
         raise pa.ArrowInvalid(f"{path}: {error}") from None
 

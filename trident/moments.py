@@ -11,7 +11,7 @@ import datetime as dt
 import re
 from typing import Any
 
-__all__ = ["MOMENTS", "moment_of"]
+__all__ = ["IN_SPARK", "MOMENTS", "moment_of"]
 
 _TEXT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?)(Z|[+-]\d\d(?::?[0-5]\d)?)?)?", re.ASCII
@@ -22,6 +22,13 @@ _LIKE = {"date": "2024-03-31", "timestamp": "2024-03-31T02:30:00Z", "timestamp_n
 
 MOMENTS = frozenset(_LIKE)
 """The types that are read."""
+
+_ASCII_BLANKS = r"[\t-\r\x1c-\x20]*"
+IN_SPARK = (
+    rf"^{_ASCII_BLANKS}\d{{4}}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d+)?"
+    rf"(Z|[+-](0\d|1[0-7])(:?[0-5]\d)?|[+-]18(:?00)?)?)?)?)?{_ASCII_BLANKS}$"
+)
+"""Of the texts that are read those that Spark reads too, as a regular expression: an offset follows seconds, up to 18:00."""
 
 
 def moment_of(text: str, type_: str, in_utc: bool = False) -> Any:

@@ -163,7 +163,7 @@ RULES: list[tuple[str, str]] = [
 
 LEFT_OUT = {
     "explode": "a row per element, not a value",
-    "to_timestamp": "texts that are moments are compared elsewhere",
+    "to_timestamp": "of texts that are moments, see `moment_texts`",
 }
 
 
@@ -173,6 +173,29 @@ def texts(seed: int, each: int) -> Iterator[str]:
     for _ in range(each):
         for _, rule in RULES:
             yield _filled(rule, draw, 1)
+
+
+def moment_texts(seed: int, count: int) -> list[str]:
+    """Give texts that Spark may read as moments: most of them in a form that is read, or nearly so."""
+    draw = random.Random(seed)
+    return [_moment_text(draw) for _ in range(count)]
+
+
+def _moment_text(draw: random.Random) -> str:
+    pieces = [
+        draw.choice(["2024", "1999", "1582", "0002", "9998"] * 5 + ["24", "02024", ""]),
+        *(draw.choice(["-01", "-12", "-02"] * 4 + ["-1", "-13", "/03", "-00"]), ),
+        *(draw.choice(["-05", "-28", "-29"] * 4 + ["-5", "-30", "-00", "-31"]), ),
+        draw.choice([" ", "T"] * 6 + ["t", "  ", "_"]) + draw.choice(["10", "00", "23"] * 4 + ["9", "24", ""]),
+        *(draw.choice([":30", ":00", ":59"] * 4 + [":3", ":60", ":"]) for _ in range(2)),
+        draw.choice(["", ".5", ".123456", ".12345600", ".1234567", "."]),
+        draw.choice(["", "Z", "+02:00", "-0530", "+02"] * 3
+        + ["z", "+2", "+18:00", "+18:01", "-19:00", " Europe/Berlin", "UTC", " UTC", "GMT+2", "+02:00:00", "+02:60", "+00"]),
+    ]  # fmt: skip
+    length = draw.choice([1, 2, 3, 3, 3, 4, 5, 6, 7, 8, 8, 8, 8])
+    blanks = [draw.choice([""] * 9 + [" ", "\t", "\n", "\u00a0"]) for _ in range(2)]
+    zone = pieces[-1] if length < len(pieces) and draw.random() < 0.1 else ""  # an offset too early
+    return f"{blanks[0]}{''.join(pieces[:length])}{zone}{blanks[1]}"
 
 
 def _filled(rule: str, draw: random.Random, depth: int) -> str:

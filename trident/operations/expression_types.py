@@ -251,7 +251,7 @@ def _texts(types: Types) -> str:
 
 
 def _cast(types: Types, options: Options) -> str:
-    (target,) = options
+    target, *_ = options
     (source,) = types
     if source not in ("void", target) and _family(target) not in _CASTS.get(_family(source), ()):
         raise _MistypedError(f"there is no cast to {target}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from trident.fields import Fields
-from trident.moments import MOMENTS, moment_of
+from trident.moments import IN_SPARK, MOMENTS, moment_of
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import (
     Expression,
@@ -65,16 +66,24 @@ def _cast(node: SqlNode) -> Expression:
     node.take("_type")
     type_, value = node.take("to").sql(dialect="spark").lower(), node.of("this")
     made = _literal_of(type_, value.options[0]) if value.kind == "lit" else None
-    return value.cast(type_) if made is None else made
+    return _in_session(value.cast(type_)) if made is None else made
+
+
+def _in_session(cast: Expression) -> Expression:
+    """Return a cast in a session of Spark in UTC, where a text that is a timestamp needs no offset."""
+    return replace(cast, options=(*cast.options, "UTC")) if cast.options[0] in MOMENTS else cast
 
 
 def _literal_of(type_: str, value: Any) -> Expression | None:
     """Return the literal that a cast of another one is, as in `1L`, `1.5BD` and `timestamp '2026-03-01'`, if it is one."""
     if type_ in MOMENTS and isinstance(value, str):
         try:  # the session is in UTC, so a timestamp that is written out needs no offset
-            return lit(moment_of(value, type_, in_utc=True))
+            made = lit(moment_of(value, type_, in_utc=True))
         except ValueError as error:
             raise SqlError(str(error)) from None
+        if re.search(IN_SPARK, value, re.ASCII) is None:
+            raise SqlError(f"Spark does not read {value!r} as a {type_}; write its offset behind the seconds")
+        return made
     if type_ == "double" and isinstance(value, (int, Decimal)):
         return lit(float(value))
     if type_.startswith("decimal") and isinstance(value, str):
@@ -154,7 +163,9 @@ _PATTERN = re.compile(r"(?:%[YmbBdHMS]|%I(?=.*%p)|%p|[^A-Za-z%'])+", re.DOTALL)
 
 def _to_date(node: SqlNode) -> Expression:
     node.take("safe")
-    return node.of("this").to_date(_format(node)) if node.has("format") else node.of("this").cast("date")
+    if node.has("format"):
+        return node.of("this").to_date(_format(node))
+    return _in_session(node.of("this").cast("date"))
 
 
 def _json(node: SqlNode) -> Expression:
@@ -331,6 +342,7 @@ SQL_FUNCTIONS = (
     "mod", "month", "nullif", "nvl", "quarter", "regexp_extract", "regexp_like", "regexp_replace", "replace", "round",
     "second", "startswith", "substr", "substring", "to_date", "to_timestamp", "trim", "ltrim", "rtrim", "btrim", "trunc",
     "ucase", "upper", "weekofyear", "year", "bigint", "boolean", "double", "float", "int", "smallint", "string", "tinyint",
+    "timestamp",
     "convert_timezone", "from_utc_timestamp", "to_utc_timestamp",
 )  # fmt: skip
 """The functions that there are, by Spark's names; tests/runtime/steps compares each with Spark."""

@@ -11,7 +11,7 @@ import pytest
 import sqlglot
 
 from tests.harness.spark_values import FAILS, spark_values
-from tests.harness.sql_grammar import FIELDS, LEFT_OUT, RULES, rows, texts
+from tests.harness.sql_grammar import FIELDS, LEFT_OUT, RULES, moment_texts, rows, texts
 from tests.test_docs import DOCS
 from trident import Fields, TopologyError
 from trident.arrow import arrow_type, schema_of
@@ -88,6 +88,30 @@ def same(one: Any, other: Any) -> bool:
 
 
 _POWER = re.compile(r"-?\d\.\d+E-?\d+")
+
+
+CASTS = [*(f"cast(s as {type_})" for type_ in ("timestamp", "timestamp_ntz", "date")), "to_timestamp(s)", "to_date(s)"]
+READ = [
+    "2024-01-05",
+    "2024-01-05 10:30",
+    "2024-01-05T10:30:59.5",
+    "2024-01-05 10:30:59.12+02:00",
+    " 1582-10-15 00:00:00Z\n",
+]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20))])
+def test_a_text_is_the_moment_that_spark_reads_or_fails(spark: SparkSession, seed: int) -> None:
+    table = pa.table({"s": [*READ, *moment_texts(seed, 400), None]})
+    theirs = spark_values(spark, Fields("s: string"), table, CASTS)
+    for text in CASTS:
+        ours = our_values(text, Fields("s: string"), table)
+        assert ours is not None
+        pairs = zip(table["s"].to_pylist(), ours, theirs[text], strict=True)
+        assert [each for each in pairs if each[1] != FAILS and not same(*each[1:])] == []
+        if "timestamp" in text and "ntz" not in text:
+            assert FAILS not in ours[: len(READ)]
 
 
 def test_each_function_and_operator_has_a_generator() -> None:

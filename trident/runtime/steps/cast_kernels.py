@@ -8,18 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.moment_columns import read_moments
+from trident.moment_columns import read_in_spark, read_moments
 from trident.runtime.steps.number_kernels import as_decimal, as_float, by_value, decimals_of_floats
 
 
-def cast(value: Any, type_: pa.DataType) -> Any:
-    """Convert an array to a type."""
+def cast(value: Any, type_: pa.DataType, *session: str) -> Any:
+    """Convert an array to a type; `session`: the zone of a session of Spark, UTC, in which texts are read as moments."""
     if value.type == type_:
         return value
     if pa.types.is_string(type_):
         return _text(value)
     if pa.types.is_string(value.type):
-        return _of_text(value, type_)
+        return (
+            read_in_spark(value, type_, "cast") if session and pa.types.is_temporal(type_) else _of_text(value, type_)
+        )
     if pa.types.is_date(type_):
         return pc.cast(without_zone(value), type_)
     if pa.types.is_decimal(value.type) and pa.types.is_floating(type_):

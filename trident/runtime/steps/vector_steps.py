@@ -329,7 +329,7 @@ _KERNELS: dict[str, Kernel] = {
     "not": lambda operands, options: pc.invert(operands[0]),
     "is_null": lambda operands, options: pc.is_null(operands[0]),
     "is_not_null": lambda operands, options: pc.is_valid(operands[0]),
-    "cast": lambda operands, options: cast(operands[0], arrow_type(options[0])),
+    "cast": lambda operands, options: cast(operands[0], arrow_type(options[0]), *options[1:]),
     "upper": upper,
     "lower": lower,
     "trim": trim,
