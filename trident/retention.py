@@ -13,24 +13,30 @@ _SPAN = re.compile(r"(\d+)\s*([smhdw])")
 
 @dataclass(frozen=True)
 class Retention:
-    """The last `batches`, or those of the `ms` before the last one."""
+    """The last `batches`, or those of the `ms` before the last one; 0 batches: nothing, which gives up what was kept."""
 
     batches: int | None = None
     ms: int | None = None
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether what was kept is given up."""
+        return self.batches == 0
+
     @staticmethod
     def of(setting: str | int | None, name: str = "history") -> Retention | None:
-        """Read the setting `name`; `ConfigError` if it is neither a time nor a number of batches."""
+        """Read the setting `name`, None if it is not given; `ConfigError` if it is neither a time nor a number of batches."""
         if setting is None:
             return None
         text = str(setting).strip()
-        if text.isdecimal() and int(text) > 0:
+        if text.isdecimal():
             return Retention(batches=int(text))
         span = _SPAN.fullmatch(text)
         if span is not None and int(span[1]) > 0:
             return Retention(ms=1000 * int(span[1]) * _UNITS[span[2]])
         raise ConfigError(
-            f"{name}={setting!r}: must be a time with its unit, as in '90s', '30m', '12h', '7d', '2w', or a number of batches"
+            f"{name}={setting!r}: must be a time with its unit, as in '90s', '30m', '12h', '7d', '2w', or a number of batches; "
+            "0 keeps none"
         )
 
     def lets_go(self, txid: int, at_ms: int, last_txid: int, last_ms: int) -> bool:
@@ -38,6 +44,13 @@ class Retention:
         if self.batches is not None:
             return txid <= last_txid - self.batches
         return self.ms is not None and at_ms < last_ms - self.ms
+
+    def __str__(self) -> str:
+        """Return it as it is set: `7d`, or the number of batches."""
+        if self.ms is None:
+            return str(self.batches)
+        unit = next(unit for unit in "dhms" if self.ms % (1000 * _UNITS[unit]) == 0)
+        return f"{self.ms // (1000 * _UNITS[unit])}{unit}"
 
 
 class Sweeps:

@@ -78,6 +78,9 @@ class DeltaOptions(Expiring):
     fsync: bool = True
 
 
+KEEPING = ("vacuum_after_hours", "retained_versions", "published_hours")
+"""The options that say how much of the past stays; what `log_retention_hours` says is in the table itself."""
+
 AT_PATH = ""
 CHANGES = "_trident/changes"
 

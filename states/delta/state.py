@@ -44,11 +44,12 @@ Reads
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from states.delta.map import DeltaBackingMap
-from states.delta.options import DeltaOptions, local_path
+from states.delta.options import KEEPING, DeltaOptions, local_path
 from states.delta.spark_table import delta_dataframe, delta_session_conf
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
@@ -85,7 +86,8 @@ class DeltaState(Kinds[str | os.PathLike[str]]):
         path = options.pop("path", None) if target is None else target
         if path is None:
             raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
-        factory = _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options))
+        kept = {name: options[name] for name in KEEPING if name in options}
+        factory = _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options), kept)
         local = local_path(factory.path)  # one folder has many names: links, URLs, `..`
         place = factory.path.rstrip("/") if local is None else str(local.resolve())
         return StateSpec(factory, required_num_partitions=1, place=place)
@@ -96,6 +98,7 @@ class _DeltaFactory(Redacted):
     kind: StateType
     path: str
     options: DeltaOptions
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def facts(self) -> StoreFacts:
@@ -109,8 +112,12 @@ class _DeltaFactory(Redacted):
         remains = f"in files of earlier versions {until}; in the published table until the next batch is published"
         return StoreFacts(
             on_one_machine=local_path(self.path) is not None, stages_commits=True, expires_after_s=self.options.ttl_s,
-            remains=remains, is_map=True,
+            remains=remains, is_map=True, kept=self.kept, with_kept=self._with_kept,
         )  # fmt: skip
+
+    def _with_kept(self, kept: Mapping[str, Any]) -> _DeltaFactory:
+        kept = {**{name: value for name, value in kept.items() if name in KEEPING}, **self.kept}
+        return replace(self, options=replace(self.options, **kept), kept=kept)
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import re
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from trident.errors import FencedError, HistoryGapError
 from trident.retention import Retention
 from trident.servers.zookeeper_session import ZooKeeperSession
 
-ALL = Retention(batches=1_000_000)
+ALL, NONE = Retention(batches=1_000_000), Retention(batches=0)
 STEPS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from(["restart", "takeover", "lost"])), max_size=12)
 
 
@@ -129,9 +130,23 @@ class HistoryContract(HistoryHome):
         assert kept == records[-len(kept) :]
         assert 10 <= len(kept) <= 30
 
-    def test_without_the_setting_the_history_goes(self, home: Home) -> None:
-        written(home, 30)
+    def test_a_start_that_does_not_say_how_long_keeps_the_history(
+        self, home: Home, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "trident.coordination.durable_log")
+        records = written(home, 10) + written(home, 10, history=None)
         home.open().close()
+        assert list(read_history(home.address)) == records
+        assert [message.count("history=1000000, which this start does not set") for message in caplog.messages] == [
+            1,
+            1,
+        ]
+
+    def test_a_history_is_given_up_by_name_and_then_stays_so(self, home: Home) -> None:
+        written(home, 30)
+        home.open(history=NONE).close()
+        assert len(home.segments()) == 2
+        written(home, 10, history=None)
         assert len(home.segments()) == 2
 
     def test_adopted_batches_are_no_gap(self, home: Home) -> None:
@@ -144,7 +159,7 @@ class HistoryContract(HistoryHome):
 
     def test_batches_that_were_adopted_before_the_oldest_record_are_no_gap(self, home: Home) -> None:
         first = written(home, 3)
-        with closing(home.open()) as log:
+        with closing(home.open(history=NONE)) as log:
             log.append(AdoptRecord("counts", 20, True))
         for _ in range(2):
             home.open().close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from states.memory import MemoryMapState
 from tests.coordination.history_contract import HistoryContract, LivesContract, written
 from tests.coordination.log_homes import FileHome, Home, ZooKeeperHome
 from trident import Config, TridentTopology, read_history
-from trident.coordination import zookeeper_segment
+from trident.coordination import log_state, zookeeper_segment
 from trident.errors import ConfigError
 from trident.operations import Count
 from trident.retention import Retention
@@ -90,18 +91,16 @@ class TestLivesInObjectStore(OnServer, LivesContract):
     ("setting", "retention"),
     [
         (None, None), (500, Retention(batches=500)), ("500", Retention(batches=500)), ("7d", Retention(ms=604_800_000)),
-        ("90 s", Retention(ms=90_000)), ("2w", Retention(ms=1_209_600_000)),
+        ("90 s", Retention(ms=90_000)), ("2w", Retention(ms=1_209_600_000)), (0, Retention(batches=0)),
+        ("0", Retention(batches=0)),
     ],
 )  # fmt: skip
 def test_the_setting_is_a_time_or_a_number_of_batches(setting: str | int | None, retention: Retention | None) -> None:
     assert Retention.of(Config.of(history=setting).history) == retention
 
 
-@pytest.mark.parametrize("setting", ["7", 7, "0", 0, -1, "7x", "d", "", "0d", "1.5h"])
+@pytest.mark.parametrize("setting", [-1, "7x", "d", "", "0d", "1.5h"])
 def test_any_other_setting_is_refused(setting: str | int) -> None:
-    if setting in ("7", 7):
-        assert Config.of(history=setting).history == setting
-        return
     with pytest.raises(
         ConfigError, match=r"history=.*: must be a time with its unit, as in '90s', .* number of batches"
     ):
@@ -128,6 +127,30 @@ def test_a_topology_keeps_what_its_setting_says(tmp_path: Path) -> None:
     txids = [each.txid for each in read_history(tmp_path / "log")]
     assert txids == list(range(1, len(txids) + 1))
     assert len(txids) >= 150
+
+
+@pytest.mark.parametrize(
+    ("text", "retention"),
+    [("500", Retention(batches=500)), ("90s", Retention(ms=90_000)), ("36h", Retention(ms=129_600_000)),
+     ("7d", Retention(ms=604_800_000))],
+)  # fmt: skip
+def test_a_retention_is_shown_as_it_is_set(text: str, retention: Retention) -> None:
+    assert (str(retention), Retention.of(text)) == (text, retention)
+
+
+def test_two_starts_that_do_not_say_how_long_keep_all_that_the_first_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trident.coordination")
+    monkeypatch.setattr(log_state, "HISTORY", 2)
+    settings: dict[str, Any] = {"log_dir": tmp_path, "state_recovery": "restart", "poll_interval_ms": 1}
+    last = 0
+    for history in ("7d", None, None):
+        with counts().start(engine="in_process", history=history, **settings) as running:
+            running.process_all_available()
+            last = running.txid
+    assert [each.txid for each in read_history(tmp_path)] == list(range(1, last + 1))
+    assert sum("history=7d, which this start does not set" in message for message in caplog.messages) == 2
 
 
 def test_a_log_in_memory_has_no_history() -> None:

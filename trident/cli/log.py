@@ -84,6 +84,7 @@ def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
         "winners": [{"from": first, "attempt": _attempt(attempt)} for first, attempt in state.winners.ranges],
         "adopted": dict(state.adopted),
         "totals": dict(state.totals),
+        "history": None if state.retention is None else str(state.retention),
         "states": _states(state),
         "declared": {what: _plain(facts) for what, facts in state.declared.items()},
         "commits": [commit_as_json(record) for record in list(state.history)[-last:]] if last else [],
@@ -204,6 +205,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
         "written by": contents["writer"] or "no driver at the moment",
         "last batch": f"{contents['txid']:,}",
         "total": totals or "nothing",
+        **({"history": f"kept for {contents['history']}"} if contents["history"] else {}),
         "winning attempts": (winners or "none") + adopted,
     }.items():
         facts.add_row(name, value)

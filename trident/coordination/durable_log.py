@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -13,6 +14,9 @@ from trident.coordination.framing import decode, encode
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import FencedError, ForeignLogError, LogError
+from trident.retention import Retention
+
+logger = logging.getLogger(__name__)
 
 
 class DurableLog(ABC):
@@ -87,10 +91,20 @@ def check_topology(place: object, topology: str, state: LogState | None) -> None
         raise ForeignLogError(str(place), f"topology {state.topology!r}", f"topology {topology!r}")
 
 
-def state_to_continue(stored: LogState | None, topology: str, epoch: int) -> LogState:
-    """Return the state with which a writer begins: what the log holds, or a new log's, with the writer's epoch."""
+def state_to_continue(stored: LogState | None, topology: str, epoch: int, history: Retention | None) -> LogState:
+    """Return the state with which a writer begins: what the log holds, or a new log's, with the writer's epoch.
+
+    `history`: how long the log keeps its history from now on; None: as long as it does.
+    """
     state = stored or LogState(incarnation=secrets.token_hex(8), topology=topology)
     state.epoch = epoch
+    if history is not None:
+        state.retention = None if history.keeps_nothing else history
+    elif state.retention is not None:
+        logger.info(
+            "topology %s keeps the history that its log has, history=%s, which this start does not set; history=0 gives it up",
+            topology, state.retention,
+        )  # fmt: skip
     return state
 
 

@@ -9,7 +9,6 @@ from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import header_state
 from trident.coordination.log_state import LogState
 from trident.errors import LogError
-from trident.retention import Retention
 
 logger = logging.getLogger(__name__)
 
@@ -18,16 +17,14 @@ AT_ONCE = 10
 
 
 def first_kept(
-    names: Sequence[SegmentName],
-    retention: Retention | None,
-    state: LogState,
-    read: Callable[[SegmentName], Iterator[bytes]],
+    names: Sequence[SegmentName], state: LogState, read: Callable[[SegmentName], Iterator[bytes]]
 ) -> SegmentName:
     """Return the first segment that stays of the old ones, ascending, the last of which stays in any case.
 
     A segment may go when the header of the one behind it says that all before is old enough. One that cannot be read is passed
     over: what is behind it decides.
     """
+    retention = state.retention
     if retention is None or not state.history:
         return names[-1 if retention is None else 0]
     first, last = names[0], state.history[-1]

@@ -16,6 +16,7 @@ from trident.coordination.records import (
     AdoptRecord,
     CommitRecord,
     DefineRecord,
+    DiscardRecord,
     LayoutRecord,
     Record,
     ResetRecord,
@@ -24,10 +25,12 @@ from trident.coordination.records import (
     record_from_data,
     with_letters,
 )
+from trident.retention import Retention
 from trident.state.txid import Sentinel, Snapshot, epoch_of
 from trident.state.winners import CHANGES, FORMER, Epochs, Winners
 
 HISTORY = 100  # commits that the folded state remembers in full
+_LATER = ("runs", "retention", "discarded")  # not written while there is none: former versions read the log
 
 
 class CommittedUpTo(NamedTuple):
@@ -69,9 +72,11 @@ class LogState:
     `history`: the last `HISTORY` commits, oldest first.
     `declared`: "states" and "streams": what each of them means, by name; empty if no topology was recorded.
     `epochs`: the epochs whose drivers may have written to the states.
-    `put_back`: the dead letters that committed batches have put back.
+    `put_back`: the dead letters that committed batches have put back, and those that were discarded.
+    `discarded`: the latter, with the reasons: of each time the reason and the letters.
     `executors`: the states that tasks of Spark commit for the last driver.
     `runs`: by epoch, what tells its driver from one that got the same epoch in a log that was set back.
+    `retention`: how long the log keeps its history, as the last start that said so asked for; None: it keeps none.
     """
 
     incarnation: str
@@ -91,6 +96,8 @@ class LogState:
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
     executors: list[str] = field(default_factory=list)
     runs: dict[int, str] = field(default_factory=dict)
+    retention: Retention | None = None
+    discarded: list[list[Any]] = field(default_factory=list)
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
@@ -137,6 +144,9 @@ class LogState:
                 self._end_feed(record.state)
             case TopologyRecord():
                 self._declare(record.states, record.streams)
+            case DiscardRecord():
+                self.put_back = with_letters(self.put_back, record.letters)
+                self.discarded = [*self.discarded, [record.reason, dict(record.letters)]]
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
@@ -241,7 +251,8 @@ class LogState:
             for state, partitions in self.touched.items()
         }
         values["epochs"] = list(self.epochs.ranges)
-        return values if self.runs else {name: value for name, value in values.items() if name != "runs"}
+        values["retention"] = self.retention and [self.retention.batches, self.retention.ms]
+        return {name: value for name, value in values.items() if value or name not in _LATER}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> LogState:
@@ -261,6 +272,7 @@ class LogState:
                 "totals": dict(data["totals"]),
                 "epochs": Epochs.of(data["epochs"]),
                 "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
+                "retention": Retention(*data["retention"]) if data.get("retention") else None,
             }
             return cls(**{**data, **changed})
         except (KeyError, TypeError, AttributeError) as error:

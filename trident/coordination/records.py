@@ -160,10 +160,25 @@ class TopologyRecord(Record):
         object.__setattr__(self, "streams", {name: dict(facts) for name, facts in self.streams.items()})
 
 
+@dataclass(frozen=True)
+class DiscardRecord(Record):
+    """Dead letters were given up: they wait no more, and no batch puts them back.
+
+    `letters`: which, as `Ranges`.
+    `reason`: in the words of who did it.
+    """
+
+    tag = "discard"
+    letters: Mapping[int, Sequence[Sequence[int]]]
+    reason: str
+
+
 _RECORDS: dict[str, type[Record]] = {
     record.tag: record
-    for record in (DefineRecord, CommitRecord, StartRecord, LayoutRecord, AdoptRecord, ResetRecord, TopologyRecord)
-}
+    for record in (
+        DefineRecord, CommitRecord, StartRecord, LayoutRecord, AdoptRecord, ResetRecord, TopologyRecord, DiscardRecord,
+    )
+}  # fmt: skip
 
 
 def record_from_data(data: Any) -> Record:

@@ -86,11 +86,9 @@ def look(store: RecordStore) -> Head | None:
 class StoredSegments:
     """Writes the segments of one claim; nothing is written without it."""
 
-    def __init__(
-        self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int, history: Retention | None
-    ) -> None:
+    def __init__(self, store: RecordStore, place: object, claim: StoredClaim, segment_bytes: int) -> None:
         self._store, self._place, self._claim = store, place, claim
-        self._segment_bytes, self._history = segment_bytes, history
+        self._segment_bytes = segment_bytes
         self._at = claim.head.position
         self._size = self._roll_at = 0
 
@@ -104,7 +102,7 @@ class StoredSegments:
         previous, epoch = self._at.segment, self._claim.epoch
         segment = SegmentName(epoch, previous.seq + 1 if previous.epoch == epoch else 1)
         payload = encode(header_of(segment, state))
-        if self._history is not None and previous.seq:
+        if state.retention is not None and previous.seq:
             self._store.keep()
         self._write(LogEnd(segment, 1), [payload], state.committed_with(None))
         self._size = len(payload)
@@ -123,12 +121,10 @@ class StoredSegments:
         self._size += sum(map(len, payloads))
 
     def _first_kept(self, keep: SegmentName, state: LogState) -> SegmentName:
-        if self._history is None:
+        if state.retention is None:
             return keep
         old = self._store.segments(self._at.segment, AT_ONCE + 1)
-        return first_kept(
-            old or [keep], self._history, state, lambda name: self._store.read_old(name, header_only=True)
-        )
+        return first_kept(old or [keep], state, lambda name: self._store.read_old(name, header_only=True))
 
     def _write(
         self, after: LogEnd, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
@@ -153,12 +149,11 @@ class StoredLog(RemoteLog):
         claim: StoredClaim,
         state: LogState,
         segment_bytes: int,
-        history: Retention | None,
     ) -> None:
         """Not for callers: use `open`."""
         self.address, self._store, self._claim = address, store, claim
         self.server = store.patience.server
-        self._segments = self.segments_type(store, address, claim, segment_bytes, history)
+        self._segments = self.segments_type(store, address, claim, segment_bytes)
         super().__init__(address, state, claim.check, self._segments)
 
     @classmethod
@@ -177,7 +172,7 @@ class StoredLog(RemoteLog):
 
         `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        `history`: how long segments are kept; None: as long as they are needed to go on.
+        `history`: how long segments are kept; None: as long as the last start that said so asked for.
         Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
         Raises `LogError`: the server does not answer or refuses.
         """
@@ -208,8 +203,8 @@ class StoredLog(RemoteLog):
             # After the claim, because no later append of another driver is valid, so this is all of the log.
             found = reader.state_if_there()
             check_topology(address, topology, found)
-            state = state_to_continue(found, topology, claim.epoch)
-            log = cls(address, store, claim, state, segment_bytes, history)
+            state = state_to_continue(found, topology, claim.epoch, history)
+            log = cls(address, store, claim, state, segment_bytes)
             log._segments.begin(log.state)
         except BaseException:
             claim.release()

@@ -35,16 +35,8 @@ __all__ = ["FileLog", "LogReader", "SegmentWriter", "exists"]
 class SegmentWriter:
     """Writes the segments of one epoch. The claim decides who may do that."""
 
-    def __init__(
-        self,
-        directory: Path,
-        epoch: int,
-        segment_bytes: int,
-        file_type: type[LogFile],
-        history: Retention | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile]) -> None:
         self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
-        self._history = history
         self._segment = SegmentName(epoch, 0)
         self._file: LogFile | None = None
         self._size = self._roll_at = 0
@@ -111,7 +103,7 @@ class SegmentWriter:
         """
         listing, epoch = list_log(self._directory), self._segment.epoch
         old = [each for each in listing.segments if each <= keep] or [keep]
-        keep = first_kept(old, self._history, state, self._read)
+        keep = first_kept(old, state, self._read)
         names = [each.file for each in listing.segments if each < keep]
         names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
         names += [name for of, name in listing.temporaries if of < epoch]
@@ -135,12 +127,10 @@ class FileLog(DurableLog):
 
     file_type: type[LogFile] = LogFile
 
-    def __init__(
-        self, path: Path, claim: Claim, state: LogState, segment_bytes: int, history: Retention | None
-    ) -> None:
+    def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int) -> None:
         """Not for callers: use `open`."""
         self.path, self._claim = path, claim
-        self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type, history)
+        self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type)
         super().__init__(path, state, claim.check)
 
     @classmethod
@@ -163,7 +153,7 @@ class FileLog(DurableLog):
         segment_bytes
             The size in bytes, about, at which the next segment begins.
         history
-            How long segments are kept; None: as long as they are needed to go on.
+            How long segments are kept; None: as long as the last start that said so asked for.
 
         Raises
         ------
@@ -200,7 +190,7 @@ class FileLog(DurableLog):
             # After the claim, because no later append of another driver is valid, so this is all of the log.
             stored = reader.read_all() if exists(directory) else None
             check_topology(directory, topology, stored)
-            state = state_to_continue(stored, topology, claim.epoch)
+            state = state_to_continue(stored, topology, claim.epoch, history)
             if stored is not None and reader.torn:
                 logger.warning(
                     "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
@@ -210,7 +200,7 @@ class FileLog(DurableLog):
         except BaseException:
             claim.release()
             raise
-        log = cls(directory, claim, state, segment_bytes, history)
+        log = cls(directory, claim, state, segment_bytes)
         try:
             log._segments.begin(state, reader.segment)
             log.check_owner()

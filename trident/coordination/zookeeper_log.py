@@ -37,11 +37,10 @@ class ZooKeeperLog(RemoteLog):
         claim: ZooKeeperClaim,
         state: LogState,
         segment_bytes: int,
-        history: Retention | None,
     ) -> None:
         """Not for callers: use `open`."""
         self.address, self._connection, self._claim = address, connection, claim
-        self._segments = self.segments_type(connection, LogNodes(address.path), claim, segment_bytes, history)
+        self._segments = self.segments_type(connection, LogNodes(address.path), claim, segment_bytes)
         super().__init__(address, state, claim.check, self._segments)
 
     @classmethod
@@ -59,7 +58,7 @@ class ZooKeeperLog(RemoteLog):
 
         `takeover`: replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         `segment_bytes`: the size in bytes, about, at which the next segment begins; it does after 1,000 records in any case.
-        `history`: how long segments are kept; None: as long as they are needed to go on.
+        `history`: how long segments are kept; None: as long as the last start that said so asked for.
         Raises `LogHeldError`, `ForeignLogError`, `CorruptLogError`: nothing was changed.
         Raises `LogError`: ZooKeeper does not answer or refuses.
         """
@@ -96,8 +95,8 @@ class ZooKeeperLog(RemoteLog):
             # After the claim, because no later append of another driver is valid, so this is all of the log.
             stored = reader.read_all() if reader.is_there() else None
             check_topology(address, topology, stored)
-            state = state_to_continue(stored, topology, claim.epoch)
-            log = cls(address, connection, claim, state, segment_bytes, history)
+            state = state_to_continue(stored, topology, claim.epoch, history)
+            log = cls(address, connection, claim, state, segment_bytes)
             log._segments.begin(state, reader.segment)
         except BaseException:
             claim.release()

@@ -22,7 +22,6 @@ from trident.coordination.zookeeper_nodes import (
     segment_of,
 )
 from trident.errors import LogError
-from trident.retention import Retention
 from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
@@ -50,10 +49,9 @@ class ZooKeeperSegments:
         nodes: LogNodes,
         claim: ZooKeeperClaim,
         segment_bytes: int,
-        history: Retention | None,
     ) -> None:
         self._connection, self._nodes, self._claim = connection, nodes, claim
-        self._segment_bytes, self._history, self._has_warned = segment_bytes, history, False
+        self._segment_bytes, self._has_warned = segment_bytes, False
         self._segment = SegmentName(claim.epoch, 0)
         self._number = self._size = self._roll_at = 0
 
@@ -139,7 +137,7 @@ class ZooKeeperSegments:
         try:
             names = self._connection.call(lambda client: client.get_children_async(self._nodes.segments)).value
             old = sorted({each for name in names if (each := segment_of(name)) is not None and each <= keep} | {keep})
-            first = first_kept(old, self._history, state, self._read)
+            first = first_kept(old, state, self._read)
             if len(old) > MOST_OLD and first < old[-MOST_OLD]:
                 first = old[-MOST_OLD]
                 self._warn_of_size()

@@ -6,14 +6,14 @@ Two topologies with equal meanings may continue each other's log, whatever their
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trident.fields import Fields, fields_of_struct, widens
 from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of
-from trident.state.winners import FORMER
+from trident.state.winners import FORMER, KEPT
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -80,8 +80,23 @@ def with_former(before: Meaning, now: Meaning, migrating: Mapping[str, Any], att
         facts_that_count = _OF_A_FUNCTION if callable(migrating.get(name)) else ("value",)
         if name in migrating and known and any(known[fact] != facts[fact] for fact in facts_that_count):
             former.append([attempt, _type_of(known)])
-        states[name] = {**facts, FORMER: former} if former else facts
+        kept = {KEPT: known[KEPT]} if KEPT in known else {}
+        states[name] = {**facts, **kept, **({FORMER: former} if former else {})}
     return Meaning(states, now.streams)
+
+
+def with_kept_options(graph: Graph, known: Facts) -> Graph:
+    """Return a topology whose states keep of their past what they did, where they do not say how much; see `StoreFacts.kept`.
+
+    `known`: what the log says of states.
+    """
+    states = []
+    for state in graph.states:
+        kept, facts = known.get(state.name, {}).get(KEPT, {}), state.spec.facts
+        if facts.with_kept is not None and not kept.keys() <= facts.kept.keys():
+            state = replace(state, spec=replace(state.spec, factory=facts.with_kept(kept)))
+        states.append(state)
+    return replace(graph, states=tuple(states))
 
 
 def _type_of(facts: Mapping[str, Any]) -> str:

@@ -340,6 +340,11 @@ class StoreFacts:
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes
         Each commit writes what it changes beside the values; see `BackingMap.changed`.
+    kept
+        The options that keep something of the past (changes, old versions) as they are given, by name, without those that are
+        not: a log remembers them. 0 gives up what was kept.
+    with_kept
+        Returns a factory of the same states with such options, as far as it has them and they are not given; None: it has none.
     is_map
         They are maps with the value rule of their kind and no other methods, so that in a test a map in memory can take their
         place; see `TopologyTestDriver`.
@@ -358,6 +363,8 @@ class StoreFacts:
     layout: Callable[[StateConf], str] | None = None
     database: Database | None = None
     keeps_changes: bool = False
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    with_kept: Callable[[Mapping[str, Any]], Any] | None = None
     is_map: bool = False
     serializer: Any = None
     remains: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -46,7 +47,13 @@ class MapStateFactory:
     @property
     def facts(self) -> StoreFacts:
         """What the factory of the backing maps says."""
-        return replace(facts_of(StoreFacts, self.backing_map_factory), is_map=True)
+        facts = facts_of(StoreFacts, self.backing_map_factory)
+        return replace(facts, is_map=True, with_kept=facts.with_kept and self._with_kept)
+
+    def _with_kept(self, kept: Mapping[str, Any]) -> MapStateFactory:
+        with_kept = facts_of(StoreFacts, self.backing_map_factory).with_kept
+        assert with_kept is not None, "facts say whether the store has such options"
+        return replace(self, backing_map_factory=with_kept(kept))
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
         """Open one partition. It has no cache if it is read-only, or if other partitions write the same keys."""

@@ -16,6 +16,10 @@ FORMER = "former"
 """Among the facts of a state in the log: the former types of its values, as in `Winners.types`."""
 CHANGES = "changes"
 """Among the facts of a state in the log: the batch after which its store has each change."""
+KEPT = "kept"
+"""Among the facts of a state in the log: the options that keep something of its past, as they were last given."""
+BESIDE_MEANING = (FORMER, CHANGES, KEPT)
+"""The facts of a state that are not part of what it means."""
 
 
 @dataclass(frozen=True)

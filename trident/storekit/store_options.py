@@ -198,8 +198,8 @@ class Changing(MapOptions):
     Attributes
     ----------
     changes
-        How long what each batch changed is kept for `trident.changes`: a time (`"7d"`) or a number of batches; None: it is not
-        written. Only of opaque states.
+        How long what each batch changed is kept for `trident.changes`: a time (`"7d"`) or a number of batches; 0: it is not
+        written. None: as the last start that said so asked for, which is first not at all. Only of opaque states.
     """
 
     changes: str | int | None = None
@@ -211,10 +211,11 @@ class Changing(MapOptions):
 
     @property
     def kept_changes(self) -> Retention | None:
-        """The time or the number of batches."""
-        return Retention.of(self.changes, "changes")
+        """The time or the number of batches; None: none are kept."""
+        kept = Retention.of(self.changes, "changes")
+        return None if kept is None or kept.keeps_nothing else kept
 
     def check_kind(self, kind: StateType) -> None:
         """Refuse changes of a kind whose values do not hold the value before."""
-        if self.changes is not None and kind is not StateType.OPAQUE:
+        if self.kept_changes is not None and kind is not StateType.OPAQUE:
             raise self.refused("changes", f"a {kind.value} state does not hold the value before; make it opaque")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -80,13 +80,21 @@ class StoreMapFactory:
     def facts(self) -> StoreFacts:
         """Whether the serializer keeps attempts, and when values expire."""
         ttl_s = self.options.ttl_s if isinstance(self.options, Expiring) else None
+        changing = self.options if isinstance(self.options, Changing) and self.kind is StateType.OPAQUE else None
         return StoreFacts(
             expires_after_s=ttl_s,
             keeps_attempts=keeps_attempts(self.serializer),
             serializer=self.serializer,
-            keeps_changes=isinstance(self.options, Changing) and self.options.changes is not None,
+            keeps_changes=changing is not None and changing.kept_changes is not None,
+            kept={} if changing is None or changing.changes is None else {"changes": changing.changes},
+            with_kept=None if changing is None else self._with_kept,
             remains=self.options.remains,
         )
+
+    def _with_kept(self, kept: Mapping[str, Any]) -> StoreMapFactory:
+        assert isinstance(self.options, Changing), "facts say so"
+        own = self.options.changes
+        return replace(self, options=replace(self.options, changes=kept.get("changes") if own is None else own))
 
 
 class StoreState(Kinds[T]):

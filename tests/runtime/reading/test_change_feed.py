@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -205,7 +206,7 @@ def test_changes_go_by_their_age(
 
 
 def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path) -> None:
-    words, off = Words(tmp_path, made()), Words(tmp_path, made(changes=None))
+    words, off = Words(tmp_path, made()), Words(tmp_path, made(changes=0))
     off.run(FIRST)
     with words.changes() as feed:
         with pytest.raises(ChangesGoneError, match="those up to batch 1 are not kept"):
@@ -219,6 +220,21 @@ def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path)
         feed.read()
     with words.changes(since=3) as feed:
         assert [batch.txid for batch in feed.read()] == [4]
+
+
+def test_a_start_that_does_not_say_how_long_keeps_the_changes(
+    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trident.runtime.start.feeds")
+    words, silent = Words(tmp_path, made()), Words(tmp_path, made(changes=None))
+    words.run(FIRST)
+    silent.run(SECOND)
+    with silent.changes(since=0) as feed:
+        assert [batch.txid for batch in feed.read()] == [1, 2]
+    assert [message.count("keeps changes='7d', which its log has") for message in caplog.messages] == [1]
+    silent.run(SECOND)
+    with words.changes(since=2) as feed:
+        assert [batch.txid for batch in feed.read()] == [3]
 
 
 def test_a_state_that_was_emptied_or_adopted_begins_a_new_feed(made: Made, tmp_path: Path) -> None:

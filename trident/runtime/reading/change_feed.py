@@ -10,6 +10,7 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import ChangesGoneError, ChangesReplacedError, StateError, UnsupportedOperation
 from trident.graph import Graph
+from trident.planner.meaning import with_kept_options
 from trident.roles import Closes
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
@@ -94,16 +95,18 @@ class ChangeFeed(Closes):
     """
 
     def __init__(self, graph: Graph, name: str, config: Config, since: int | str | None = None) -> None:
+        given = None if since is None else FeedPosition.of(since)
         self.topology, self.name = graph.name, name
-        self._graph, self._config = graph, config
-        node = graph.state(name)
+        self._config = config
+        self._log = ForeignLog(graph.name, config, [graph.state(name)], "")
+        self._graph = with_kept_options(graph, self._log.now().declared.get("states", {}))
+        node = self._graph.state(name)
         if not node.spec.facts.keeps_changes:
+            self._log.close()
             raise UnsupportedOperation(
                 f"state {name!r} of {graph.name!r} keeps no changes: declare it with changes=, as in "
                 'PostgresState.opaque(url, changes="7d") or RedisState.opaque(url, changes="7d")'
             )
-        given = None if since is None else FeedPosition.of(since)
-        self._log = ForeignLog(graph.name, config, [node], "")
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
         try:

@@ -42,7 +42,7 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
-from trident.state.winners import CHANGES, FORMER
+from trident.state.winners import BESIDE_MEANING
 
 _NOT_WHOLE = (
     "the log has no history of its first batches (history=), so it does not say whether the state was emptied since"
@@ -203,7 +203,7 @@ class Replay(Closes):
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         """Note which states mean something else from a batch on."""
         for name, facts in states.items():
-            means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
+            means = {fact: value for fact, value in facts.items() if fact not in BESIDE_MEANING}
             if name in self._begun and self._means.get(name, means) != means:
                 self.unsure[name] = f"from batch {txid} on it means something else; the batches before ran other code"
             self._means[name] = means

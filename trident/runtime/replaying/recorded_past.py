@@ -15,7 +15,7 @@ from trident.coordination.records import (
     StartRecord,
     TopologyRecord,
 )
-from trident.state.winners import CHANGES, FORMER
+from trident.state.winners import BESIDE_MEANING
 
 
 class Mark(NamedTuple):
@@ -103,7 +103,7 @@ class RecordedPast:
     def _note_meanings(self, kind: str, facts_of: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         there = self._begun if kind == "states" else self._streams
         for name, facts in facts_of.items():
-            means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, FORMER)}
+            means = {fact: value for fact, value in facts.items() if fact not in BESIDE_MEANING}
             if name in there and self._means.get((kind, name)) != means:
                 self.changed[kind, name] = txid
             self._means[kind, name] = means

@@ -61,7 +61,7 @@ def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, 
     Raises `RewindError`: a state cannot be brought forward exactly; says why.
     """
     behind = [found for found in founds if found.mismatches]
-    if config.history is None:
+    if log.state.retention is None:
         why = "the topology keeps no history (history=), so nothing says what the batches were that its store lacks"
         raise RewindError(behind[0].name, why, 0)
     graph, reach = graph.of_batches(), {found.name: reached(found, log.state) for found in founds}

@@ -29,7 +29,7 @@ from trident.coordination.records import LayoutRecord
 from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.planner import make_plan
-from trident.planner.meaning import Meaning, changes, meaning_of, with_former
+from trident.planner.meaning import Meaning, changes, meaning_of, with_former, with_kept_options
 from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
@@ -130,6 +130,7 @@ def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterato
     with ExitStack() as opened:
         log = log_address.open_log(log_place(graph.name, config), graph.name, config.takeover)
         opened.callback(log.close)
+        graph = with_kept_options(graph, log.state.declared.get("states", {}))
         if name not in log.state.layouts:
             raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
         with owning(log):

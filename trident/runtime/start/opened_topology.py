@@ -37,7 +37,7 @@ from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
 from trident.runtime.start.engine_choice import check_workers, open_runner
-from trident.runtime.start.feeds import with_feeds
+from trident.runtime.start.feeds import as_log_keeps, with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
 from trident.runtime.start.recovery import Found, reconcile
@@ -154,6 +154,10 @@ def open_topology(
         placements = placements_of(plan, config, states)
         log = open_log(states)
         closers.add("log", log.close)
+        graph, as_kept = as_log_keeps(graph, plan, log.state)
+        if as_kept is not plan:
+            closers.close("states")
+            plan, states = as_kept, _open_states(as_kept, config, closers)
         lasting = lasting_states(plan, states)
         meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting, rewind)
         spouts, emitters = open_spouts(plan, config, closers)
@@ -293,10 +297,10 @@ def _static(plan: Plan) -> dict[str, Any]:
 
 def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
     """Take the log, which no other driver may write from now on; `memory_log` is continued if it is the one."""
+    history = Retention.of(config.history)
     if config.log_dir is None and is_all_in_memory(plan):
-        if config.history is not None:
+        if history is not None and not history.keeps_nothing:
             where = f"the log of topology {plan.topology!r} is in memory, as its states are"
             raise ConfigError(f"history={config.history!r}: {where}. Give log_dir, or leave it out")
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
-    history = Retention.of(config.history)
     return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)
