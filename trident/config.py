@@ -1,20 +1,21 @@
-"""The settings of a running topology: typed, documented, unknown keys refused."""
+"""The settings of a running topology: typed, documented, unknown keys refused; and where each of them comes from."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.retention import Retention
 from trident.servers.log_addresses import LIKE, check_log_address, is_log_address
-from trident.setting_types import check_types, read_settings
+from trident.setting_types import check_types, close_to, flat, gathered, read_settings
 
-__all__ = ["NO_URL", "Config", "is_url"]
+__all__ = ["NO_URL", "SETTINGS_FILE", "Config", "is_url", "resolve", "settings_of_environment"]
 
 NO_URL = (
     "must be a folder of a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
@@ -22,11 +23,14 @@ NO_URL = (
 )
 _LAST_PORT = 65535
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
+SETTINGS_FILE = "trident.toml"
+_VARIABLE = "TRIDENT_"
+_GIVEN = "argument"
 
 
 @dataclass(frozen=True, repr=False)
 class Config(Redacted):
-    """Settings of `TridentTopology.start`, by keyword, mapping or `--conf key=value`.
+    """Settings of a topology: `TridentTopology(name, config=Config(…))`, `start`, `trident.toml`, `--conf key=value`.
 
     Attributes
     ----------
@@ -78,8 +82,8 @@ class Config(Redacted):
         Default: in memory if every state is in memory, else `trident-log/<topology>`.
     history
         How long the log keeps what each batch was (its attempt, definitions and time): `"7d"` (`s`, `m`, `h`, `d`, `w`) before
-        the last batch, or a number of batches. Default: what the log needs itself, a hundred batches at least. See
-        [history](deploying.md#history).
+        the last batch, or a number of batches; 0 gives it up. Default: as the last start that gave it, at first what the log
+        needs itself, a hundred batches at least. See [history](deploying.md#history).
     takeover
         Take a log that another driver holds. That driver can then write neither the log nor the states.
     allow_inexact
@@ -179,6 +183,12 @@ class Config(Redacted):
     ui_port: int | None = None
     ui_host: str = "127.0.0.1"
 
+    def __new__(cls, *values: Any, **given: Any) -> Self:
+        """Note which settings are given: one that is left at its default may come from elsewhere."""
+        made = super().__new__(cls)
+        vars(made)["_origins"] = dict.fromkeys([*list(cls.__dataclass_fields__)[: len(values)], *given], _GIVEN)
+        return made
+
     def __post_init__(self) -> None:
         check_types(self)
         if self.max_spout_pending is not None and self.max_spout_pending < 1:
@@ -231,13 +241,26 @@ class Config(Redacted):
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
         """Build from another config or a mapping; text values are read as the type of their key."""
-        base = conf.as_mapping() if isinstance(conf, Config) else dict(conf or {})
-        given = {**base, **settings}
-        return Config(**read_settings(Config, given))
+        base = conf.given if isinstance(conf, Config) else dict(conf or {})
+        made = Config(**read_settings(Config, {**base, **settings}))
+        if isinstance(conf, Config):
+            vars(made)["_origins"].update({name: conf.origins[name] for name in base if name not in settings})
+        return made
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each setting that is given comes from, by name: `argument` where nothing else is known."""
+        origins: dict[str, str] = vars(self)["_origins"]
+        return origins
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that are given, by name."""
+        return {name: getattr(self, name) for name in self.origins}
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings by key."""
-        return {**vars(self), "spark_conf": dict(self.spark_conf)}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "spark_conf": dict(self.spark_conf)}
 
     def log_folder(self, topology: str) -> str:
         """Return where a topology's log is: `log_dir`, or a folder below the working directory."""
@@ -252,6 +275,76 @@ class Config(Redacted):
             return self.dead_letter_dir
         folder = Config().log_folder(topology) if is_log_address(self.log_dir or "") else self.log_folder(topology)
         return str(Path(folder) / "dead_letters")
+
+
+def resolve(own: Config, names: Sequence[str], folder: str, given: Config, origin: str = _GIVEN) -> Config:
+    """Return the settings of a topology: what is given, over the environment, over the file, over its own.
+
+    `names`: of the topology; the file may have a section for each.
+    `folder`: of its module, where the file is, if there is one.
+    `origin`: of what is given, where that is not known.
+    Raises `ConfigError`: a setting is not known, or its value is not possible; says which, and where it is.
+    """
+    layers = [("topology", own), *_of_file(Path(folder) / SETTINGS_FILE, names)]
+    layers += [
+        (_variable(name), _layer(_variable(name), {name: text})) for name, text in settings_of_environment().items()
+    ]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for where, layer in [*layers, (origin, given)]:
+        for name, value in layer.given.items():
+            values[name] = {**values.get(name, {}), **value} if name == "spark_conf" else value
+            origins[name] = where if layer.origins[name] == _GIVEN else layer.origins[name]
+    made = Config(**values)
+    vars(made)["_origins"].update(origins)
+    return made
+
+
+def settings_of_environment() -> dict[str, str]:
+    """Return the settings that environment variables give: `TRIDENT_HISTORY=7d` gives `history`.
+
+    Raises `ConfigError`: a variable is nearly one of a setting. Others that begin in this way are not for topologies.
+    """
+    known, found = [each.name for each in fields(Config)], {}
+    for variable, text in sorted(os.environ.items()):
+        name = variable.removeprefix(_VARIABLE).lower()
+        if not variable.startswith(_VARIABLE) or not text:
+            continue
+        if name in known:
+            found[name] = text
+        elif close := close_to(name, known, "", cutoff=0.8):
+            raise ConfigError(f"the environment variable {variable}: there is no setting {name!r}{close}")
+    return found
+
+
+def _variable(name: str) -> str:
+    return f"{_VARIABLE}{name.upper()}"
+
+
+def _of_file(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Config]]:
+    """Give the settings of a file: those of all topologies beside it, then those in a section of one of these names."""
+    import tomllib
+
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+    shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    spark = ("spark", "spark_conf")
+    yield shown, _layer(shown, {name: one for name, one in found.items() if not isinstance(one, dict) or name in spark})
+    for name in names:
+        if isinstance(found.get(name), dict) and name not in spark:
+            yield f"{shown} [{name}]", _layer(f"{shown} [{name}]", found[name])
+
+
+def _layer(where: str, values: Mapping[str, Any]) -> Config:
+    """Read the settings of one place; an error names it."""
+    try:
+        return Config.of(gathered(flat(values)))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def is_url(path: str) -> bool:

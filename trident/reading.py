@@ -81,7 +81,8 @@ def open_state(
     """
     from trident.runtime.reading.state_reader import StateReader
 
-    return StateReader(_declared(topology).graph(), _name(state), Config.of(conf, **settings))
+    graph, config = _resolved(topology, conf, settings)
+    return StateReader(graph, _name(state), config)
 
 
 def open_states(
@@ -123,7 +124,8 @@ def open_states(
     """
     from trident.runtime.reading.joint_reader import JointReader
 
-    return JointReader(_declared(topology).graph(), [_name(state) for state in states], Config.of(conf, **settings))
+    graph, config = _resolved(topology, conf, settings)
+    return JointReader(graph, [_name(state) for state in states], config)
 
 
 def changes(
@@ -170,7 +172,8 @@ def changes(
     """
     from trident.runtime.reading.change_feed import ChangeFeed
 
-    return ChangeFeed(_declared(topology).graph(), _name(state), Config.of(conf, **settings), since)
+    graph, config = _resolved(topology, conf, settings)
+    return ChangeFeed(graph, _name(state), config, since)
 
 
 def move_state(
@@ -213,9 +216,9 @@ def move_state(
     """
     from trident.runtime.start.moving import move_state
 
-    graphs, config = _both_graphs(topology, to), Config.of(conf, **settings)
+    former, new, config = _both_resolved(topology, to, conf, settings)
     called = called or (to if isinstance(to, str) else "its new declaration")
-    return move_state(*graphs, _name(state), called, config, progress)
+    return move_state(former, new, _name(state), called, config, progress)
 
 
 def migrate_state(
@@ -241,7 +244,8 @@ def migrate_state(
     """
     from trident.runtime.start.migrating import migrate_state
 
-    return migrate_state(_declared(topology).graph(), _name(state), Config.of(conf, **settings), progress)
+    graph, config = _resolved(topology, conf, settings)
+    return migrate_state(graph, _name(state), config, progress)
 
 
 def forget_keys(
@@ -279,7 +283,8 @@ def forget_keys(
     """
     from trident.runtime.start.forgetting import forget_keys
 
-    return forget_keys(_declared(topology).graph(), _name(state), keys, Config.of(conf, **settings))
+    graph, config = _resolved(topology, conf, settings)
+    return forget_keys(graph, _name(state), keys, config)
 
 
 def verify_state(
@@ -335,7 +340,7 @@ def verify_state(
     """
     from trident.runtime.replaying.verifying import verify_states
 
-    graph, config = _declared(topology).graph(), Config.of(conf, **settings)
+    graph, config = _resolved(topology, conf, settings)
     return verify_states(graph, [_name(state) for state in states], config, keys, share, progress)
 
 
@@ -386,7 +391,7 @@ def rehearse_upgrade(
     """
     from trident.runtime.replaying.rehearsing import rehearse_upgrade
 
-    return rehearse_upgrade(*_both_graphs(topology, to), Config.of(conf, **settings), batches)
+    return rehearse_upgrade(*_both_resolved(topology, to, conf, settings), batches)
 
 
 def why(
@@ -433,7 +438,8 @@ def why(
     """
     from trident.runtime.replaying.origins import origins_of
 
-    return origins_of(_declared(topology).graph(), _name(state), key, Config.of(conf, **settings), last, rows)
+    graph, config = _resolved(topology, conf, settings)
+    return origins_of(graph, _name(state), key, config, last, rows)
 
 
 def _declared(topology: TridentTopology | str) -> TridentTopology:
@@ -442,12 +448,23 @@ def _declared(topology: TridentTopology | str) -> TridentTopology:
     return load_topology(topology) if isinstance(topology, str) else topology
 
 
-def _both_graphs(former: TridentTopology | str, new: TridentTopology | str) -> tuple[Graph, Graph]:
+_Conf = Config | Mapping[str, Any] | None
+
+
+def _resolved(topology: TridentTopology | str, conf: _Conf, settings: Mapping[str, Any]) -> tuple[Graph, Config]:
+    declared = _declared(topology)
+    return declared.graph(), declared.settings(conf, **settings)
+
+
+def _both_resolved(
+    former: TridentTopology | str, new: TridentTopology | str, conf: _Conf, settings: Mapping[str, Any]
+) -> tuple[Graph, Graph, Config]:
     from trident.runtime.reading.targets import load_both
 
     if isinstance(former, str) and isinstance(new, str):
         former, new = load_both(former, new)
-    return _declared(former).graph(), _declared(new).graph()
+    graph, config = _resolved(former, conf, settings)
+    return graph, _declared(new).graph(), config
 
 
 def _name(state: TridentState | str) -> str:

@@ -6,13 +6,31 @@ import difflib
 import json
 import os
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
 from trident.errors import ConfigError
 
-__all__ = ["check_types", "close_to", "gathered", "read_settings"]
+__all__ = ["check_types", "close_to", "flat", "gathered", "read_settings"]
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a file has them with Spark's, in tables `spark` and `spark_conf`, as texts under their whole names."""
+    tables = {name: values[name] for name in ("spark", "spark_conf") if isinstance(values.get(name), Mapping)}
+    found = {name: value for name, value in values.items() if name not in tables}
+    if tables:
+        named = [*_leaves("spark.", tables.get("spark", {})), *_leaves("", tables.get("spark_conf", {}))]
+        found["spark_conf"] = dict(named)
+    return found
+
+
+def _leaves(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
 
 def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,9 +56,9 @@ def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _read(name, value, known[name]) for name, value in given.items()}
 
 
-def close_to(name: str, known: Iterable[str], otherwise: str = ".") -> str:
-    """Return `; did you mean …?` for a name that is close to a known one, else `otherwise`."""
-    close = difflib.get_close_matches(name, known, 1)
+def close_to(name: str, known: Iterable[str], otherwise: str = ".", cutoff: float = 0.6) -> str:
+    """Return `; did you mean …?` for a name that is close to a known one, by so much, else `otherwise`."""
+    close = difflib.get_close_matches(name, known, 1, cutoff)
     return f"; did you mean {close[0]!r}?" if close else otherwise
 
 

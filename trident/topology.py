@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -39,6 +41,8 @@ class TridentTopology(Declaration):
     name
         Letters, digits, `_`, `.` and `-`. Names the log and prefixes the keys in shared stores, so a topology keeps its
         name for as long as its state exists.
+    config
+        Settings of every start; `trident.toml` beside the module, the environment, the command line and `start` go before it.
 
     Examples
     --------
@@ -55,9 +59,13 @@ class TridentTopology(Declaration):
     ... )
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, config: Config | Mapping[str, Any] | None = None) -> None:
         super().__init__(name)
         self._memory_log: Any = None
+        self._declared_as, self._folder = name, _folder_of_caller()
+        self._config = config
+        if config is not None:
+            self.config  # noqa: B018  what is wrong in it is told where it is written
 
     def new_stream(self, name: str, spout: AnySpout) -> Stream:
         """Declare a stream from a spout. `name` identifies the spout's progress in the log: keep it across restarts."""
@@ -172,6 +180,31 @@ class TridentTopology(Declaration):
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
         return TridentState(self, self._add_state(name or f"static{unnamed}", spec_of(state), static=True), None)
 
+    @property
+    def config(self) -> Config:
+        """The settings that it is declared with."""
+        from trident.config import Config
+
+        return Config.of(self._config)
+
+    def settings(
+        self, conf: Config | Mapping[str, Any] | None = None, *, origin: str = "argument", **settings: Any
+    ) -> Config:
+        """Return the settings of a start, or of a reader, that is given these; `origins` says where each comes from.
+
+        What is given goes before environment variables (`TRIDENT_HISTORY=7d`), these before `trident.toml` in the folder of the
+        module that declares the topology, and that before `config`. `origin` says what gives `conf`.
+
+        Raises
+        ------
+        ConfigError
+            A setting is not known, or its value is not possible; says where it is.
+        """
+        from trident.config import Config, resolve
+
+        names = dict.fromkeys((self._declared_as, self.name))  # it may be submitted under another one
+        return resolve(self.config, list(names), self._folder, Config.of(conf, **settings), origin)
+
     def start(
         self,
         conf: Config | Mapping[str, Any] | None = None,
@@ -185,7 +218,8 @@ class TridentTopology(Declaration):
         Parameters
         ----------
         conf
-            A `Config` or a mapping of its keys; `settings` override single keys. Unknown keys are refused.
+            A `Config` or a mapping of its keys; `settings` override single keys. Unknown keys are refused. What is not given
+            is as `settings()` says.
         listeners
             Are told what happens, from the start on; see `TopologyListener` (trident.observe).
         active
@@ -207,11 +241,10 @@ class TridentTopology(Declaration):
         EnvironmentProblem
             No Java, or one that is too old; or an extra is missing.
         """
-        from trident.config import Config
         from trident.runtime.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
-        config = Config.of(conf, **settings)
+        config = self.settings(conf, **settings)
         return start(self.graph(), config, self._memory_log, listeners=listeners, active=active, open_page=_open_page)
 
     def foreach_batch(
@@ -243,22 +276,24 @@ class TridentTopology(Declaration):
         from trident.runtime.query.foreach_batch import ForeachBatch
 
         return ForeachBatch(
-            self.name, self.graph(), conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners
-        )
+            self.name, self.graph(), conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners,
+            resolve=self.settings,
+        )  # fmt: skip
 
     def explain(self, placements: Mapping[str, str] | None = None) -> Explanation:
         """Return what runs where, as text: `print(topology.explain())`, or as the last line of a notebook's cell.
 
         The stages of a batch with what fused in them; of each step whether it is an Arrow kernel or runs row by row in
         Python, and which columns live on behind it; what is exchanged, by what, into how many partitions; the order in
-        which queries and states commit; the states with their guarantees. Nothing is opened and no engine is started.
+        which queries and states commit; the states with their guarantees; the settings that are not left at their defaults,
+        and where each comes from. Nothing is opened and no engine is started.
 
         `placements` says where states are committed, by name (`"driver"` or `"executors"`), in place of what was declared;
         `running.explain()` shows where they are.
         """
         from trident.explain import explain
 
-        return explain(self.graph(), placements)
+        return explain(self.graph(), placements, self.settings())
 
     def describe(self) -> list[dict[str, Any]]:
         """Return a mapping for each state, as plain data.
@@ -302,6 +337,15 @@ class TridentTopology(Declaration):
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"
+
+
+def _folder_of_caller() -> str:
+    """Return the folder of the module that declares a topology; if it has no file, as in a notebook, the working directory."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "trident":
+        frame = frame.f_back
+    file = frame.f_globals.get("__file__")
+    return str(Path.cwd() if file is None else Path(file).absolute().parent)
 
 
 def _open_page(host: str, port: int) -> Page:

@@ -126,7 +126,7 @@ def run_command(
             _refuse_for_bolts(context)
             of_bolts = storm_settings(target, conf or [], served)
             raise typer.Exit(run_storm(topology, of_bolts, as_json, None if page is None else page.of_storm))
-        config = settings(conf or [], given)
+        config = settings(conf or [], given, topology)
         beside = _beside(page, drpc_port, drpc_host, drpc_token)
         code = run(topology, config, once, beside, as_json, fail_on_dead_letters)
     raise typer.Exit(code)

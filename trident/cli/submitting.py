@@ -23,7 +23,7 @@ from trident.cluster.code.package_manifest import load_package
 from trident.cluster.code.topology_package import TopologyPackage, make_package, settings_of
 from trident.cluster.topology_of_cluster import first_line
 from trident.cluster_errors import ClusterError, NameTaken
-from trident.config import Config
+from trident.config import Config, settings_of_environment
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
@@ -54,10 +54,20 @@ class Code:
         """Make the package; what is wrong with the target or the settings is a wrong use of the command."""
         try:
             made = make_package(self.target, self.include, self.requirements)
-            settings_of(made.manifest.kind, name or made.manifest.name, self.conf)
+            settings_of(made.manifest.kind, name or made.manifest.name, self.settings(made))
         except (NoSuchTarget, ConfigError) as error:
             raise typer.BadParameter(str(error)) from None
         return made
+
+    def settings(self, package: TopologyPackage) -> dict[str, str]:
+        """Return what the cluster records: the settings of the command over those of the environment, and where the log is.
+
+        The others of the topology are in its package, and come with each upgrade.
+        """
+        if package.manifest.kind != "trident":
+            return dict(self.conf)
+        log = {} if package.log_dir is None else {"log_dir": package.log_dir}
+        return {**log, **settings_of_environment(), **self.conf}
 
 
 def submit(
@@ -71,9 +81,10 @@ def submit(
             f"the cluster has a topology {wanted!r}. Give another name (--name), kill it first (`trident kill {wanted}`), or "
             "give it new code (`trident upgrade`)"
         )
-    of_run = _log_of_run(wanted) if package.manifest.kind == "trident" and "log_dir" not in code.conf else None
+    conf = code.settings(package)
+    of_run = _log_of_run(wanted) if package.manifest.kind == "trident" and "log_dir" not in conf else None
     with _upload(package, as_json) as progress:
-        storm_id = client.submit(package, name, code.conf, workers, progress=progress)
+        storm_id = client.submit(package, name, conf, workers, progress=progress)
     if not as_json:
         say(f"submitted {wanted} as {storm_id}")
     if of_run is not None:
@@ -91,7 +102,7 @@ def upgrade(
     base = client.show(topology).base
     package = code.package(base.storm_name)
     with _upload(package, as_json) as progress:
-        done = client.upgrade(topology, package, None if keep_conf else code.conf, progress)
+        done = client.upgrade(topology, package, None if keep_conf else code.settings(package), progress)
     if not as_json:
         if done["changed"]:
             compared = ", which fits its log" if done["compared"] else ""
@@ -113,7 +124,8 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
         raise typer.BadParameter(
             f"{base.storm_name} has spouts and bolts, which keep no batches that could be run again"
         )
-    package, conf = code.package(base.storm_name), dict(base.conf if keep_conf else code.conf)
+    package = code.package(base.storm_name)
+    conf = dict(base.conf if keep_conf else code.settings(package))
     if base.log_dir:
         conf.setdefault("log_dir", base.log_dir)
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:

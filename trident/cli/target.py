@@ -60,15 +60,16 @@ def storm_settings(target: str, conf: Sequence[str], given: Mapping[str, Any]) -
         raise typer.BadParameter(str(error)) from None
 
 
-def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
-    """Build the settings from `--conf key=value`; `given` wins where it is not None.
+def settings(conf: Sequence[str], given: Mapping[str, Any], topology: TridentTopology | None = None) -> Config:
+    """Build the settings from `--conf key=value`; `given` wins where it is not None. Those of `topology` are below both.
 
     Keys that begin with `spark.` are settings of Spark.
 
     Raises `typer.BadParameter`: an unknown key or an impossible value; the message lists what there is.
     """
     try:
-        return Config.of(_values(conf, given))
+        values = _values(conf, given)
+        return Config.of(values) if topology is None else topology.settings(values, origin="command line")
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 

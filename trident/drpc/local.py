@@ -23,6 +23,9 @@ class DeclaredTopology(Protocol):
     def graph(self) -> Graph:
         """Return the declaration as data."""
 
+    def settings(self, conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
+        """Return the settings, those included that are given elsewhere."""
+
 
 class LocalDRPC(Closes):
     """Answers the DRPC functions of a topology in this process.
@@ -63,7 +66,7 @@ class LocalDRPC(Closes):
         if isinstance(topology, QueriedTopology):
             running, graph, config = topology, topology.graph, topology.config
         else:
-            graph, config = topology.graph(), Config.of(conf, **settings)
+            graph, config = topology.graph(), topology.settings(conf, **settings)
         if not graph.functions():
             raise TopologyError(
                 f"topology {graph.name!r} has no DRPC function; declare one with new_drpc_stream(function)"

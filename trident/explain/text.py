@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trident.config import Config
 from trident.explain.descriptions import describe
 from trident.explain.labels import Stage, names_of, routing_text, stages_of, what
 from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
@@ -14,6 +15,7 @@ from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.placing import misplaced
+from trident.redaction import shown_configuration
 
 
 class Explanation(str):
@@ -30,13 +32,15 @@ class Explanation(str):
         printer.text(str(self))
 
 
-def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> Explanation:
+def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: Config | None = None) -> Explanation:
     """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.
 
     Parameters
     ----------
     placements
         Where states are committed, by name; what was declared for a state that is not named.
+    config
+        The settings: those that are given are shown, each with its origin.
     """
     plan = make_plan(graph)
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
@@ -49,6 +53,11 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> Explan
         lines += ["", "states"]
         for state in describe(graph):
             lines += [*_state(state), *_placement(plan, state["state"], placed, in_executors)]
+    if config is not None and config.given:
+        lines += ["", "settings"]
+        lines += [
+            f"  {name}: {value} ({config.origins[name]})" for name, value in shown_configuration(config.given).items()
+        ]
     return Explanation("\n".join(lines) + "\n")
 
 

@@ -195,8 +195,8 @@ class RunningTopology:
         if apart is not None:
             alone = f"a transaction of its own, because {apart}" if apart else "in one transaction with the states"
             why.append(f"  the record of a batch: {alone}")
-        text = explain(self.graph, {name: each.where for name, each in placed.items()})
         config, more = self._opened.config, ["commits", *why] if why else []
+        text = explain(self.graph, {name: each.where for name, each in placed.items()}, config)
         if config.workers == "resident":
             which = "batches" if config.engine == "spark" else "large batches"
             more += ["workers", f"  {which} are messages to tasks of Spark that stay, not jobs"]

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
 from trident.cluster_errors import BadPackage
+from trident.config import SETTINGS_FILE
 
 MAX_BYTES = 100 << 20
 """The most that a package may hold."""
@@ -31,7 +32,8 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
     """Return the files of a package by their places in it, in the order of these.
 
     Those are the module itself, every module that it or one of these imports from `folder` (also where an import runs
-    late), packages whole with their data files, and the files and folders of `include`, relative to `folder`.
+    late), packages whole with their data files, the file of settings, and the files and folders of `include`, relative to
+    `folder`.
 
     Raises `BadPackage`: something of `include` is not there or outside of the folder, or the files are too large; the largest
     are named.
@@ -48,7 +50,7 @@ def files_of(folder: Path, module: str, include: Sequence[str] = ()) -> dict[str
         added = dict(files_below(place, folder))
         files |= added
         waiting += [each for path in added.values() if path.suffix == ".py" for each in _imports_of(path)]
-    for each in include:
+    for each in (*include, *([SETTINGS_FILE] if (folder / SETTINGS_FILE).is_file() else [])):
         files |= dict(files_below(_included(folder, each), folder))
     _check_size(files)
     return dict(sorted(files.items()))

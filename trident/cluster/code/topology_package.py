@@ -32,10 +32,14 @@ from trident.topology import TridentTopology
 
 @dataclass(frozen=True)
 class TopologyPackage:
-    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed."""
+    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed.
+
+    `log_dir`: the log that its own settings name; None: none.
+    """
 
     manifest: PackageManifest
     data: bytes
+    log_dir: str | None = None
 
     @property
     def sha256(self) -> str:
@@ -77,11 +81,13 @@ def make_package(target: str, include: Sequence[str] = (), requirements: Path | 
     files = {place: path.read_bytes() for place, path in files_of(folder, top, include).items()}
     if MANIFEST in files:
         raise BadPackage(f"{folder} has a file {MANIFEST}; a package has its manifest there")
-    manifest = _described(folder, inside, needed, files)
-    return TopologyPackage(manifest, archive_of(manifest, files))
+    manifest, log_dir = _described(folder, inside, needed, files)
+    return TopologyPackage(manifest, archive_of(manifest, files), log_dir)
 
 
-def _described(folder: Path, target: str, requirements: str, files: Mapping[str, bytes]) -> PackageManifest:
+def _described(
+    folder: Path, target: str, requirements: str, files: Mapping[str, bytes]
+) -> tuple[PackageManifest, str | None]:
     with tempfile.TemporaryDirectory(prefix="trident-package-") as made:
         copy = Path(made).resolve() / "code"
         copy.mkdir()
@@ -97,7 +103,7 @@ def _described(folder: Path, target: str, requirements: str, files: Mapping[str,
             if requirements and not hint and ("No module named" in text or "there is no module" in text):
                 hint = ". The topology is loaded here before it is sent: install its requirements here too"
             raise type(error)(f"{text}{hint}") from None
-    return PackageManifest(
+    manifest = PackageManifest(
         target=target,
         kind=description["kind"],
         name=description["name"] or Path(target.rpartition(":")[0]).stem.rpartition(".")[2],
@@ -106,6 +112,7 @@ def _described(folder: Path, target: str, requirements: str, files: Mapping[str,
         meaning=description["meaning"],
         files={place: hashlib.sha256(data).hexdigest() for place, data in files.items()},
     )
+    return manifest, description.get("log_dir")
 
 
 def _missing(text: str, folder: Path, files: Mapping[str, bytes]) -> str:
@@ -146,7 +153,7 @@ _STDERR = 2  # the answer is a file: a module may print what it likes
 
 
 def describe_package(folder: Path, target: str, answer: Path) -> dict[str, Any]:
-    """Load a target from a folder, in another process, and return `kind`, `name`, `components` and `meaning`.
+    """Load a target from a folder, in another process, and return `kind`, `name`, `components`, `meaning` and `log_dir`.
 
     Raises `NoSuchTarget`: the folder has no such module, or that has no such topology.
     Raises `BadPackage`: the code fails, or its process ends.
@@ -168,7 +175,10 @@ def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
     """Return the facts of a topology for a manifest, as plain data."""
     if isinstance(topology, TridentTopology):
         meaning = meaning_of(topology.graph())
-        return {"kind": "trident", "name": topology.name, "components": {}, "meaning": asdict(meaning)}
+        log_dir = topology.settings().log_dir
+        return {
+            "kind": "trident", "name": topology.name, "components": {}, "meaning": asdict(meaning), "log_dir": log_dir,
+        }  # fmt: skip
     components = {
         **{name: ComponentFacts("spout", each.executors, each.tasks) for name, each in topology.spouts.items()},
         **{name: ComponentFacts("bolt", each.executors, each.tasks) for name, each in topology.bolts.items()},

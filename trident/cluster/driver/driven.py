@@ -142,19 +142,20 @@ def start_driven(
 
 
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:
-    """Return the settings of a topology: those that were given, and what a driver of a cluster needs.
+    """Return the settings of a topology: those of its record over its own, and what a driver of a cluster needs.
 
     `log_address`: the transaction log that a topology of Trident gets if its settings name none.
     """
     given = gathered(base.conf)
     if isinstance(topology, StormTopology):
         return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
+    config, needed = topology.settings(given, origin="submission"), dict[str, Any](takeover=True)
     in_memory = is_all_in_memory(make_plan(topology.graph()))
-    if "log_dir" not in given and not in_memory:  # a log that outlives states in memory would fit them no more
-        given["log_dir"] = log_address
-    if "master" not in given and base.num_workers > 1:
-        given["master"] = f"local[{base.num_workers}]"
-    return Config.of({**given, "takeover": True})
+    if config.log_dir is None and not in_memory:  # a log that outlives states in memory would fit them no more
+        needed["log_dir"] = log_address
+    if config.master is None and base.num_workers > 1:
+        needed["master"] = f"local[{base.num_workers}]"
+    return topology.settings(config, origin="cluster", **needed)
 
 
 _EPOCH = "epoch"

@@ -46,7 +46,9 @@ _OF_SPARK = (
 )  # fmt: skip
 _ENDS_WITHIN_S = 30.0
 _LOOK_S = 0.1
-_FIXED: dict[str, Any] = {"engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER, "workers": "jobs"}
+_FIXED: dict[str, Any] = {
+    "engine": "spark", "max_spout_pending": 1, "state_placement": DRIVER, "ui_port": None, "workers": "jobs",
+}  # fmt: skip
 
 Define = Callable[[int, Definition | None, Definition | None], dict[str, Any] | None]
 """Returns the definition of the batch that was given, for the last txid, the last definition, and one that was begun."""
@@ -64,6 +66,7 @@ class ForeachBatch(Closes):
     `graph`: what is declared, with one stream of `QueryBatches`; None: `_graph_of` makes it of the first DataFrame.
     `adopt_checkpoint`: take the first batch as the next one, although checkpoint and log do not belong together.
     `observer`: called at each point of a batch; see `Observer`.
+    `resolve`: returns the settings, those included that are given elsewhere.
     """
 
     def __init__(
@@ -76,9 +79,10 @@ class ForeachBatch(Closes):
         adopt_checkpoint: bool = False,
         listeners: Sequence[TopologyListener] = (),
         observer: Observer | None = None,
+        resolve: Callable[..., Config] = Config.of,
     ) -> None:
         self.name, self._graph = name, graph
-        self.config = _config(conf, settings or {})
+        self.config = _config(conf, settings or {}, resolve)
         self._adopts, self._listeners, self._observer = adopt_checkpoint, listeners, observer
         self._run: QueryRun | None = None
         self._memory_log: Any = None
@@ -296,20 +300,22 @@ def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> Transactio
         time.sleep(_LOOK_S)
 
 
-def _config(conf: Config | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Config:
+def _config(
+    conf: Config | Mapping[str, Any] | None, settings: Mapping[str, Any], resolve: Callable[..., Config]
+) -> Config:
     refused = [name for name in _OF_SPARK if name in settings or (isinstance(conf, Mapping) and name in conf)]
     if refused:
         raise ConfigError(
             f"{refused[0]} is not set here: a query of Spark's gives the batches, one at a time, its session runs them, and "
             "the process that calls the function commits them"
         )
-    config = Config.of(conf, **{**settings, **_FIXED})
-    if config.ui_port is not None:
+    given = Config.of(conf, **settings)
+    if given.ui_port is not None:
         raise ConfigError(
-            f"ui_port={config.ui_port}: a function for foreachBatch has no page. Its figures are in recent_progress, with "
+            f"ui_port={given.ui_port}: a function for foreachBatch has no page. Its figures are in recent_progress, with "
             "listeners and at metrics_port; leave ui_port out"
         )
-    return config
+    return resolve(given, **_FIXED)
 
 
 def _check_graph(graph: Graph) -> None:

@@ -74,7 +74,7 @@ class TridentDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads."""
         topology = self._topology()
-        log_dir = self.options.get("log_dir") or log_place(topology.name, Config())
+        log_dir = self.options.get("log_dir") or log_place(topology.name, topology.settings())
         config = Config.of(log_dir=log_dir if is_log_address(log_dir) else str(Path(log_dir).absolute()))
         txid = self.options.get("txid")
         place = _Place(topology.name, self._node(), config, tuple(schema.names))
