@@ -370,7 +370,7 @@ LAYERS = (
             "trident.drpc",
             "trident.planner",
             "trident.observe",
-            *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch"),
+            *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch", "commit"),
             *INTERFACES,
             *GRAPH,
         ),

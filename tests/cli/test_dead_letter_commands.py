@@ -114,6 +114,60 @@ def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
     assert (refused.exit_code, "dead letter 1-0 was put back already" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
+def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_twice(folder: Path) -> None:
+    lines = [json.loads(line) for line in dead_letters("export", LOG).splitlines()]
+    assert lines[0] == {
+        "id": "1-0", "step": "s/each", "error": "ValueError: cannot read this", "tuple": {"word": "bad", "price": "2.00"},
+    }  # fmt: skip
+    lines[0]["tuple"]["word"] = lines[1]["tuple"]["word"] = "mended"
+    lines[1]["tuple"]["price"] = "3.50"
+    Path("edited.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for _ in range(2):
+        assert "asked for 2 dead letters, to be put back by the next driver" in dead_letters(
+            "replay", LOG, "--from", "edited.jsonl"
+        )
+    running = run_once()
+    assert (running.txid, list(running.state("count").multi_get(["bad", "mended"]))) == (3, [None, 2])
+    again = dead_letters("replay", LOG, "--from", "edited.jsonl")
+    assert again == "2 dead letters of edited.jsonl wait no more, and are left as they are\nno dead letter waits\n"
+    assert run_once().txid == 3
+
+
+@pytest.mark.slow
+def test_a_discarded_letter_is_left_out_of_the_list_and_keeps_its_reason(folder: Path) -> None:
+    asked = dead_letters("discard", LOG, "1-0", "--reason", "a test order")
+    assert asked == "asked for 1 dead letter, to be discarded by the next driver of the topology\n"
+    assert [line["id"] for line in json.loads(dead_letters("list", LOG, "--json"))] == ["2-0"]
+    assert dead_letters("list", LOG, "--all").count("to be discarded: a test order") == 1
+    (folder / "mended").touch()
+    dead_letters("replay", LOG, "--all")
+    running = run_once()
+    assert (counts(running), running.status["deadLetters"]) == ([1, 2], 0)
+    assert dead_letters("show", LOG, "1-0").startswith("dead letter 1-0, discarded: a test order\n")
+    refused = invoke("replay", LOG, "1-0")
+    assert (refused.exit_code, "dead letter 1-0 was discarded: a test order already" in refused.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_line_that_is_wrong_is_named_and_nothing_is_put_back(folder: Path) -> None:
+    right = json.loads(dead_letters("export", LOG, "1-0"))
+    for wrong, said in [
+        ({**right, "id": "9-0"}, "there is no dead letter '9-0'"),
+        ({**right, "tuple": {**right["tuple"], "wrod": "x"}}, "the tuple has no field 'wrod'; did you mean 'word'?"),
+        ({**right, "tuple": {"word": "x"}}, "the tuple lacks the field 'price'"),
+        ({**right, "tuple": {**right["tuple"], "price": "cheap"}}, "field 'price': 'cheap' cannot be a Decimal"),
+        (right, "dead letter 1-0 is there twice"),
+        ("word", "is not a line"),
+    ]:
+        Path("edited.jsonl").write_text(f"{json.dumps(right)}\n{json.dumps(wrong)}\n")
+        refused = invoke("replay", LOG, "--from", "edited.jsonl")
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "edited.jsonl, line 2: " in refused.stderr
+        assert said in " ".join(refused.stderr.replace("│", " ").split()), refused.stderr
+    assert not (folder / LOG / "dead_letters" / "replay").exists()
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["processed", "committed"])
@@ -152,7 +206,10 @@ def test_where_nobody_can_be_asked_it_is_said(folder: Path) -> None:
         (("list", "."), 1, "there is no transaction log in ."),
         (("show", LOG, "9-0"), 2, "there is no dead letter '9-0'"),
         (("show", LOG, "nine"), 2, "there is no dead letter 'nine'"),
-        (("replay", LOG), 2, "name dead letters or batches, or give --all"),
+        (("replay", LOG), 2, "name dead letters or batches, or give --all, or --from"),
+        (("discard", LOG, "--reason", "x"), 2, "name dead letters or batches, or give --all"),
+        (("discard", LOG, "1-0"), 2, "Missing option '--reason'"),
+        (("discard", LOG, "1-0", "--reason", " "), 2, "say why"),
         (("replay", LOG, "1", "--all"), 2, "name dead letters or batches, or give --all"),
     ],
 )

@@ -147,6 +147,9 @@ class LargeTopology:
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         raise KeyError(state)
 
+    def dead_letters(self) -> Page:
+        return {"deadLetters": []}
+
     def act(self, action: str, parameters: Mapping[str, Any]) -> Page:
         return {}
 

@@ -66,7 +66,7 @@ def test_settings_are_shown_without_secrets_those_that_were_set_first(browser: B
         settings.get_by_role("button", name="Show").click()
         rows = settings.locator("tbody tr")
         expect(rows.first).to_contain_text("batch_emit_interval_ms")
-        expect(rows.first).to_contain_text("set")
+        expect(rows.first).to_contain_text("argument")
         expect(rows.last).to_contain_text("default")
         expect(settings.get_by_role("row", name="spark_conf")).to_contain_text("s3://***@bucket/x")
         assert "hush" not in page.content()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -13,17 +14,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from spouts import FeederBatchSpout
+from states.memory import MemoryMapState
 from tests.storm.components import SENTENCES, word_count
 from tests.storm.components import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server, until
+from trident import TridentTopology
 from trident.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
 from trident.errors import ConfigError, TridentError
+from trident.operations import Count
+from trident.runtime.commit.dead_letters import DeadLetters, state_of
 from trident.runtime.running import RunningTopology
 from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import OneTopology
-from trident.ui.running_pages import StormPages
+from trident.ui.running_pages import StormPages, TridentPages
 from trident.ui.ui_server import UIServer
 
 pytestmark = pytest.mark.slow  # each test starts an HTTP server
@@ -299,6 +305,38 @@ def test_actions_change_the_topology_and_a_killed_one_says_so() -> None:
         assert get(server, f"{T}/bolts")["status"] == "STOPPED"
         after = ask(server, "POST", f"{T}/bolts/activate", **allowed())
         assert (after.status_code, after.json()["errorMessage"]) == (409, "topology 'bolts' has ended")
+
+
+def test_dead_letters_are_listed_and_put_back_or_discarded_over_the_page(tmp_path: Path) -> None:
+    feeder, topology = FeederBatchSpout("word: string"), TridentTopology("word-count")
+    words = topology.new_stream("s", feeder).each("word", lambda word: word[3], "letter: string")
+    words.group_by("letter").persistent_aggregate(MemoryMapState(), Count(), "count", state_name="count")
+    settings: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path), "poll_interval_ms": 1}
+    with topology.start(engine="in_process", **settings) as running:
+        feeder.feed([["a"], ["b"]])
+        running.process_all_available()
+        with UIServer(OneTopology("word-count", TridentPages(running)), port=0, token=TOKEN) as server:
+            page = get(server, WC)
+            assert page["configurationOrigins"]["on_poison"] == "argument"
+            assert "dead-letters" in page["actions"]
+            letters = get(server, f"{WC}/dead-letters")["deadLetters"]
+            assert [(each["id"], each["error"]) for each in letters] == [
+                ("1-0", "IndexError: string index out of range"), ("1-1", "IndexError: string index out of range"),
+            ]  # fmt: skip
+            refused = ask(server, "POST", f"{WC}/dead-letters", body={"letters": ["1-0"], "reason": None})
+            assert refused.status_code == 401
+            for body, status in [
+                ({"letters": "1-0"}, 400),
+                ({"letters": ["9-9"]}, 400),
+                ({"letters": [], "reason": ""}, 400),
+            ]:
+                assert ask(server, "POST", f"{WC}/dead-letters", body=body, **allowed()).status_code == status
+            for body in ({"letters": ["1-0"], "reason": "a test"}, {"letters": ["1-1"], "reason": None}):
+                assert ask(server, "POST", f"{WC}/dead-letters", body=body, **allowed()).status_code == 200
+            running.process_all_available()
+            states = [state_of(each, running.log_state) for each in DeadLetters(tmp_path).all(running.log_state)]
+            assert states == ["discarded: a test", "put back", "waiting"]  # the last: it has failed again
+            assert [each["id"] for each in get(server, f"{WC}/dead-letters")["deadLetters"]] == ["2-0"]
 
 
 def test_kill_ends_a_trident_topology() -> None:

@@ -11,7 +11,7 @@ from trident.cli.arguments import argument, existing_log, log_named, option
 from trident.cli.console import reporting
 
 app = typer.Typer(
-    help="List dead letters, show one whole, or put them back through the topology.",
+    help="List dead letters, show one whole, put them back through the topology, edited or not, or discard them.",
     epilog="Example: `trident dead-letters list trident-log/word-count`, then `trident dead-letters replay "
     "trident-log/word-count --all`",
     no_args_is_help=True,
@@ -30,6 +30,8 @@ Folder = Annotated[
         "--dead-letter-dir",
     ),
 ]
+Letters = Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")]
+Every = Annotated[bool, typer.Option("--all", help="All that wait.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
 
@@ -67,19 +69,57 @@ def show_command(
 @app.command("replay", epilog="Example: `trident dead-letters replay trident-log/word-count 12-0 12-3 15`")
 def replay_command(
     directory: Directory,
-    letters: Annotated[list[str] | None, argument("Dead letters (12-0), or all of a batch (12).", "[ID]...")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that wait.")] = False,
+    letters: Letters = None,
+    every: Every = False,
+    edited: Annotated[
+        Path | None,
+        option(
+            "Those in FILE, with the values that they have there, as `export` prints them.",
+            "FILE",
+            "--from",
+            exists=True,
+        ),
+    ] = None,
     folder: Folder = None,
     debug: Debug = False,
 ) -> None:
     """Put dead letters back through the topology, each once, at the step that it was left out of.
 
     The topology does it: within a second or so if it runs, else when it is started. A letter that fails again is a dead
-    letter of the batch that tried it.
+    letter of the batch that tried it. Given again, the command does no harm: what was put back stays so.
     """
-    if bool(letters) == every:
-        raise typer.BadParameter("name dead letters or batches, or give --all")
+    if [bool(letters), every, edited is not None].count(True) != 1:
+        raise typer.BadParameter("name dead letters or batches, or give --all, or --from")
     with reporting(debug):
         from trident.cli.dead_letters import replay
 
-        replay(log_named(directory), folder, letters)
+        replay(log_named(directory), folder, letters or None, edited)
+
+
+@app.command("discard", epilog="Example: `trident dead-letters discard trident-log/word-count 12-0 --reason 'a test'`")
+def discard_command(
+    directory: Directory,
+    reason: Annotated[str, option("Why; whoever looks later sees it.", "TEXT", "--reason")],
+    letters: Letters = None,
+    every: Every = False,
+    folder: Folder = None,
+    debug: Debug = False,
+) -> None:
+    """Give dead letters up: they wait no more, and are not put back. They stay, with the reason (`list --all`, `show`)."""
+    if bool(letters) == every:
+        raise typer.BadParameter("name dead letters or batches, or give --all")
+    if not reason.strip():
+        raise typer.BadParameter("say why", param_hint="--reason")
+    with reporting(debug):
+        from trident.cli.dead_letters import discard
+
+        discard(log_named(directory), folder, letters or None, reason)
+
+
+@app.command("export", epilog="Example: `trident dead-letters export trident-log/word-count > edited.jsonl`")
+def export_command(directory: Directory, letters: Letters = None, folder: Folder = None, debug: Debug = False) -> None:
+    """Print dead letters as lines of JSON, all that wait or those that are named: edit `tuple`, then `replay --from FILE`."""
+    with reporting(debug):
+        from trident.cli.dead_letters import export
+
+        export(log_named(directory), folder, letters or None)

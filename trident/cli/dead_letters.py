@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,19 @@ from trident.cli.console import problems, results, say, table
 from trident.config import Config
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.coordination.records import count_of, numbers_of, ranges_of
+from trident.coordination.records import numbers_of
 from trident.errors import LogError
 from trident.naming import counted
-from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, waiting
+from trident.runtime.commit.dead_letters import (
+    WAITING,
+    DeadLetter,
+    DeadLetters,
+    Request,
+    ranges_by_batch,
+    state_of,
+    waiting,
+)
+from trident.runtime.commit.edited_values import edited_values, plain
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode
 
@@ -45,45 +55,57 @@ class _Box:
             log, writer = reader.refresh(), reader.holder()
         return _Box(DeadLetters(folder or Config(log_dir=log_dir).dead_letter_folder(log.topology)), log, writer)
 
-    def is_back(self, letter: DeadLetter) -> bool:
-        return letter.number in numbers_of(self.log.put_back.get(letter.txid, ()))
+    @cached_property
+    def _discards(self) -> list[Request]:
+        return [request for request in self.letters.requests(self.log) if request.reason is not None]
 
     def state_of(self, letter: DeadLetter) -> str:
-        return "put back" if self.is_back(letter) else "waiting"
+        """Return its state, as the next driver has it: what is to be discarded does not wait."""
+        state = state_of(letter, self.log)
+        for request in self._discards if state == WAITING else ():
+            if letter.number in numbers_of(request.letters.get(letter.txid, ())):
+                return f"to be discarded: {request.reason}"
+        return state
 
     def waiting(self) -> list[DeadLetter]:
-        """Return the letters that are not back; print how many others the log counts whose files are not here."""
-        letters = [letter for letter in self.letters.all(self.log) if not self.is_back(letter)]
+        """Return the letters that wait; print how many others the log counts whose files are not here."""
+        letters = [letter for letter in self.letters.all(self.log) if state_of(letter, self.log) == WAITING]
         if (away := waiting(self.log) - len(letters)) > 0:
             say(
                 f"{away:,} more wait, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
                 "yellow",
                 problems(),
             )
-        return letters
+        return [letter for letter in letters if self.state_of(letter) == WAITING]
 
     def find(self, id_: str) -> DeadLetter:
         """Return a letter by its id. Raises `typer.BadParameter`: there is none."""
-        txid, _, number = id_.partition("-")
-        if txid.isdecimal() and number.isdecimal():
-            for letter in self.letters.of_batch(self.log, int(txid)):
-                if letter.number == int(number):
-                    return letter
+        batch = id_.partition("-")[0]
+        for letter in self.letters.of_batch(self.log, int(batch)) if batch.isdecimal() else ():
+            if letter.id == id_:
+                return letter
         raise typer.BadParameter(
             f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows what there is"
         )
 
-    def chosen(self, ids: Sequence[str]) -> list[DeadLetter]:
-        """Return the letters of batches and ids, without those that are back; `BadParameter` if one is named alone."""
-        letters = []
-        for id_ in ids:
-            if id_.isdecimal() and (batch := self.letters.of_batch(self.log, int(id_))):
-                letters += [letter for letter in batch if not self.is_back(letter)]
-            else:
-                letters.append(self.find(id_))
-                if self.is_back(letters[-1]):
-                    raise typer.BadParameter(f"dead letter {id_} was put back already")
-        return letters
+    def chosen(self, ids: Sequence[str] | None) -> list[DeadLetter]:
+        """Return the letters of batches and ids, or all that wait; `BadParameter` if one is named that does not."""
+        if ids is None:
+            return self.waiting()
+        try:
+            return self.letters.named(self.log, ids)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    def ask(self, letters: Sequence[DeadLetter], edited: Sequence[DeadLetter] = (), reason: str | None = None) -> None:
+        """Ask that letters be put back, or discarded for a reason, and say by whom that is done."""
+        if not letters:
+            say(_NONE)
+            return
+        self.letters.request(self.log, ranges_by_batch(letters), edited, reason)
+        by = "by the next driver of the topology" if self.writer is None else f"by the driver at work, {self.writer}"
+        done = "put back" if reason is None else "discarded"
+        say(f"asked for {counted(len(letters), 'dead letter')}, to be {done} {by}")
 
 
 def list_letters(log_dir: str, folder: Path | None, every: bool, as_json: bool) -> None:
@@ -112,24 +134,57 @@ def show(log_dir: str, folder: Path | None, id_: str, as_json: bool) -> None:
     say(letter.failure.details.rstrip() or letter.failure.cause)
 
 
-def replay(log_dir: str, folder: Path | None, ids: Sequence[str] | None) -> None:
-    """Ask the topology to put dead letters back: the given ones, or all that wait."""
+def replay(log_dir: str, folder: Path | None, ids: Sequence[str] | None, edited: Path | None = None) -> None:
+    """Ask the topology to put dead letters back: the given ones, all that wait, or those in a file, as `export` gives it."""
     box = _Box.open(log_dir, folder)
-    asked = _ranges(box.chosen(ids) if ids else box.waiting())
-    count = count_of(asked)
-    if not count:
-        say(_NONE)
+    if edited is None:
+        box.ask(box.chosen(ids))
         return
-    box.letters.request(box.log, asked)
-    by = "by the next driver of the topology" if box.writer is None else f"by the driver at work, {box.writer}"
-    say(f"asked for {counted(count, 'dead letter')}, to be put back {by}")
+    letters, back = _read_edited(box, edited)
+    if back:
+        say(f"{counted(back, 'dead letter')} of {edited} wait no more, and are left as they are")
+    box.ask(letters, letters)
 
 
-def _ranges(letters: Iterable[DeadLetter]) -> dict[int, list[list[int]]]:
-    numbers: dict[int, list[int]] = {}
-    for letter in letters:
-        numbers.setdefault(letter.txid, []).append(letter.number)
-    return {txid: ranges_of(those) for txid, those in numbers.items()}
+def discard(log_dir: str, folder: Path | None, ids: Sequence[str] | None, reason: str) -> None:
+    """Ask the topology to give dead letters up: the given ones, or all that wait."""
+    box = _Box.open(log_dir, folder)
+    box.ask(box.chosen(ids), reason=reason)
+
+
+def export(log_dir: str, folder: Path | None, ids: Sequence[str] | None) -> None:
+    """Print dead letters as lines of JSON whose `tuple` can be edited: the given ones, or all that wait."""
+    box = _Box.open(log_dir, folder)
+    for letter in box.chosen(ids):
+        facts = {"id": letter.id, "step": letter.failure.step, "error": letter.failure.cause}
+        typer.echo(json.dumps({**facts, "tuple": plain(dict(letter.left_out.values))}, ensure_ascii=False))
+
+
+def _read_edited(box: _Box, file: Path) -> tuple[list[DeadLetter], int]:
+    """Return the letters in a file with their values, and how many others there wait no more; all lines are right, or none."""
+    letters: dict[str, DeadLetter] = {}
+    back = 0
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+            if not (isinstance(found, dict) and isinstance(found["tuple"], dict)):
+                raise ValueError("is not a line that `export` prints")
+            letter = box.find(str(found["id"]))
+            values = edited_values(found["tuple"], letter.left_out.values)
+            if letter.id in letters:
+                raise ValueError(f"dead letter {letter.id} is there twice")
+        except (ValueError, KeyError, TypeError, typer.BadParameter) as error:
+            what = f"no field {error}" if isinstance(error, KeyError) else error
+            raise typer.BadParameter(
+                f"{file}, line {number}: {what}. Nothing is put back", param_hint="--from"
+            ) from None
+        if box.state_of(letter) == WAITING:
+            letters[letter.id] = letter.with_values(values)
+        else:
+            back += 1
+    return [*letters.values()], back
 
 
 def _as_data(box: _Box, letter: DeadLetter) -> dict[str, Any]:

@@ -101,6 +101,11 @@ class ClusterTopologyPages:
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         return self._driver().lookup(state, key)
 
+    def dead_letters(self) -> Page:
+        """Return the dead letters that wait; none while there is no driver."""
+        driver = self._driver_now()
+        return {"deadLetters": []} if driver is None else driver.dead_letters()
+
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         if self._act is None:
             raise ClusterError("this server can only be read")

@@ -175,9 +175,10 @@ class BatchCommitted(NamedTuple):
     def __str__(self) -> str:
         attempt, phases = TransactionAttempt(self.txid, self.attempt), self.phases
         spent = ", ".join(f"{name} {seconds * 1000:,.1f}" for name, seconds in phases._asdict().items())
+        left_out = f"; {counted(self.dead_letters, 'tuple')} left out: a dead letter each" if self.dead_letters else ""
         return (
             f"topology {self.topology}: batch {attempt} committed, {counted(self.tuples, 'tuple')} in "
-            f"{phases.total * 1000:,.1f} ms ({spent})"
+            f"{phases.total * 1000:,.1f} ms ({spent}){left_out}"
         )
 
 

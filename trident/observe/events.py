@@ -68,6 +68,8 @@ class AttemptFailed(NamedTuple):
         The traceback; "" if there is none. Not in the log's lines.
     waits
         What does not answer, and since when, if that is the cause; else "". Such a try does not count.
+    leaves_out
+        Whether the last try leaves out a tuple that raises, as a dead letter: then this is no more than a note.
     """
 
     topology: str
@@ -82,6 +84,7 @@ class AttemptFailed(NamedTuple):
     retry_in_s: float | None
     details: str = ""
     waits: str = ""
+    leaves_out: bool = False
 
     @property
     def will_retry(self) -> bool:
@@ -105,6 +108,8 @@ class AttemptFailed(NamedTuple):
     def __str__(self) -> str:
         attempt = TransactionAttempt(self.txid, self.attempt)
         then = "not trying again" if self.retry_in_s is None else f"trying again in {self.retry_in_s:.1f} s"
+        if self.leaves_out:
+            then = "the last try leaves the tuple out, as a dead letter"
         waits = f"{self.waits}: " if self.waits else ""
         return f"topology {self.topology}: {waits}batch {attempt} failed in step {self.step!r} ({self.cause}); {then}"
 
@@ -244,13 +249,15 @@ class TopologyListener:
 
 
 event_logger = logging.getLogger("trident.events")
-"""The logger of events: INFO; WARNING for an attempt that failed and a replay that differed; ERROR for an end by an error."""
+"""The logger of events: INFO; WARNING for a batch that left tuples out, an attempt that failed (but for a tuple that is then
+left out) and a replay that differed; ERROR for an end by an error."""
 
 
 def log_event(event: TopologyEvent) -> None:
     """Log an event, if its level is enabled."""
     level = logging.INFO
-    if isinstance(event, (AttemptFailed, ReplayDiffered)):
+    is_failure = isinstance(event, AttemptFailed) and not event.leaves_out
+    if is_failure or isinstance(event, ReplayDiffered) or (isinstance(event, BatchCommitted) and event.dead_letters):
         level = logging.WARNING
     elif isinstance(event, TopologyTerminated) and event.error_class is not None:
         level = logging.ERROR

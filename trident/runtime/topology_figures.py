@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from trident.observe.recent_batches import RecentBatches
 from trident.observe.topology_status import TopologyStatus
 from trident.redaction import redacted
 from trident.runtime.clock import Clock
+from trident.runtime.commit.dead_letters import ranges_by_batch
 from trident.runtime.figures.operation_reading import read_statistics
 from trident.runtime.figures.operation_totals import OperationTotals
 from trident.runtime.loop.progress import Progress
@@ -25,6 +26,7 @@ from trident.runtime.start.placements import executors_of
 _STATES = {"running": "ACTIVE", "inactive": "INACTIVE", "stopped": "STOPPED", "failed": "FAILED"}
 _OF_PAGE = ("message", "txid", "batches", "tuples", "share", "replays")
 _OF_HEALTH = ("failures", "lastFailure", "deadLetters", "waiting")
+_LETTERS_SHOWN = 200
 _GUARANTEES = ("not exact", "unknown", "exact")  # the weakest first
 
 
@@ -99,6 +101,24 @@ class TopologyFigures:
     def visualization(self, window_s: int = 0) -> dict[str, Any]:
         """Return the picture: nodes, and edges with rates."""
         return self.status().visualization(window_s)
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """Return the newest dead letters that wait, as plain data."""
+        letters = self._opened.letters.newest(self._opened.log.state, _LETTERS_SHOWN)
+        return [
+            {
+                "id": letter.id,
+                "step": letter.failure.step,
+                "tuple": _shown(letter.failure.row),
+                "error": redacted(letter.failure.cause),
+            }
+            for letter in letters
+        ]
+
+    def ask_for_letters(self, names: Sequence[str], reason: str | None) -> None:
+        """Have dead letters put back, or for a reason discarded; `ValueError` if one of that id does not wait."""
+        log, letters = self._opened.log.state, self._opened.letters
+        letters.request(log, ranges_by_batch(letters.named(log, names)), reason=reason)
 
     def status(self) -> TopologyStatus:
         """Return the topology as it is now."""

@@ -9,7 +9,7 @@ Page = dict[str, Any]
 """Plain data, ready for JSON; names as Storm UI has them where it has them (`/api/v1/topology/<id>` …)."""
 
 Action = str
-"""`activate`, `deactivate`, `kill`, `rebalance`."""
+"""`activate`, `deactivate`, `kill`, `rebalance`; `dead-letters` puts some back, or discards them."""
 
 LogOf = Literal["driver", "output"]
 """The log of a driver, or what its processes print, those of its workers on that machine too: only a cluster keeps that."""
@@ -39,6 +39,9 @@ class TopologyPages(Protocol):
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         """Return `{"state", "key", "value", "txid"}` of one key."""
+
+    def dead_letters(self) -> Page:
+        """Return `{"deadLetters": …}`: the newest of those that wait."""
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         """Do something to the topology. Raises `TridentError` if it cannot be done."""

@@ -62,6 +62,9 @@ class HttpTopologyPages(Closes):
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
 
+    def dead_letters(self) -> Page:
+        return self._get("/dead-letters", {})
+
     def log(self, offset: int | None = None, of: LogOf = "driver") -> Page:
         """Return the log, as `ClusterPages.log`."""
         return self._get("/log", {"of": of} if offset is None else {"of": of, "offset": offset})

@@ -13,6 +13,9 @@
 `GET /api/v1/topology/ID/lookup?state=S&key=K`         `lookup`; `key` once for each field of the key
 `GET /api/v1/topology/ID/log?offset=N&of=output`       `ClusterPages.log`; with `level=` or `search=` what `matching` finds
 `GET /api/v1/topology/ID/log/download?of=output`       the end of it as a file
+`GET /api/v1/topology/ID/dead-letters`                 `dead_letters`
+`POST /api/v1/topology/ID/dead-letters`                `act("dead-letters", {"letters": …, "reason": …})`: the ids; why they
+                                                       are discarded, None if they are put back
 `POST /api/v1/topology/ID/activate`                    `act("activate", {})`; `deactivate` alike
 `POST /api/v1/topology/ID/kill/SECONDS`                `act("kill", {"wait_s": …})`
 `POST /api/v1/topology/ID/rebalance/SECONDS`           `act("rebalance", {"wait_s": …, "workers": …, "executors": …})`
@@ -97,6 +100,7 @@ class _Rest:
             _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
             _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
             _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
+            _TOPOLOGY + "/dead-letters": lambda request: self._of(request).dead_letters(),
             _TOPOLOGY + "/lookup": self._lookup,
             _TOPOLOGY + "/log": self._log,
         }
@@ -105,7 +109,7 @@ class _Rest:
             Route(_TOPOLOGY + "/log/download", _endpoint(self._download, lambda made: made), methods=["GET"]),
             *(
                 Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
-                for each in ("activate", "deactivate")
+                for each in ("activate", "deactivate", "dead-letters")
             ),
             *(
                 Route(f"{_TOPOLOGY}/{each}/{{wait}}", self._acting(each), methods=["POST"])
@@ -165,7 +169,7 @@ class _Rest:
             try:
                 if self._pages.read_only:
                     raise PageError(403, "this server can only be read")
-                parameters, topology_id = await _parameters(request), _named(request, "topology_id")
+                parameters, topology_id = await _parameters(request, action), _named(request, "topology_id")
                 done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
             except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
                 return problem(request, error)
@@ -199,8 +203,16 @@ def _window(request: Request) -> int:
     return _WINDOWS[asked]
 
 
-async def _parameters(request: Request) -> dict[str, Any]:
-    parameters = _options(await body_of(request, _MAX_BODY))
+async def _parameters(request: Request, action: Action) -> dict[str, Any]:
+    body = await body_of(request, _MAX_BODY)
+    if action == "dead-letters":
+        letters, reason = body.get("letters"), body.get("reason")
+        if not isinstance(letters, list) or not all(isinstance(each, str) for each in letters):
+            raise PageError(400, 'letters: expected a list of ids, as in ["12-0"]')
+        if reason is not None and not (isinstance(reason, str) and reason.strip()):
+            raise PageError(400, "reason: expected a text that says why")
+        return {"letters": letters, "reason": reason}
+    parameters = _options(body)
     wait = request.path_params.get("wait")
     if wait is not None:
         parameters["wait_s"] = _seconds(unquote(wait))

@@ -55,16 +55,23 @@ class RunningPages(ABC):
 
     `running`: the topology.
     `settings`, `defaults`: those that are in force, and what they are where nothing is set.
+    `origins`: where those that are set come from, as far as it is known.
     `topology_id`: its id in pages; its name if it has none.
     """
 
     actions: Sequence[Action] = ("activate", "deactivate", "kill")
 
     def __init__(
-        self, running: AnyRunning, settings: Mapping[str, Any], defaults: Mapping[str, Any], topology_id: str | None
+        self,
+        running: AnyRunning,
+        settings: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        topology_id: str | None,
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         self._running, self._id = running, topology_id or running.name
         self._settings = shown_configuration(settings)
+        self._origins = dict(origins or {})
         self._set = sorted(name for name, value in settings.items() if name not in defaults or defaults[name] != value)
 
     @abstractmethod
@@ -80,6 +87,7 @@ class RunningPages(ABC):
             **self.status().as_mapping(window_s, self._id),
             "configuration": self._settings,
             "configurationSet": self._set,
+            "configurationOrigins": self._origins,
             "actions": [] if self._has_ended else list(self.actions),
         }
         return {**page, "verdict": verdict(page)}
@@ -95,6 +103,9 @@ class RunningPages(ABC):
 
     def batches(self) -> Sequence[Page]:
         return []
+
+    def dead_letters(self) -> Page:
+        return {"deadLetters": []}
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         if self._has_ended:
@@ -206,7 +217,9 @@ class TridentPages(RunningPages):
     """
 
     def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:
-        super().__init__(running, running.config.as_mapping(), Config().as_mapping(), topology_id)
+        config = running.config
+        super().__init__(running, config.as_mapping(), Config().as_mapping(), topology_id, config.origins)
+        self.actions = (*self.actions, "dead-letters")
         self._topology = running
         self._reading = threading.Lock()
 
@@ -215,6 +228,15 @@ class TridentPages(RunningPages):
 
     def batches(self) -> Sequence[Page]:
         return self._topology.recent_progress
+
+    def dead_letters(self) -> Page:
+        return {"deadLetters": self._topology.pages.dead_letters()}
+
+    def _do(self, action: Action, parameters: Mapping[str, Any]) -> None:
+        if action == "dead-letters":
+            self._topology.pages.ask_for_letters(parameters["letters"], parameters["reason"])
+        else:
+            super()._do(action, parameters)
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         """Return the value of a key at the last committed batch; texts become values of the key's types."""

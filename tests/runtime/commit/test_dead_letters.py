@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spouts import FeederBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, start, topology_of
 from trident import BatchFailedError, FailedException, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.coordination.log_file import make_directory
+from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS
 from trident.errors import LogError
 from trident.fields import Fields
@@ -34,12 +36,13 @@ from trident.operations import (
     arrow_function,
 )
 from trident.planner import Fragment
-from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, waiting
+from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, state_of, waiting
 from trident.runtime.engine.fragment_runs import check_places, put_backs_of
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.encoding.codec import decode, encode
 from trident.testing import TopologyTestDriver
 
 broken = True
@@ -489,6 +492,108 @@ def test_a_driver_that_dies_between_states_and_record_puts_the_same_letters_back
         driver.run()
         assert driver.log_state.put_back == {1: [[0, 3]]}
         assert (driver.txid, driver.state("count").multi_get(["bad"])) == (3, [3])
+
+
+def test_a_letter_is_put_back_with_the_values_that_its_batch_began_with(settings: dict[str, Any]) -> None:
+    """Though other values are asked for meanwhile, and by the driver that takes over."""
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad", "bad")
+        driver.run()
+        folder = DeadLetters(settings["dead_letter_dir"])
+        letter = folder.of_batch(driver.log_state, 1)[0]
+        folder.request(driver.log_state, {1: [[0, 1]]}, [letter.with_values({"word": "mended"})])
+        driver.clock.advance(1)
+        driver.fail_at("record")
+        driver.step()
+        folder.request(driver.log_state, {1: [[0, 1]]}, [letter.with_values({"word": "too late"})])
+        driver.run()
+        driver.clock.advance(1)
+        driver.run()
+        assert driver.state("count").multi_get(["mended", "too late", "bad"]) == [1, None, None]
+        assert (driver.log_state.put_back, waiting(driver.log_state)) == ({1: [[0, 1]]}, 1)
+        assert folder.of_batch(driver.log_state, 1)[0] == letter
+        assert folder.as_put_back(driver.log_state, 1)[0].left_out.values == {"word": "mended"}
+
+
+def test_the_last_values_that_were_asked_for_are_put_back(settings: dict[str, Any]) -> None:
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad")
+        driver.run()
+        folder = DeadLetters(settings["dead_letter_dir"])
+        (letter,) = folder.all(driver.log_state)
+        for word in ("first", "second"):
+            folder.request(driver.log_state, {1: [[0, 1]]}, [letter.with_values({"word": word})])
+        driver.clock.advance(1)
+        driver.run()
+        driver.clock.advance(1)
+        driver.run()
+        assert driver.state("count").multi_get(["first", "second"]) == [None, 1]
+        assert (driver.txid, list((folder.folder / "replay").iterdir())) == (2, [])
+
+
+def test_a_discarded_letter_waits_no_more_is_not_put_back_and_says_why(settings: dict[str, Any]) -> None:
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad", "bad", "bad")
+        driver.run()
+        folder = DeadLetters(settings["dead_letter_dir"])
+        mend()
+        folder.request(driver.log_state, {1: [[0, 3]]})
+        folder.request(driver.log_state, {1: [[0, 2], [7, 9]]}, reason="a test")  # there are no such others
+        driver.clock.advance(1)
+        driver.run()
+        driver.clock.advance(1)
+        driver.run()
+        told = LogState.from_data(decode(encode(driver.log_state.to_data())))
+        assert [state_of(letter, told) for letter in driver.dead_letters] == [
+            "discarded: a test", "discarded: a test", "put back",
+        ]  # fmt: skip
+        assert (waiting(told), driver.state("count").multi_get(["bad"])) == (0, [1])
+        assert list((folder.folder / "replay").iterdir()) == []
+
+
+def test_a_driver_shows_the_letters_of_committed_batches_and_writes_them_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with TopologyTestDriver(counting_topology(), on_poison="dead_letter") as driver:
+        driver.feed("s", "good", "bad")
+        driver.run()
+        (letter,) = driver.dead_letters
+        assert (letter.txid, letter.failure.step, letter.failure.cause) == (
+            1,
+            "s/look_at",
+            "ValueError: cannot read this",
+        )
+        assert letter.left_out.values == {"word": "bad"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tuple_that_becomes_a_letter_is_one_warning_and_no_retry(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trident.events")
+    feeder, topology = FeederBatchSpout("word: string"), TridentTopology("t")
+    keep(topology.new_stream("s", feeder).each("word", look_at, "again: string"))
+    with start(topology, "in_process", **{**settings, "max_batch_attempts": 3, "retry_backoff_ms": 0}) as running:
+        feeder.feed([["bad"]])
+        running.process_all_available()
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    notes = [text for level, text in told if level == "INFO" and "failed in step" in text]
+    assert notes
+    assert all("the last try leaves the tuple out, as a dead letter" in text for text in notes)
+    (warning,) = [text for level, text in told if level == "WARNING"]
+    assert warning.endswith("; 1 tuple left out: a dead letter each")
+
+
+def test_a_batch_that_its_code_has_failed_is_still_a_warning(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", FixedBatchSpout("word: string", 1, ["bad"])).each("word", fail, "again: int"))
+    conf = {**settings, "max_batch_attempts": 2, "retry_backoff_ms": 0}
+    with pytest.raises(BatchFailedError), start(topology, "in_process", **conf) as running:
+        running.await_termination(60)
+    assert [record.levelname for record in caplog.records if "failed in step" in record.getMessage()] == ["WARNING"] * 2
 
 
 def test_what_fails_again_is_a_letter_of_the_new_batch(settings: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
 A batch with dead letters has a file of its own, `<txid>.<attempt>.<incarnation>.jsonl`, which is durable before the batch's
 commit record. The record decides: only the file of the winning attempt is valid, so the file of an attempt that lost, or of
-a driver that was replaced, neither adds letters nor replaces others. The log also says which letters were put back; a file
-never changes.
+a driver that was replaced, neither adds letters nor replaces others. The log also says which letters were put back, or
+discarded; a file never changes. Letters that are put back with other values have these in a file beside it, `….edited`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import json
 import logging
 import os
 import re
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trident.config import Config
 from trident.coordination.log_file import make_directory, sync_directory
 from trident.coordination.log_state import LogState
-from trident.coordination.records import Ranges, count_of
+from trident.coordination.records import Ranges, count_of, numbers_of, ranges_of
 from trident.errors import CorruptValueError, LogError
 from trident.runtime.steps.failures import Failure, LeftOut
 from trident.spout.interfaces import TransactionAttempt
@@ -34,6 +36,7 @@ _VERSION = 1  # of a letter, and of a request
 _REQUESTS = "replay"
 _NAME = re.compile(r"([0-9]+)\.([0-9]+)\.")
 _MOST = 1 << 24  # letters of one request
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, CorruptValueError)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,10 @@ class DeadLetter:
         assert self.failure.left_out is not None, "only a tuple that was left out is a dead letter"
         return self.failure.left_out
 
+    def with_values(self, values: Mapping[str, Any]) -> DeadLetter:
+        """Return the letter with other values of its tuple."""
+        return replace(self, failure=replace(self.failure, left_out=replace(self.left_out, values=values)))
+
     def to_line(self) -> str:
         """Return the letter as JSON, readable except for the typed tuple, which is in the codec's bytes."""
         failure, left_out = self.failure, self.left_out
@@ -93,10 +100,16 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class Request:
-    """A request to put dead letters back, and the file that holds it."""
+    """A request to put dead letters back, or to discard them, and the file that holds it.
+
+    `edited`: those that are put back with other values.
+    `reason`: why they are discarded; None: they are put back.
+    """
 
     path: Path
     letters: Ranges
+    edited: Sequence[DeadLetter] = ()
+    reason: str | None = None
 
 
 class DeadLetters:
@@ -138,6 +151,51 @@ class DeadLetters:
         attempt = log.winners.winner(txid) if txid <= log.txid else None
         return [] if attempt is None else _read(self._path(txid, attempt, log.incarnation))
 
+    def newest(self, log: LogState, most: int) -> list[DeadLetter]:
+        """Return the newest letters that wait, at most so many, in the order of `all`."""
+        found: list[DeadLetter] = []
+        for txid, _ in reversed(self._files(log.incarnation)):
+            gone = numbers_of(log.put_back.get(txid, ()))
+            found[:0] = [letter for letter in self.of_batch(log, txid) if letter.number not in gone]
+            if len(found) >= most:
+                break
+        return found[max(0, len(found) - most) :]
+
+    def named(self, log: LogState, names: Sequence[str]) -> list[DeadLetter]:
+        """Return the letters with these ids that wait, and those that wait of batches that are named.
+
+        Raises `ValueError`: there is none of that name, or it does not wait.
+        """
+        letters = []
+        for name in names:
+            batch = name.partition("-")[0]
+            there = self.of_batch(log, int(batch)) if batch.isdecimal() else []
+            found = there if name == batch else [letter for letter in there if letter.id == name]
+            if not found:
+                raise ValueError(f"there is no dead letter {name!r} in {self.folder}; `list` shows what there is")
+            states = [state_of(letter, log) for letter in found]
+            if name != batch and states[0] != WAITING:
+                raise ValueError(f"dead letter {name} was {states[0]} already")
+            letters += [letter for letter, state in zip(found, states, strict=True) if state == WAITING]
+        return letters
+
+    def as_put_back(self, log: LogState, txid: int) -> dict[int, DeadLetter]:
+        """Return the letters of a batch by number, with the values that they are put back with."""
+        letters = self.of_batch(log, txid)
+        edited = _read(self._edited(log, txid)) if letters else []
+        return {letter.number: letter for letter in (*letters, *edited)}
+
+    def edit(self, log: LogState, txid: int, letters: Mapping[int, DeadLetter]) -> None:
+        """Note, durably, with which values letters of a batch are about to be put back: their own, or others."""
+        own = {letter.number: letter for letter in self.of_batch(log, txid)}
+        before = {letter.number: letter for letter in _read(self._edited(log, txid))}
+        after = {number: letter for number, letter in {**before, **letters}.items() if letter != own.get(number)}
+        if after != before:
+            _write(self._edited(log, txid), "".join(after[number].to_line() + "\n" for number in sorted(after)))
+
+    def _edited(self, log: LogState, txid: int) -> Path:
+        return self._path(txid, log.winners.winner(txid) or 0, log.incarnation).with_suffix(".edited")
+
     # ---- forgetting --------------------------------------------------------------------------------------------------
 
     def forget(self, keys: Sequence[tuple[Any, ...]]) -> int:
@@ -146,30 +204,42 @@ class DeadLetters:
         A letter names a key if it has each of its parts: a text as a word of any text, another value as itself.
         """
         removed = 0
-        for path in sorted(self.folder.glob("*.jsonl")):
+        for path in sorted([*self.folder.glob("*.jsonl"), *self.folder.glob("*.edited")]):
             letters = _read(path)
             kept = [letter for letter in letters if not any(_names(letter, key) for key in keys)]
             if len(kept) < len(letters):
                 _write(path, "".join(letter.to_line() + "\n" for letter in kept))
-                removed += len(letters) - len(kept)
+                removed += len(letters) - len(kept) if path.suffix == ".jsonl" else 0
+        for path in sorted((self.folder / _REQUESTS).glob("*.json")):
+            with suppress(*_UNREADABLE):  # it is none
+                edited = [DeadLetter.of_line(line) for line in json.loads(path.read_text(encoding="utf-8"))["edited"]]
+                if any(_names(letter, key) for letter in edited for key in keys):
+                    path.unlink()
         return removed
 
     # ---- asking for them back ---------------------------------------------------------------------------------------
 
-    def request(self, log: LogState, letters: Ranges) -> Path:
-        """Ask, durably, that letters be put back: by the driver that runs, or else by the next one."""
+    def request(
+        self, log: LogState, letters: Ranges, edited: Sequence[DeadLetter] = (), reason: str | None = None
+    ) -> Path:
+        """Ask, durably, that letters be put back, or discarded for a reason: by the driver at work, or else the next one."""
         folder = self.folder / _REQUESTS
-        path = folder / f"{uuid.uuid4().hex}.json"
+        path = folder / f"{time.time_ns():020}-{uuid.uuid4().hex}.json"
         asked = {str(txid): [list(one) for one in ranges] for txid, ranges in letters.items()}
+        data = {"version": _VERSION, "incarnation": log.incarnation, "letters": asked}
+        if edited:
+            data["edited"] = [letter.to_line() for letter in edited]
+        if reason is not None:
+            data["discard"] = reason
         try:
             make_directory(folder)
-            _write(path, json.dumps({"version": _VERSION, "incarnation": log.incarnation, "letters": asked}))
+            _write(path, json.dumps(data))
         except OSError as error:
             raise LogError(f"cannot ask for dead letters in {folder}: {error}. Nothing is put back") from error
         return path
 
     def requests(self, log: LogState) -> list[Request]:
-        """Return the requests of this log. A request that cannot be read is reported and left alone."""
+        """Return the requests of this log, the newest first. One that cannot be read is reported and left alone."""
         requests = []
         try:
             paths = sorted(Path(entry) for entry in os.scandir(self.folder / _REQUESTS) if entry.name.endswith(".json"))
@@ -181,11 +251,12 @@ class DeadLetters:
                 letters = {int(txid): _ranges(ranges) for txid, ranges in data["letters"].items()}
                 if count_of(letters) > _MOST:
                     raise ValueError(f"more than {_MOST:,} of them")
+                edited = [DeadLetter.of_line(line) for line in data.get("edited", ())]
                 if data["incarnation"] == log.incarnation:
-                    requests.append(Request(path, letters))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                    requests.append(Request(path, letters, edited, data.get("discard")))
+            except _UNREADABLE as error:
                 self.warn(f"{path} asks for no dead letters that could be understood: {error}")
-        return requests
+        return requests[::-1]
 
     def warn(self, problem: str) -> None:
         """Log a warning, once: a running driver looks every second."""
@@ -229,7 +300,7 @@ def _read(path: Path) -> list[DeadLetter]:
         return [DeadLetter.of_line(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError, CorruptValueError) as error:
+    except _UNREADABLE as error:
         raise LogError(f"cannot read the dead letters in {path}: {error}") from error
 
 
@@ -266,8 +337,27 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+WAITING, PUT_BACK = "waiting", "put back"
+
+
+def state_of(letter: DeadLetter, log: LogState) -> str:
+    """Return whether a letter waits, was put back, or was discarded, with the reason."""
+    for reason, letters in log.discarded:
+        if letter.number in numbers_of(letters.get(letter.txid, ())):
+            return f"discarded: {reason}"
+    return PUT_BACK if letter.number in numbers_of(log.put_back.get(letter.txid, ())) else WAITING
+
+
+def ranges_by_batch(letters: Iterable[DeadLetter]) -> dict[int, list[list[int]]]:
+    """Return letters as the log and requests name them."""
+    numbers: dict[int, list[int]] = {}
+    for letter in letters:
+        numbers.setdefault(letter.txid, []).append(letter.number)
+    return {txid: ranges_of(those) for txid, those in numbers.items()}
+
+
 def waiting(log: LogState) -> int:
-    """Return how many dead letters there are that no committed batch has put back."""
+    """Return how many dead letters there are that no committed batch has put back, and that were not discarded."""
     return log.totals.get("dead_letters", 0) - count_of(log.put_back)
 
 

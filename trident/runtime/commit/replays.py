@@ -8,7 +8,7 @@ So no crash loses a letter or puts it back twice. A letter that fails again is a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.coordination.log_state import LogState
-from trident.coordination.records import LETTERS, Ranges, numbers_of, ranges_of, with_letters
+from trident.coordination.memory_log import TransactionLog
+from trident.coordination.records import LETTERS, DiscardRecord, Ranges, numbers_of, ranges_of, with_letters
 from trident.errors import LogError
 from trident.fields import Fields
 from trident.graph import PersistNode, QueryNode, RepartitionNode
 from trident.planner import Exchange, Plan
-from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters
+from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, Request, ranges_by_batch
 from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.worker import Program
@@ -64,31 +65,51 @@ class Replays:
         """Look for requests before the next batch, instead of once a second. For any thread."""
         self._look_at = float("-inf")
 
-    def next(self, log: LogState, now: float) -> dict[int, list[list[int]]] | None:
-        """Return the letters that a new batch puts back; None if there are none."""
+    def next(self, log: TransactionLog, now: float) -> dict[int, list[list[int]]] | None:
+        """Return the letters that a new batch puts back, None if there are none; record which are discarded."""
         if now < self._look_at:
             return None
         self._look_at = now + _LOOK_EVERY_S  # set before the look, so that a `look_now` meanwhile is not lost
-        taken: Ranges = log.put_back
-        for definitions in log.definitions.values():  # of batches in flight
-            taken = with_letters(taken, definitions.get(LETTERS) or {})
-        chosen: dict[int, set[int]] = {}
+        requests = self._letters.requests(log.state)
+        self._discard(log, requests)
+        chosen: dict[int, dict[int, DeadLetter]] = {}
         count = size = 0
-        for letter in self._asked(log, taken):
+        for letter in self._asked(log.state, [request for request in requests if request.reason is None]):
             if letter.number in chosen.get(letter.txid, ()):
                 continue
             count, size = count + 1, size + letter.size
             if count > _MOST or (count > 1 and size > _MOST_BYTES):
                 break
-            chosen.setdefault(letter.txid, set()).add(letter.number)
-        if not chosen:
+            chosen.setdefault(letter.txid, {})[letter.number] = letter
+        if not chosen or not self._fix_values(log.state, chosen):
             return None
         self.look_now()  # there may be more
         return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
 
-    def _asked(self, log: LogState, taken: Ranges) -> Iterator[DeadLetter]:
+    def _discard(self, log: TransactionLog, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.reason is not None and (given_up := [*self._asked(log.state, [request])]):
+                log.append(DiscardRecord(ranges_by_batch(given_up), request.reason))
+
+    def _fix_values(self, log: LogState, chosen: Mapping[int, Mapping[int, DeadLetter]]) -> bool:
+        """Note the values of letters before a batch is defined with them, as each attempt has the same; whether it was done."""
+        try:
+            for txid, letters in chosen.items():
+                self._letters.edit(log, txid, letters)
+        except (OSError, LogError) as error:
+            self._letters.warn(
+                f"topology {self._plan.topology}: {error}; dead letters are not put back until that is well"
+            )
+            return False
+        return True
+
+    def _asked(self, log: LogState, requests: Sequence[Request]) -> Iterator[DeadLetter]:
         """Iterate over the requested letters that no batch puts back yet; a request that is fulfilled is removed."""
-        for request in self._letters.requests(log):
+        taken: Ranges = log.put_back
+        for definitions in log.definitions.values():  # of batches in flight
+            taken = with_letters(taken, definitions.get(LETTERS) or {})
+        for request in requests:
+            edited = {letter.id: letter for letter in request.edited}
             met = True
             for txid, ranges in request.letters.items():
                 waiting = set(numbers_of(ranges)).difference(numbers_of(log.put_back.get(txid, ())))
@@ -99,7 +120,7 @@ class Replays:
                 there = [letter for letter in letters if letter.number in waiting]
                 met = met and not there
                 in_flight = set(numbers_of(taken.get(txid, ())))
-                yield from (letter for letter in there if letter.number not in in_flight)
+                yield from (edited.get(letter.id, letter) for letter in there if letter.number not in in_flight)
             if met:
                 with suppress(OSError):  # it does no harm
                     request.path.unlink(missing_ok=True)
@@ -131,7 +152,7 @@ class Replays:
 
     def _named(self, definition: Ranges, log: LogState) -> Iterator[DeadLetter]:
         for txid, ranges in definition.items():
-            letters = {letter.number: letter for letter in self._letters.of_batch(log, txid)}
+            letters = self._letters.as_put_back(log, txid)
             for number in numbers_of(ranges):
                 yield letters.get(number) or self._gone(txid, number)
 

@@ -421,7 +421,8 @@ class BatchLoop:
         now, waiting = self._clock.monotonic(), self._retrying.waiting
         self._cold = self._cold or not self._batches[attempt.txid].runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
-        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits)
+        leaves_out = self._opened.letters.captures and failure.may_leave_out and retry_in_s is not None
+        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits, leaves_out)
         self._capturing.failed(self._batches[attempt.txid], failure)
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)

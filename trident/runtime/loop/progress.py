@@ -157,8 +157,12 @@ class Progress:
         retry_in_s: float | None,
         now: float = 0.0,
         waits: str = "",
+        leaves_out: bool = False,
     ) -> None:
-        """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None)."""
+        """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None).
+
+        `leaves_out`: whether the last try leaves out the tuple that raised.
+        """
         with self._lock:
             self.failures += 1
             self.last_failure, self.last_attempt = failure, attempt
@@ -166,7 +170,9 @@ class Progress:
             self._totals.failed(failure.step, now)
         on = "" if failure.row is None else f" on tuple {failure.row}"
         head = (self._name, self._run_id, at_ms, *attempt, tries)
-        event = AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits)
+        event = AttemptFailed(
+            *head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits, leaves_out
+        )
         text = f"attempt {attempt} failed{on}: {_text(failure)}"
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)

@@ -80,7 +80,7 @@ class Sources:
             for name in self._spouts
         }
         next_letters = self._replays.next
-        asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
+        asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log, self._clock.monotonic())
         undecided = tuple(name for name in self._completing if self._is_open(name, asked[name]))
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:

@@ -61,6 +61,7 @@ class Failure:
     (`can_heal`).
     `details`: the traceback.
     `left_out`: the tuple, if it was left out.
+    `may_leave_out`: whether a last try may leave the tuple out.
     """
 
     step: str
@@ -73,6 +74,7 @@ class Failure:
     waits_for: str = ""
     can_heal: bool = True
     is_mistake: bool = False
+    may_leave_out: bool = False
 
     @property
     def is_source_away(self) -> bool:
@@ -148,8 +150,10 @@ class TupleErrors:
 
     def __call__(self, step: str, row: object, error: Exception, table: pa.Table, at: int, port: int = 0) -> None:
         """Handle one exception, of row `at` of a table: raise `StepFailed`, or record the tuple and return."""
-        failure = replace(failure_of(step, error, row), is_mistake=not can_heal(error))
-        if not self.capture or isinstance(error, (FailedException, StepFailed)):
+        may_leave_out = not isinstance(error, (FailedException, StepFailed))
+        failure = failure_of(step, error, row)
+        failure = replace(failure, is_mistake=not can_heal(error), may_leave_out=may_leave_out)
+        if not (self.capture and may_leave_out):
             raise StepFailed(failure) from error
         values = printable_row(table.slice(at, 1))
         self.captured.append(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from tempfile import mkdtemp
 from typing import Any
 
 from trident.config import Config
@@ -18,6 +20,7 @@ from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.retention import Retention
 from trident.roles import Closes
+from trident.runtime.commit.dead_letters import DeadLetter
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.batch import LOOP
@@ -47,6 +50,11 @@ _DEFAULTS: dict[str, Any] = {
     "retry_backoff_max_ms": 1,
 }
 
+_OF_TOPOLOGY = (
+    "allow_inexact", "max_batch_attempts", "max_bytes_per_partition", "max_rows_per_step", "max_rows_per_tuple", "on_poison",
+)  # fmt: skip
+"""The settings of a topology that say what becomes of its tuples, and not where it runs and what it writes."""
+
 _BEFORE_ALL = 0  # a txid that every reader takes for committed
 
 
@@ -64,7 +72,9 @@ class TopologyTestDriver(Closes):
     in_memory
         Run each state in memory, whatever store it is declared with, and connect to nothing.
     settings
-        Settings of `Config`. Backoff does not wait: the step after a failed one comes at once.
+        Settings of `Config`. Backoff does not wait: the step after a failed one comes at once. Of those that the topology is
+        declared with, `on_poison`, `allow_inexact`, `max_batch_attempts` and the limits hold here; `trident.toml` and the
+        environment do not.
 
     Raises
     ------
@@ -96,9 +106,14 @@ class TopologyTestDriver(Closes):
                 f"in_memory=True with log_dir={settings['log_dir']!r}: states in memory end with the driver, and its log "
                 "must end with them; leave log_dir out"
             )
-        self._config = Config.of({**_DEFAULTS, **settings})
+        declared_with = {name: value for name, value in topology.config.given.items() if name in _OF_TOPOLOGY}
+        self._config = Config.of({**_DEFAULTS, **declared_with, **settings})
         declared = with_states_in_memory(topology.graph()) if in_memory else topology.graph()
         self._in_memory = in_memory
+        self._folder = ""
+        if self._config.on_poison == "dead_letter" and self._config.log_dir is self._config.dead_letter_dir is None:
+            self._folder = mkdtemp(prefix="trident-dead-letters-")
+            self._config = replace(self._config, dead_letter_dir=self._folder)
         self._name, self._declared = declared.name, declared
         self._persists = {node.state: node.id for node in declared.nodes if isinstance(node, PersistNode)}
         self._points = FailurePoints(declared.name, self._persists)
@@ -243,6 +258,14 @@ class TopologyTestDriver(Closes):
             )
         return self._captures.by_batch(node)
 
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """The tuples that committed batches left out (`on_poison="dead_letter"`): `txid`, `failure.step`, `failure.cause`.
+
+        `left_out.values` has the fields that the step was given.
+        """
+        return list(self._opened.letters.all(self.log_state))
+
     def new_values(self, state: TridentState | str) -> dict[int, list[Row]]:
         """Return the new values that a state gave in each committed batch, by txid: rows of key and value."""
         name = state if isinstance(state, str) else state.state_name
@@ -259,6 +282,8 @@ class TopologyTestDriver(Closes):
         if not self._closed:
             self._closed = True
             self._opened.close()
+            if self._folder:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def __repr__(self) -> str:
         return f"TopologyTestDriver({self._name!r}, txid {self.txid}, streams {list(self._fed)})"

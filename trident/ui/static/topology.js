@@ -9,6 +9,7 @@ import { lagText } from "./cluster.js";
 import { componentLink, Components } from "./component.js";
 import { Errors } from "./errors.js";
 import { Log, logLink } from "./log.js";
+import { Letters } from "./letters.js";
 import { Line, OverTime } from "./overtime.js";
 import { Picture } from "./picture.js";
 import { Card, Folded, Problem, Status, Table, Tile, Windows } from "./pieces.js";
@@ -44,7 +45,7 @@ const sources = (id) => [
 const SETTINGS = [
   ["Setting", ({ name }) => name, ({ name }) => name],
   ["Value", ({ set, found }) => html`<code class=${set ? "" : "muted"}>${value(found)}</code>`],
-  ["", ({ set }) => (set ? "set" : html`<span class="muted">default</span>`), ({ set }) => (set ? 1 : 0)],
+  ["From", ({ set, from }) => (set ? from ?? "set" : html`<span class="muted">default</span>`), ({ set }) => (set ? 1 : 0)],
 ];
 const workers = (id, logs) => [
   ["Worker", (row) => `worker ${row.worker ?? 0}`],
@@ -90,6 +91,7 @@ export function Topology({ id, meta, alone }) {
     <${Components} id=${id} page=${page} />
     ${trident && html`<${States} id=${id} states=${page.states ?? []} />`}
     <${Errors} errors=${page.topologyErrors ?? page.errors ?? []} />
+    ${trident && html`<${Letters} id=${id} page=${page} meta=${meta} />`}
     <${Log} id=${id} logs=${page.logs} />
     <${Settings} page=${page} />
     ${page.workers?.length > 0 && html`<${Card} title="Workers" id="workers"><${Table} caption="Workers" columns=${workers(id, page.logs ?? [])} rows=${page.workers} keyOf=${(row) => `${row.worker} ${row.pid}`} /><//>`}`;
@@ -104,7 +106,7 @@ export function TopologyLog({ id, of }) {
 // Those that were set come first.
 function Settings({ page }) {
   const set = new Set(page.configurationSet ?? []);
-  const rows = Object.entries(page.configuration ?? {}).map(([name, found]) => ({ name, found, set: set.has(name) }));
+  const rows = Object.entries(page.configuration ?? {}).map(([name, found]) => ({ name, found, set: set.has(name), from: page.configurationOrigins?.[name] }));
   return html`<${Folded} title="Settings" id="settings"><p class="muted">Secrets are not shown: *** stands for each.</p>
     <${Table} caption="Settings" columns=${SETTINGS} rows=${[...rows.filter((each) => each.set), ...rows.filter((each) => !each.set)]} keyOf=${({ name }) => name} filter=${({ name }) => name} /><//>`;
 }

@@ -1,0 +1,73 @@
+"""The values of a dead letter as JSON, to be edited, and as values of their types again.
+
+A value that is left as it is stays what it was, whatever its type. Another one is read as the type that the value before had.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from trident.setting_types import close_to
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: decimals, times and what JSON has no form for as text, bytes in base64."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a tuple whose fields were edited as JSON.
+
+    Raises `ValueError`: the fields are others, or a value is none of the type of the one before.
+    """
+    for name in given:
+        if name not in before:
+            raise ValueError(f"the tuple has no field {name!r}{close_to(name, before)}")
+    if missing := [name for name in before if name not in given]:
+        raise ValueError(f"the tuple lacks the field {missing[0]!r}")
+    return {name: _typed(name, given[name], value) for name, value in before.items()}
+
+
+def _typed(field: str, given: Any, before: Any) -> Any:
+    if given == plain(before) and type(given) is type(plain(before)):
+        return before
+    if given is None or before is None:
+        return given
+    try:
+        return _read(field, given, before)
+    except (ValueError, ArithmeticError, TypeError):
+        kind = type(before).__name__
+        raise ValueError(f"field {field!r}: {given!r} cannot be a {kind}, which it was ({plain(before)!r})") from None
+
+
+def _read(field: str, given: Any, before: Any) -> Any:
+    if isinstance(before, (bool, int, str)) and type(given) is not type(before):
+        raise TypeError
+    if isinstance(before, float):
+        if isinstance(given, (bool, str)):
+            raise TypeError
+        return float(given)
+    if isinstance(before, Mapping):
+        return {**before, **edited_values(given, before)}
+    if isinstance(before, (list, tuple)):
+        item = before[0] if before else None
+        return [_typed(field, each, before[at] if at < len(before) else item) for at, each in enumerate(given)]
+    if isinstance(before, bytes):
+        return base64.b64decode(given, validate=True)
+    if isinstance(before, date):
+        return type(before).fromisoformat(given)
+    if isinstance(before, Decimal):
+        return Decimal(str(given))
+    return given
