@@ -40,7 +40,7 @@ def topology() -> TridentTopology:
         topology.new_stream("lines", TransactionalTridentKafkaSpout(KAFKA, "lines", value="text"))
         .each("value", Split(), "word")
         .group_by("word")
-        .persistent_aggregate(RedisState.opaque(REDIS), Count(), "count")
+        .persistent_aggregate(RedisState(REDIS), Count(), "count")
     )
     (
         topology.new_drpc_stream("words")

@@ -46,7 +46,7 @@ def topology() -> TridentTopology:
     (
         topology.new_stream("entries", entries)
         .group_by("account")
-        .persistent_aggregate(DeltaState.opaque("balances"), "amount", Sum(), "balance")
+        .persistent_aggregate(DeltaState("balances"), "amount", Sum(), "balance")
     )
     return topology
 

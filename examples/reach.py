@@ -76,12 +76,12 @@ def topology() -> TridentTopology:
     posters = (
         topology.new_stream("posts", posts)
         .group_by("url")
-        .persistent_aggregate(RedisState.opaque(redis), "user", Names(), "posters")
+        .persistent_aggregate(RedisState(redis), "user", Names(), "posters")
     )
     followers = (
         topology.new_stream("follows", follows)
         .group_by("user")
-        .persistent_aggregate(RedisState.opaque(redis), "follower", Names(), "followers")
+        .persistent_aggregate(RedisState(redis), "follower", Names(), "followers")
     )
     (
         topology.new_drpc_stream("reach")

@@ -43,10 +43,10 @@ topology = TridentTopology("temperatures")
 warmest = (
     topology.new_stream("readings", FixedBatchSpout("sensor: string, at_ms: bigint, degrees: double", 3, *READINGS))
     .group_by("sensor")
-    .window(minute, DeltaState.opaque("windows"), "degrees", Max(), "warmest", bounds="start, end")
+    .window(minute, DeltaState("windows"), "degrees", Max(), "warmest", bounds="start, end")
 )
 table = warmest.group_by("sensor", "start").persistent_aggregate(
-    DeltaState.opaque("minutes"), "warmest", Last(), "warmest_of_minute"
+    DeltaState("minutes"), "warmest", Last(), "warmest_of_minute"
 )
 
 if __name__ == "__main__":

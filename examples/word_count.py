@@ -31,7 +31,7 @@ def build(text: str, counts: str) -> TridentTopology:
         topology.new_stream("lines", TextFileSpout(text, max_batch_bytes=8 << 20))
         .each("line", Split(), "word")
         .group_by("word")
-        .persistent_aggregate(DeltaState.opaque(counts), Count(), "count")
+        .persistent_aggregate(DeltaState(counts), Count(), "count")
     )
     (
         topology.new_drpc_stream("words")

@@ -39,7 +39,7 @@ def exactly_once(
     name
         Names the log, and the keys in a shared store; keep it as long as the state exists.
     state
-        Where the values are, such as `PostgresState.opaque(dsn)`.
+        Where the values are, such as `PostgresState(dsn)`.
     group_by
         The columns of the key; none: one value for all rows.
     aggregate, of, value
@@ -63,7 +63,7 @@ def exactly_once(
     --------
     ::
 
-        totals = exactly_once("orders", PostgresState.opaque(dsn), group_by="shop", aggregate=Sum(), of="euros", value="total")
+        totals = exactly_once("orders", PostgresState(dsn), group_by="shop", aggregate=Sum(), of="euros", value="total")
         query = orders.writeStream.foreachBatch(totals).option("checkpointLocation", "checkpoint").start()
 
         totals.write(spark.read.parquet("orders/2026-11-25"), batch="2026-11-25")  # or by a job that a scheduler starts

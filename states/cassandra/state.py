@@ -74,19 +74,19 @@ class CassandraMapFactory(StoreMapFactory):
 
 
 class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
-    """States in Cassandra; one method for each kind, as `StateSpec`s for `persistent_aggregate` and the like.
+    """States in Cassandra, as `StateSpec`s for `persistent_aggregate` and the like: opaque, or by one of the methods.
 
     Each takes contact points (one as text, or several) or a `CassandraOptions`; `options` are its fields.
 
     Examples
     --------
-    >>> spec = CassandraState.opaque(["cassandra-1", "cassandra-2"], keyspace="counts", cache=10_000)
+    >>> spec = CassandraState(["cassandra-1", "cassandra-2"], keyspace="counts", cache=10_000)
     >>> spec.factory.cache
     10000
     """
 
     options = CassandraOptions
-    factory = CassandraMapFactory
+    map_factory = CassandraMapFactory
 
     @staticmethod
     def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:

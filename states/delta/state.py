@@ -55,7 +55,7 @@ from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts
-from trident.storekit import Kinds
+from trident.storekit import SpecKinds
 
 __all__ = [
     "DeltaBackingMap",
@@ -69,14 +69,14 @@ __all__ = [
 ]
 
 
-class DeltaState(Kinds[str | os.PathLike[str]]):
-    """States in Delta tables; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+class DeltaState(SpecKinds[str | os.PathLike[str]]):
+    """States in Delta tables, as `StateSpec`s for `persistent_aggregate` and its like: opaque, or by one of the methods.
 
     Each takes the path of the table; `options` are the fields of `DeltaOptions`.
 
     Examples
     --------
-    >>> spec = DeltaState.opaque("state/word-count", compact_after_commits=32)
+    >>> spec = DeltaState("state/word-count", compact_after_commits=32)
     >>> spec.required_num_partitions
     1
     """

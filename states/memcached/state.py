@@ -38,14 +38,14 @@ __all__ = ["MemcachedCache", "MemcachedMap", "MemcachedOptions", "MemcachedState
 
 
 class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
-    """States in Memcached; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+    """States in Memcached, as `StateSpec`s for `persistent_aggregate` and its like: opaque, or by one of the methods.
 
     Each takes `"host:port"`, several with commas or as a list, or a `MemcachedOptions`; `options` are its fields. A state is
     exact as long as Memcached forgets nothing.
 
     Examples
     --------
-    >>> spec = MemcachedState.opaque(["10.0.0.1:11211", "10.0.0.2:11211"], num_partitions=4)
+    >>> spec = MemcachedState(["10.0.0.1:11211", "10.0.0.2:11211"], num_partitions=4)
     >>> spec.required_num_partitions
     4
     """

@@ -76,17 +76,17 @@ class PostgresMapFactory(StoreMapFactory):
 
 
 class PostgresState(StoreState[str | PostgresOptions]):
-    """States in PostgreSQL; each method takes a URL or a `PostgresOptions`, and its fields by name.
+    """States in PostgreSQL: opaque, or by one of the methods; each takes a URL or a `PostgresOptions`, and its fields by name.
 
     Examples
     --------
-    >>> spec = PostgresState.opaque("postgresql://localhost/counts", num_partitions=2)
+    >>> spec = PostgresState("postgresql://localhost/counts", num_partitions=2)
     >>> spec.required_num_partitions
     2
     """
 
     options = PostgresOptions
-    factory = PostgresMapFactory
+    map_factory = PostgresMapFactory
 
     @staticmethod
     def open_map(options: PostgresOptions, conf: StateConf, partition: int) -> IBackingMap[bytes]:

@@ -39,17 +39,17 @@ class _RedisMapFactory(StoreMapFactory):
 
 
 class RedisState(StoreState[str | RedisOptions]):
-    """States in Redis; one method for each kind, as `StateSpec`s for `persistent_aggregate` and the like.
+    """States in Redis, as `StateSpec`s for `persistent_aggregate` and the like: opaque, or by one of the methods.
 
     Each takes a URL or a `RedisOptions`; `options` are its fields.
 
     Examples
     --------
-    >>> spec = RedisState.opaque("redis://localhost:6379/0", hash_key="word-counts", num_partitions=4)
+    >>> spec = RedisState("redis://localhost:6379/0", hash_key="word-counts", num_partitions=4)
     >>> spec.required_num_partitions
     4
     """
 
     options = RedisOptions
-    factory = _RedisMapFactory
+    map_factory = _RedisMapFactory
     open_map = RedisBackingMap

@@ -329,11 +329,11 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "a path where a state belongs": (
         lambda t, s: s.persistent_aggregate(cast("Any", "counts/"), Count(), "c"),
-        "'counts/' is no state: it only says where. DeltaState.opaque('counts/') is a state in that folder",
+        "'counts/' is no state: it only says where. DeltaState('counts/') is a state in that folder",
     ),
     "a class where a state belongs": (
         lambda t, s: s.persistent_aggregate(cast("Any", DeltaState), Count(), "c"),
-        "is no state: it is a class; give a state of it: DeltaState.opaque(...)",
+        "is no state: it is a class; give a state of it: DeltaState(...)",
     ),
     "a path where a spout belongs": (
         lambda t, s: t.new_stream("x", cast("Any", "books/")),

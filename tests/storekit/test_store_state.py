@@ -17,7 +17,7 @@ from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.state import Key, StateConf, StateType, Txid
+from trident.state import Key, StateConf, StateSpec, StateType, Txid
 from trident.storekit import Account, Expiring, ServerCalls, StoreState, driver_package, whole
 
 
@@ -55,8 +55,8 @@ class ShelfState(StoreState[str | ShelfOptions]):
 
 def test_each_kind_is_a_spec_that_can_be_pickled() -> None:
     for kind, make in zip(
-        (StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
-        (ShelfState.opaque, ShelfState.transactional, ShelfState.non_transactional),
+        (StateType.OPAQUE, StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
+        (ShelfState, ShelfState.opaque, ShelfState.transactional, ShelfState.non_transactional),
         strict=True,
     ):
         spec = pickle.loads(pickle.dumps(make("shelf://a", num_partitions=2, cache=7)))
@@ -109,9 +109,19 @@ def test_no_expiry_is_none_or_zero() -> None:
     assert ShelfOptions("a", ttl_s=60, allow_short_ttl=True).ttl_s == 60
 
 
+def test_a_store_by_its_name_is_an_opaque_state_and_what_copies_it_copies_a_spec() -> None:
+    specs: list[StateSpec] = [
+        RedisState("redis://x"), PostgresState("postgresql://x"), CassandraState("x"), MemcachedState("x"), DeltaState("x"),
+    ]  # fmt: skip
+    for spec in specs:
+        assert (spec.kind, type(spec)) == (StateType.OPAQUE, StateSpec)
+        assert replace(spec, required_num_partitions=1).required_num_partitions == 1
+    assert RedisState("redis://x", cache=7) == RedisState.opaque("redis://x", cache=7) != RedisState("redis://x")
+
+
 def test_every_store_names_an_option_that_it_does_not_have() -> None:
     stores: list[Callable[..., Any]] = [
-        RedisState.opaque, PostgresState.opaque, CassandraState.opaque, MemcachedState.opaque, DeltaState.opaque,
+        RedisState, PostgresState, CassandraState.opaque, MemcachedState.opaque, DeltaState,
         MemoryMapState.opaque, KafkaTopicState.transactional,
     ]  # fmt: skip
     for make in stores:

@@ -40,7 +40,7 @@ word_counts = (
     topology.new_stream("lines", TextFileSpout(demo["files"], max_batch_bytes=demo["max_batch_bytes"], tail=0))
     .each("line", Split(), "word")
     .group_by("word")
-    .persistent_aggregate(DeltaState.opaque(here / "count"), Count(), "count")
+    .persistent_aggregate(DeltaState(here / "count"), Count(), "count")
 )
 '''
 

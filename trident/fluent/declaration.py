@@ -137,7 +137,7 @@ def spec_of(state: StateFactory | StateSpec) -> StateSpec:
 
 def _instead(state: object) -> str:
     if isinstance(state, (str, PathLike)):
-        return f"it only says where. DeltaState.opaque({str(state)!r}) is a state in that folder"
+        return f"it only says where. DeltaState({str(state)!r}) is a state in that folder"
     if isinstance(state, type):
-        return f"it is a class; give a state of it: {state.__name__}.opaque(...), or {state.__name__}(...)"
-    return "give one of a store, such as DeltaState.opaque(path), or an object with make_state(...)"
+        return f"it is a class; give a state of it: {state.__name__}(...)"
+    return "give one of a store, such as DeltaState(path), or an object with make_state(...)"

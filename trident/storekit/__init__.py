@@ -20,7 +20,7 @@ from trident.storekit.store_options import (
     seconds,
     whole,
 )
-from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
+from trident.storekit.store_state import Kinds, SpecKinds, StoreMapFactory, StoreState, driver_package
 from trident.storekit.whole_commits import InTransaction, Puts, StoredRows, WholeCommitMap
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Retries",
     "SentinelRecord",
     "ServerCalls",
+    "SpecKinds",
     "StoreMapFactory",
     "StoreOptions",
     "StoreState",

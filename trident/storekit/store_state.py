@@ -21,7 +21,10 @@ OpenMap = Callable[[Any, StateConf, int], IBackingMap[bytes]]
 
 
 class Kinds(ABC, Generic[T]):
-    """A class with one method per kind of state; each takes the place of the store, and options by name."""
+    """A class with one method per kind of state; each takes the place of the store, and options by name.
+
+    A call of the class gives the opaque state: `RedisState(url)`.
+    """
 
     @classmethod
     def opaque(cls, target: T | None = None, /, **options: Any) -> StateSpec:
@@ -97,19 +100,27 @@ class StoreMapFactory:
         return replace(self, options=replace(self.options, changes=kept.get("changes") if own is None else own))
 
 
-class StoreState(Kinds[T]):
+class SpecKinds(Kinds[T], StateSpec):
+    """`Kinds` of which each is a `StateSpec`, also what a call of the class returns."""
+
+    def __new__(cls, target: T | None = None, /, **options: Any) -> Any:
+        """Return the opaque state, exact with transactional and opaque spouts."""
+        return cls.opaque(target, **options)
+
+
+class StoreState(SpecKinds[T]):
     """A state over a backing map of bytes: a store names its options and how its map is opened.
 
     Attributes
     ----------
     options
         The class of the store's options.
-    factory
+    map_factory
         The class that opens the maps; a subclass for a map that serializes by itself.
     """
 
     options: ClassVar[type[MapOptions]]
-    factory: ClassVar[type[StoreMapFactory]] = StoreMapFactory
+    map_factory: ClassVar[type[StoreMapFactory]] = StoreMapFactory
 
     @staticmethod
     @abstractmethod
@@ -123,7 +134,7 @@ class StoreState(Kinds[T]):
         if isinstance(made, Changing):
             made.check_kind(kind)
         serializer_for(made.serializer, kind)
-        factory = cls.factory(cls.open_map, made, kind)
+        factory = cls.map_factory(cls.open_map, made, kind)
         return map_state(factory, kind, made.cache, made.snapshot_key, made.num_partitions)
 
 

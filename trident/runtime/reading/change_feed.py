@@ -105,7 +105,7 @@ class ChangeFeed(Closes):
             self._log.close()
             raise UnsupportedOperation(
                 f"state {name!r} of {graph.name!r} keeps no changes: declare it with changes=, as in "
-                'PostgresState.opaque(url, changes="7d") or RedisState.opaque(url, changes="7d")'
+                'PostgresState(url, changes="7d") or RedisState(url, changes="7d")'
             )
         self._lock, self._closed = threading.RLock(), threading.Event()
         self._is_total = not len(node.key_fields) and not node.free_keys
