@@ -80,6 +80,26 @@ def test_secrets_are_in_no_page(served: tuple[RunningTopology, UIServer]) -> Non
     assert "hush" not in str(page)
 
 
+# ---- dead letters ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_dead_letter_is_discarded_on_the_page_with_its_reason(
+    browser: Browser, served: tuple[RunningTopology, UIServer]
+) -> None:
+    running, server = served
+    until(lambda: running.status["deadLetters"] > 0)
+    with opened(browser, server.url) as page:
+        letters = page.get_by_role("region", name="Dead letters").first
+        letters.get_by_role("checkbox").first.check()
+        letters.get_by_label("Reason").fill("a test")
+        letters.get_by_label("Token").fill(TOKEN)
+        letters.get_by_role("button", name="Discard").click()
+        expect(letters.get_by_role("status").last).to_have_text("1 to be discarded.")
+    until(lambda: bool(running.log_state.discarded))
+    assert running.log_state.discarded[0][0] == "a test"
+
+
 # ---- figures over time -----------------------------------------------------------------------------------------------
 
 
