@@ -50,21 +50,13 @@ class Evictions:
         self._risks: list[tuple[str, str]] = []  # until it is known whether the state is new
         self._level: int | None = None
 
-    def note(self, server: str, risk: str) -> None:
-        """Note what a server may lose: a warning where a state begins, and no more than information at each later start."""
-        self._risks.append((server, risk))
-        self._tell()
-
-    def began(self, is_new: bool) -> None:
-        """Note whether the state was never committed there."""
-        self._level = logging.WARNING if is_new else logging.INFO
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._level is not None:
-            for server, risk in self._risks:
-                warn_once(_LOGGER, server, risk, self._level)
-            self._risks.clear()
+    def note(self, *risks: tuple[str, str], is_new: bool | None = None) -> None:
+        """Note servers and what they may lose, and whether the state is new: a warning where it begins, and not later."""
+        self._risks += risks
+        if is_new is not None:
+            self._level = logging.WARNING if is_new else logging.INFO
+        while self._level is not None and self._risks:
+            warn_once(_LOGGER, *self._risks.pop(), self._level)
 
     def connected(self, server: str, info: Any) -> None:
         """Note a server's INFO when a connection was made."""
@@ -157,14 +149,14 @@ def greeted(evictions: Evictions, link: Link) -> None:
     config = {name: _config(answer) for name, answer in zip(_CONFIG, config_answers, strict=True)}
     risk = persistence_risk(info, config)
     if risk:
-        evictions.note(server, risk)
+        evictions.note((server, risk))
     if evictions.may_evict(info):
         risk = (
             f"maxmemory-policy {info['maxmemory_policy']} evicts keys of the state when memory runs out, and an evicted key "
             "begins again as if it had never been written. Evictions are found at the end of a commit (evicted_keys of INFO); "
             "set maxmemory-policy noeviction to have such a commit refused instead"
         )
-        evictions.note(server, risk)
+        evictions.note((server, risk))
     evictions.connected(link.name, info_answer)
 
 

@@ -19,7 +19,7 @@ from trident.http.plain_json import plain
 from trident.reading import open_state
 from trident.runtime.reading.state_frames import results_in
 from trident.runtime.reading.state_reader import StateReader
-from trident.runtime.reading.written_keys import parse_part, parse_prefix
+from trident.runtime.reading.written_keys import parse_key, parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -169,7 +169,7 @@ def _keys(node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> 
             "with --all, --prefix TEXT, --limit N or --top N"
         )
     with _as_usage():
-        return [parse_part(text, fields, node.name) for text in texts]
+        return [parse_key(text, fields, node.name, part=True) for text in texts]
 
 
 @contextmanager

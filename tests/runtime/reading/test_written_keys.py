@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trident.fields import Fields
-from trident.runtime.reading.written_keys import parse_key, parse_part, parse_prefix
+from trident.runtime.reading.written_keys import parse_key, parse_prefix
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_text_that_cannot_be_a_key_is_refused(text: str, fields: Fields, said:
     ],
 )
 def test_a_text_becomes_a_part_of_a_key(text: str, fields: Fields, part: Any) -> None:
-    assert parse_part(text, fields, "s") == part
+    assert parse_key(text, fields, "s", part=True) == part
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_text_becomes_a_part_of_a_key(text: str, fields: Fields, part: Any) ->
 )
 def test_a_text_that_begins_no_key_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        parse_part(text, Fields("n: int, shop: string"), "s")
+        parse_key(text, Fields("n: int, shop: string"), "s", part=True)
 
 
 @pytest.mark.parametrize(

@@ -12,34 +12,22 @@ from trident.moments import MOMENTS, moment_of
 from trident.state.interfaces import Key
 
 
-def parse_key(text: str, fields: Fields, state: str) -> Key:
+def parse_key(text: str, fields: Fields, state: str, part: bool = False) -> Key:
     """Turn a text into a key: it is the key of one field, or a JSON list of the parts of a key of several.
 
     If the fields are unknown, a JSON list is a key of several fields and anything else a text.
 
+    `part`: it may be the first fields of a key: a JSON list of them, or the first one alone.
+
     Raises `ValueError`: the text cannot be such a key; the message says what was expected.
     """
-    parts = _parts(text, fields)
-    if len(parts) != len(fields or parts):
+    parts, what = _parts(text, fields), f"key {text!r} of state {state!r}"
+    if len(parts) != len(fields or parts) and not (part and 0 < len(parts) < len(fields)):
+        most = "its first field, or a JSON list of some or all" if part else "a JSON list"
         raise ValueError(
-            f"key {text!r} of state {state!r}: expected a JSON list of its {len(fields)} fields "
-            f"({', '.join(fields.names)}), as in '[\"a\", 1]'"
+            f"{what}: expected {most} of its {len(fields)} fields ({', '.join(fields.names)}), as in '[\"a\", 1]'"
         )
-    return _key(parts, fields, f"key {text!r} of state {state!r}")
-
-
-def parse_part(text: str, fields: Fields, state: str) -> Key:
-    """Turn a text into a key as `parse_key`, or into its first fields: as a JSON list of them, or the first one alone.
-
-    Raises `ValueError`: no such key begins so; the message says what was expected.
-    """
-    parts = _parts(text, fields)
-    if not 0 < len(parts) <= len(fields or parts):
-        raise ValueError(
-            f"key {text!r} of state {state!r}: expected its first field, or a JSON list of some or all of its "
-            f"{len(fields)} fields ({', '.join(fields.names)}), as in '[\"a\", 1]'"
-        )
-    return _key(parts, fields, f"key {text!r} of state {state!r}")
+    return _key(parts, fields, what)
 
 
 def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
