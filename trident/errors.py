@@ -58,6 +58,7 @@ ends a topology at its first try, at the start too. `TridentError.waits_for` nam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 __all__ = [
@@ -178,21 +179,21 @@ class TopologyChangedError(TopologyError):
 
     Attributes
     ----------
-    topology, changes
-        Its name, and the changes, one a line: what, from what, to what.
+    topology, differences
+        Its name; of each change what, from what, to what; and what to do about it.
     """
 
-    def __init__(self, topology: str, changes: str) -> None:
-        super().__init__(topology, changes)
-        self.topology, self.changes = topology, changes
+    def __init__(self, topology: str, differences: Sequence[tuple[str, str]]) -> None:
+        super().__init__(topology, differences)
+        self.topology, self.differences = topology, tuple(differences)
 
     def __str__(self) -> str:
-        topology, changes = self.args
+        changes = "\n".join(
+            f"  {text}\n    To do: {remedy.replace('{name}', self.topology)}" for text, remedy in self.differences
+        )
         return (
-            f"topology {topology!r} is not what its log was written with:\n{changes}\n"
-            "What is stored would be read as something that it is not. Nothing was written. Give what has changed another "
-            "name (state_name=..., new_stream(name, ...)), or begin with another log_dir and empty states, or, if what is "
-            "stored still means the same, start once with allow_changed_topology=True"
+            f"topology {self.topology!r} is not what its log was written with, and what is stored would be read as something "
+            f"that it is not. Nothing was written; with its former declaration it goes on.\n{changes}"
         )
 
 

@@ -27,6 +27,7 @@ def exactly_once(
     schema: FieldsLike | Any = None,
     deterministic: bool = False,
     rows_are: Literal["events", "totals"] | None = None,
+    rename: Mapping[str, str] | None = None,
     adopt_checkpoint: bool = False,
     listeners: Sequence[TopologyListener] = (),
     conf: Config | Mapping[str, Any] | None = None,
@@ -46,18 +47,17 @@ def exactly_once(
         The aggregator, the columns that it is given, and the name of its result: `aggregate=Sum(), of="euros",
         value="total"`. Or several by name, `aggregate={"revenue": Sum("euros"), "orders": Count()}, value="sales"`.
     schema
-        The columns and their types, as `orders.schema` or `"shop: string, euros: bigint"`. Without it they are those of the
-        first batch; with it, states can be read and `explain()` asked before.
+        The columns and their types, as `orders.schema` or `"shop: string, euros: bigint"`; without it those of the first batch.
     deterministic
         Promise that a batch that Spark repeats has the same rows, so that the state may be transactional; see
         `QueryBatches`.
     rows_are
-        What the rows of a query are that aggregates in output mode `update` or `complete`, see `QueryBatches`. `"totals"` is
-        understood where `aggregate` is `Last()`, which alone takes them.
+        What the rows of a query are that aggregates in output mode `update` or `complete`, see `QueryBatches`; with `Last()`,
+        which alone takes them, `"totals"`.
     adopt_checkpoint
         Take the query's first batch as the next one, although checkpoint and log do not belong together: for one start.
-    listeners, conf, settings
-        As of `TridentTopology.start`; `log_dir` names the log.
+    rename, listeners, conf, settings
+        As of `TridentTopology` and its `start`; `log_dir` names the log.
 
     Examples
     --------
@@ -71,5 +71,7 @@ def exactly_once(
     from trident.runtime.query.one_aggregate import ExactlyOnce, OneAggregate
 
     keys, inputs = ([one] if isinstance(one, str) else list(one) for one in (group_by, of))
-    declared = OneAggregate(name, state, tuple(keys), aggregate, tuple(inputs), value, deterministic, rows_are)
+    declared = OneAggregate(
+        name, state, tuple(keys), aggregate, tuple(inputs), value, deterministic, rows_are, rename or {}
+    )
     return ExactlyOnce(declared, schema, conf, settings, adopt_checkpoint=adopt_checkpoint, listeners=listeners)

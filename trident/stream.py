@@ -416,8 +416,9 @@ class GroupedStream(Windowing[Stream]):
         ----------
         migrate
             The value, its aggregator or its input may have changed since the log was written: a function that makes of a
-            stored value and the name of its former type a value of the type that is declared now; `"widen"` if each value of
-            the former one is a value of that, too. For opaque states.
+            stored value and the name of its former type a value of the type that is declared now. For opaque states. Aggregates
+            that come, go or get another name and wider types need none: see
+            [changing a topology](deploying.md#changing-a-topology).
         """
         return self._stream._aggregate(self._group, True, state, args, state_name, migrate)
 

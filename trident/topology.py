@@ -43,6 +43,9 @@ class TridentTopology(Declaration):
         name for as long as its state exists.
     config
         Settings of every start; `trident.toml` beside the module, the environment, the command line and `start` go before it.
+    rename
+        What aggregates, and fields of keys and of sources, are called now, by their former names: `{"old": "new"}`. It may
+        go once a batch is committed under the new names; see [changing a topology](deploying.md#changing-a-topology).
 
     Examples
     --------
@@ -59,8 +62,10 @@ class TridentTopology(Declaration):
     ... )
     """
 
-    def __init__(self, name: str, *, config: Config | Mapping[str, Any] | None = None) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str, *, config: Config | Mapping[str, Any] | None = None, rename: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name, rename)
         self._memory_log: Any = None
         self._declared_as, self._folder = name, _folder_of_caller()
         self._config = config

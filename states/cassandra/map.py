@@ -182,7 +182,7 @@ class CassandraBackingMap(BackingMap):
 class ColumnsMap(CassandraBackingMap):
     """The map of a partition over columns: what it puts and gives are values, not their bytes."""
 
-    facts = MapFacts(shares_keys=True, gives_copies=True)
+    facts = MapFacts(shares_keys=True, gives_copies=True, has_typed_columns=True)
 
     def __init__(self, options: CassandraOptions, conf: StateConf, partition: int, columns: CqlColumns) -> None:
         self._columns = columns
@@ -201,7 +201,9 @@ class ColumnsMap(CassandraBackingMap):
 
     def _opened(self) -> tuple[StateRows, CassandraFence]:
         options, connection, is_read = self._options, self._connection, self._conf.read_only
-        table = open_table(connection, options, self._table, form_of_columns(self._columns), is_read)
+        table = open_table(
+            connection, options, self._table, form_of_columns(self._columns), is_read, self._conf.evolves
+        )
         records = open_table(connection, options, RECORDS, RECORDS_FORM, is_read)
         rows = ColumnStatements(connection, table, self._columns, options)
         registers = Registers(connection, records, self._table, options)

@@ -11,7 +11,7 @@ from states.cassandra.cluster_session import CassandraConnection
 from states.cassandra.cql_columns import CqlColumns, quoted
 from states.cassandra.options import CassandraOptions
 from trident.errors import ConfigError, StateError
-from trident.storekit.plain_columns import OWN
+from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
 RECORDS = f"{OWN}records"
 """The table of the floors and sentinels of the states that have tables with columns."""
@@ -73,9 +73,16 @@ def form_of_columns(columns: CqlColumns) -> TableForm:
 
 
 def open_table(
-    connection: CassandraConnection, options: CassandraOptions, table: str, form: TableForm, read_only: bool
+    connection: CassandraConnection,
+    options: CassandraOptions,
+    table: str,
+    form: TableForm,
+    read_only: bool,
+    evolves: bool = False,
 ) -> str:
     """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
+
+    `evolves`: a former declaration may have made the table: it gets the columns that it lacks.
 
     Raises `ConfigError`: there is no such keyspace, or the consistency levels are too weak for its copies.
     Raises `StateError`: there is no such table and creating it is not allowed, or it is not a table of this form.
@@ -92,11 +99,44 @@ def open_table(
                 )
             connection.define(form.create(full))
             found = _describe(connection, options.keyspace, table)
+        if evolves and found is not None:
+            found = _evolved(connection, options, table, form, found, read_only)
         _check_table(full, found, form, options.address)
     return full
 
 
-def _describe(connection: CassandraConnection, keyspace: str, table: str) -> tuple[dict[str, Any], str, int] | None:
+_Described = tuple[dict[str, Any], str, int]
+
+
+def _evolved(
+    connection: CassandraConnection,
+    options: CassandraOptions,
+    table: str,
+    form: TableForm,
+    found: _Described,
+    read_only: bool,
+) -> _Described | None:
+    """Add the columns that a table of a former declaration lacks; Cassandra gives a column no other type."""
+    full, there = f'"{options.keyspace}"."{table}"', found[0]
+    for name, column in form.columns.items():
+        if name in there and there[name] != column:
+            raise StateError(
+                f"table {full}: column {name} is {there[name][2]}, and {column[2]} as it is declared now; Cassandra does not "
+                "change the type of a column. Nothing was written. Keep the former type, or give the new declaration another "
+                "table, and move the state there with `trident state move`"
+            )
+    lacking = [f"{quoted(name)} {type_}" for name, (_, _, type_) in form.columns.items() if name not in there]
+    if not lacking:
+        return found
+    if read_only:
+        raise StateError(
+            f"table {full} has no column {', '.join(lacking)} yet: start the topology with this declaration first"
+        )
+    connection.define(f"ALTER TABLE {full} ADD ({', '.join(lacking)})")
+    return _describe(connection, options.keyspace, table)
+
+
+def _describe(connection: CassandraConnection, keyspace: str, table: str) -> _Described | None:
     doing = f"describe table {keyspace}.{table}"
     where = "WHERE keyspace_name = ? AND table_name = ?"
     tables = connection.prepare(f"SELECT comment, default_time_to_live FROM system_schema.tables {where}", "ONE")
@@ -148,7 +188,10 @@ def _check_mark(full: str, form: TableForm, what: str, layout: str, buckets: str
 def _has_form(columns: Mapping[str, Any], form: TableForm) -> bool:
     """Whether a table has the columns of a form; an owner may add columns to one with columns."""
     more = columns.keys() - form.columns.keys()
-    is_own = form.what == "columns" and not any(name.startswith(OWN) or columns[name][0] != "regular" for name in more)
+    former = {name for name in more if name.startswith(f"{BEFORE}_") and BEFORE_NULL in form.columns}
+    is_own = form.what == "columns" and not any(
+        name.startswith(OWN) or columns[name][0] != "regular" for name in more - former
+    )
     return form.columns.items() <= columns.items() and (is_own or not more)
 
 

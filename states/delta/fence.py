@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
-from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_table import ABSENT, COMPACTION, StateTable
 from trident.errors import BackendError, FencedError, StateError
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import EVERYTHING_WON, Winners
@@ -56,7 +56,6 @@ def overtaken(
     )
 
 
-COMPACTION = "trident.compaction"
 STAGED_AS = "trident.staged"
 RESET = "trident.reset"
 _COMMIT = "trident.commit"

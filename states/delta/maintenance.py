@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
-from states.delta.fence import COMPACTION
-from states.delta.state_table import ABSENT, StateTable
+from states.delta.state_table import ABSENT, COMPACTION, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import StateError
 

@@ -53,7 +53,7 @@ class DeltaBackingMap(BackingMap):
     """
 
     # Each read decodes or copies values for this very call; no seal, because rows and sentinel are one Delta transaction.
-    facts = MapFacts(commits_atomically=True, gives_copies=True, keeps_columns=True)
+    facts = MapFacts(commits_atomically=True, gives_copies=True, keeps_columns=True, has_typed_columns=True)
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class DeltaBackingMap(BackingMap):
         self._reader = Reader(tables, self._table) if read_only else None
         self._publishing = Publishing(tables, self._table, self._index, base, self._maintenance)
         self._staging = Staging(self._table, partition, self._what)
+        self._evolves = tables.evolves
         self._base, self._expires = base, tables.options.ttl_s is not None
         self._expiry = Expiry(self._table, self._layout, tables.options.ttl_s)
         self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
@@ -221,7 +222,7 @@ class DeltaBackingMap(BackingMap):
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
-        if self._expires and self._seen is None and self._reader is None:
+        if (self._expires or self._evolves) and self._seen is None and self._reader is None:
             self._base.look()  # which refuses one, at the start already
         try:
             found = self._sentinel_alone()
@@ -242,6 +243,7 @@ class DeltaBackingMap(BackingMap):
         self._refuse_read_only("move the sentinel")
         self._drop_commit()
         self._table.mend()
+        self._cover()
         self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
         check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
@@ -345,6 +347,13 @@ class DeltaBackingMap(BackingMap):
             self._publishing.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
             self._index.load()
+
+    def _cover(self) -> None:
+        if self._evolves and self._table.refresh() != ABSENT:
+            try:
+                self._table.cover()
+            except VersionMoved as moved:
+                raise self._overtaken(None) from moved
 
     def _load_if_free(self) -> None:
         # A claim belongs to the version that it was compared in, so the version must not change before its commit.

@@ -25,7 +25,7 @@ from states.delta.data_files import DataFile, data_files, write_file
 from states.delta.faults import VersionMoved, reading, writing
 from states.delta.local_folder import TableFolder
 from states.delta.old_versions import TXN_IS_LAST, delete_files, delete_versions_before, removed_since
-from states.delta.table_opening import TableOpening, only_data_files
+from states.delta.table_opening import TableOpening, fits, only_data_files
 from trident.errors import BackendError, StateError, StoreAwayError
 from trident.object_stores import short
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 ABSENT = -1
 """The version of a table that does not exist."""
 
+COMPACTION = "trident.compaction"
+"""The note of a version that changes no content."""
+
+_COLUMNS = "trident-columns"
 _READ_TRIES = 5
 _BATCH_ROWS = 1 << 19
 _COMPACTION_TRIES = 15
@@ -148,6 +152,18 @@ class StateTable:
     def filesystem(self) -> FileSystem:
         """Return the folder of the table."""
         return self._opening.filesystem()
+
+    def cover(self) -> None:
+        """Let the table have all columns that it should have: a version of the same rows, if a former declaration made it.
+
+        Raises `VersionMoved`: another writer has committed meanwhile.
+        """
+        if fits(pa.schema(self._opened().schema().to_arrow()), self.schema, evolves=False):
+            return
+        files, app = self.files(), (_COLUMNS, self.version)
+        span = min((file.first for file in files), default=0), max((file.last for file in files), default=0)
+        self.append([self.data_file(self.scan(), span, new_rows=False)], "overwrite", app, {COMPACTION: "columns"})
+        self.refresh()
 
     def has_columns(self) -> bool:
         """Whether the version last seen has the columns that it should have."""
@@ -347,7 +363,9 @@ class StateTable:
         return self._table
 
     def _dataset(self, table: DeltaTable) -> Any:
-        return table.to_pyarrow_dataset(filesystem=None if self._folder is None else self.filesystem())
+        return table.to_pyarrow_dataset(
+            filesystem=None if self._folder is None else self.filesystem(), schema=self.schema
+        )
 
     def _newest(self) -> int:
         """Return the newest version that is in the log now."""

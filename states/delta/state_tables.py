@@ -25,7 +25,9 @@ class StateTables:
     `path`, `kind`, `conf`, `partition`, `options`: as for `DeltaBackingMap`.
     `layout`, `rows`: the columns of the changes, and of what people read.
     `options`: those of the state.
-    `name`, `app`, `what`: the name of the state, the application of its Delta transactions, and how messages call it.
+    `evolves`, `types`: whether former declarations have written a part of it, and what reads their values.
+    `state`, `name`: the name of the state, alone and with its topology.
+    `app`, `what`: the application of its Delta transactions, and how messages call it.
     """
 
     def __init__(
@@ -40,13 +42,14 @@ class StateTables:
         self.options = DeltaOptions() if options is None else options
         self.layout = DeltaLayout(kind, conf)
         self.rows = PublishedRows(self.layout, conf)
-        self.name, self.app = conf.prefix, f"trident/{conf.prefix}/{partition}"
+        self.evolves, self.types = conf.evolves, conf.migrate
+        self.state, self.name, self.app = conf.state, conf.prefix, f"trident/{conf.prefix}/{partition}"
         self._path = os.fspath(path)
         self.what = f"state {conf.state!r} partition {partition} in {redacted(self._path)}"
 
     def changes(self, read_only: bool = False) -> StateTable:
         """Return the table of the changes, not opened yet."""
-        role = TableRole(CHANGES, read_only)
+        role = TableRole(CHANGES, read_only, evolves=self.evolves)
         layout = self.layout
         return StateTable(TableOpening(self._path, layout.schema, layout.description, self.options, role))
 

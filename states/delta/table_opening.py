@@ -21,6 +21,7 @@ from states.delta.faults import columns, driver, reading
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
 from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN
 from trident.errors import StateError
+from trident.fields import widens
 from trident.redaction import redacted
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ class TableRole(NamedTuple):
     is not as it should be.
     `read_only`: it repairs nothing: it skips a damaged end of the log, and leaves it there.
     `at`: it stays at this version.
+    `evolves`: a former declaration may have made it: it may lack fields, or have narrower types.
     """
 
     inside: str = CHANGES
     read_only: bool = False
     at: int | None = None
+    evolves: bool = False
 
 
 class TableOpening:
@@ -86,7 +89,7 @@ class TableOpening:
 
     def another(self, read_only: bool, at: int | None) -> TableOpening:
         """Return one for the same table, in another role."""
-        role = TableRole(self.role.inside, read_only, at)
+        role = self.role._replace(read_only=read_only, at=at)
         other = TableOpening(self._path, self.schema, self.description, self.options, role)
         other._is_alone = other._is_alone or self._is_alone
         return other
@@ -202,7 +205,9 @@ class TableOpening:
 
     def _check_columns(self, table: DeltaTable) -> None:
         expected, found = self.driver.Schema.from_arrow(self.schema), table.schema()
-        if expected.to_json() != found.to_json():
+        if expected.to_json() != found.to_json() and not fits(
+            pa.schema(found.to_arrow()), self.schema, self.role.evolves
+        ):
             raise StateError(
                 f"open Delta table {self.name} as {self.description}: expected columns {columns(expected)}, found "
                 f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
@@ -217,6 +222,41 @@ class TableOpening:
                 f"open Delta table {self.name} as {self.description}: it is marked as {mark}. Give the state a path of its "
                 "own"
             )
+
+
+def fits(found: pa.Schema, own: pa.Schema, evolves: bool) -> bool:
+    """Whether columns that are there can hold all of the own; `evolves`: or can be made to, without loss."""
+    return _is_like(pa.struct(found), pa.struct(own), evolves) and found.names == own.names
+
+
+def _is_like(found: pa.DataType, own: pa.DataType, evolves: bool) -> bool:
+    if pa.types.is_struct(found) and pa.types.is_struct(own):
+        there = {field.name: field.type for field in found}
+        return all(
+            _is_like(there[field.name], field.type, evolves) if field.name in there else evolves for field in own
+        )
+    return found == own or _holds(found, own) or (evolves and _holds(own, found))
+
+
+def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Whether each value of one type is a value of the other."""
+    if pa.types.is_list(wide) and pa.types.is_list(narrow):
+        return bool(wide.value_type == narrow.value_type) or _holds(wide.value_type, narrow.value_type)
+    return widens(_ddl(narrow), _ddl(wide))
+
+
+def _ddl(type_: pa.DataType) -> str:
+    """Return a number's type as the topology declares it; another one is none."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    return {
+        "int8": "tinyint",
+        "int16": "smallint",
+        "int32": "int",
+        "int64": "bigint",
+        "float": "float",
+        "double": "double",
+    }.get(str(type_), f"not a number: {type_}")
 
 
 _LOG = "_delta_log"

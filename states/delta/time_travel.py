@@ -17,10 +17,11 @@ from states.delta.options import DeltaOptions
 from states.delta.spark_table import delta_dataframe
 from states.delta.state_table import ABSENT, StateTable
 from states.delta.state_tables import StateTables
-from trident.errors import StateError
+from trident.errors import EnvironmentProblem, StateError
 from trident.state.interfaces import Key, State, StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.maps import map_for
+from trident.state.opaque_map import migrated
 from trident.state.sentinel import check_sentinel
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Snapshot, Txid
@@ -46,9 +47,10 @@ class DeltaStateAt(State):
         self._layout, self._snapshot, key = tables.layout, snapshot, tables.options.snapshot_key
         self._snapshot_key = key if isinstance(key, tuple) else (key,)
         self._values = BaseReads(tables).at(table, snapshot.txid) or _in_memory(table, tables.layout)
+        self._types = tables.types
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        return list(map(self._of, self._values.get(self._layout.pack_keys(keys))))
+        return self._of(self._values.get(self._layout.pack_keys(keys)))
 
     def get(self) -> Any:
         """Return the single value of an ungrouped aggregate, None if never written."""
@@ -57,16 +59,17 @@ class DeltaStateAt(State):
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows: the fields of each key, then its value; a key whose value is None has no row."""
         for page in self._values.key_pages():
-            for raw, value in zip(page, self._values.get(page), strict=True):
-                found = self._of(value)
+            for raw, found in zip(page, self._of(self._values.get(page)), strict=True):
                 if found is not None:
                     yield (*self._layout.unpack_key(raw), found)
 
-    def _of(self, raw: RawValue | None) -> Any:
-        (value,) = self._layout.unpack_values([raw])
-        if isinstance(value, OpaqueValue):
-            return value.at(self._snapshot)
-        return value.value if isinstance(value, TransactionalValue) else value
+    def _of(self, raw: Sequence[RawValue | None]) -> list[Any]:
+        values = self._layout.unpack_values(raw)
+        if self._layout.kind is StateType.OPAQUE:
+            opaque: Sequence[OpaqueValue | None] = migrated(values, self._snapshot.winners, self._types)
+            found = [None if one is None else one.at(self._snapshot) for one in opaque]
+            return found if self._types is None else self._types.declared(found)
+        return [value.value if isinstance(value, TransactionalValue) else value for value in values]
 
 
 class DeltaMapState(SnapshottableMap):
@@ -84,7 +87,9 @@ class DeltaMapState(SnapshottableMap):
         self._path, self._conf, self._partition = path, conf, partition
         self._tables = StateTables(path, kind, conf, partition, options)
         self._backing = DeltaBackingMap(path, kind, conf, partition, options)
-        super().__init__(map_for(kind, self._backing, conf.prefix, partition), self._tables.options.snapshot_key)
+        super().__init__(
+            map_for(kind, self._backing, conf.prefix, partition, conf.migrate), self._tables.options.snapshot_key
+        )
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
@@ -94,7 +99,11 @@ class DeltaMapState(SnapshottableMap):
         """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
 
         With a snapshot of the log it is as of that batch, whatever an attempt in flight has written.
+
+        Raises `EnvironmentProblem`: former declarations have written a part, of which Spark sees the columns that they had.
         """
+        if self._conf.evolves:
+            raise EnvironmentProblem("values of former declarations are read by this process")
         if snapshot is None:
             return delta_dataframe(spark, self._path)
         table, place = _found(self._tables, snapshot)

@@ -21,7 +21,7 @@ from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.fields import struct_fields
 from trident.state.columns.struct_columns import StructForm
-from trident.state.interfaces import StateConf, StateSpec, StateType, StoreFacts, state_type
+from trident.state.interfaces import FormerTypes, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
 from trident.storekit import Kinds, check_options
@@ -90,12 +90,13 @@ class MemoryMap(SnapshottableMap):
         name: str = "state",
         partition: int = 0,
         value_type: str | None = None,
+        migrate: FormerTypes | None = None,
     ) -> None:
         self.data = data
         columnar = state_type(kind) is StateType.OPAQUE and not data.max_size
         backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
         backing.facts = replace(backing.facts, gives_copies=value_type in _PLAIN, shares_keys=True)
-        super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
+        super().__init__(map_for(kind, backing, name, partition, migrate), MEMORY_SNAPSHOT_KEY)
 
 
 def _new_id() -> str:
@@ -119,7 +120,7 @@ class _MemoryFactory(Kinds[int]):
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> MemoryMap:
         """Open one partition; the data of an earlier state object of the same factory and name are found again."""
         data = data_of(self.id, self.home, self._bound, conf, partition_index, num_partitions)
-        return MemoryMap(self.kind, data, conf.prefix, partition_index, conf.value_type)
+        return MemoryMap(self.kind, data, conf.prefix, partition_index, conf.value_type, conf.migrate)
 
     @classmethod
     def of_kind(cls, kind: StateType, target: int | None, options: dict[str, Any]) -> StateSpec:

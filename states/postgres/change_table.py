@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.columns import AT, Columns, by_nulls, listed
+from states.postgres.columns import AT, Columns, by_nulls, holds, listed
 from states.postgres.options import identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
@@ -52,12 +52,15 @@ class ChangeTable:
 
     `schema`, `table`: the state's: the bare name.
     `kept`: how long rows stay.
+    `evolves`: a former declaration may have made it.
     """
 
-    def __init__(self, schema: str | None, table: str, columns: Columns, kept: Retention, what: str) -> None:
+    def __init__(
+        self, schema: str | None, table: str, columns: Columns, kept: Retention, what: str, evolves: bool = False
+    ) -> None:
         at = [] if schema is None else [schema]
         self._state, self._columns = table, columns
-        self._kept, self._what = kept, what
+        self._kept, self._what, self._evolves = kept, what, evolves
         self._texts = {
             "changes": identifier(*at, table_name(f"{table}_changes")),
             "table": identifier(*at, table),
@@ -74,8 +77,13 @@ class ChangeTable:
         for statement in () if found else _TABLES:
             make(connection, self._sql(statement.replace("{columns}", columns)), {"state": self._state})
         found = found or self._found(connection)
+        if self._evolves and (
+            lacking := self._columns.lacking(found)
+        ):  # made by a former declaration, as the table itself
+            connection.execute(self._sql(f"ALTER TABLE {{changes}} {self._columns.added(found, lacking)}"))
+            found = self._found(connection)
         for column in self._columns.all:
-            if found.get(column.name) != column.form.sql:
+            if not holds(found.get(column.name, ""), column.form.sql):
                 there = found.get(column.name, "not there")
                 raise BackendError(
                     f"keep the changes of {self._what} in {self._texts['changes']}: its column {column.name} is {there}, not "

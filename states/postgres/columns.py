@@ -11,7 +11,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +128,20 @@ class Column(PlainColumn[_Form]):
 class Columns(PlainColumns[Column]):
     """The columns of one state."""
 
+    def lacking(self, found: Mapping[str, str]) -> list[Column]:
+        """Return what a table with these columns and types lacks of those of values: it was made by a former declaration."""
+        own = (*self.values, *self.befores)
+        return [one for one in own if one.name not in found or not holds(found[one.name], one.form.sql)]
+
+    def added(self, found: Mapping[str, str], lacking: Sequence[Column]) -> str:
+        """Return the changes of the table, as SQL, by which it has the columns that it lacks."""
+        return ", ".join(
+            f"ALTER COLUMN {one.quoted} TYPE {one.form.sql}"
+            if one.name in found
+            else f"ADD COLUMN IF NOT EXISTS {one.quoted} {one.form.sql}"
+            for one in lacking
+        )
+
     def asked(self, nulls: Sequence[bool], keys: Sequence[Key], name: str) -> tuple[str, str, dict[str, Packed]]:
         """Return keys, all with the same nulls, as a table `asked`, the test whether a row `own` has one, and the arguments."""
         parts = zip(self.keys, zip(*keys, strict=True), nulls, strict=True)
@@ -154,6 +168,23 @@ class Columns(PlainColumns[Column]):
     def _advice(self) -> str:
         known = ", ".join(f"{one.name} = {value}" for one, value in zip(self.own, (0, -1), strict=False))
         return f"Delete the row; or, to count on from its value, set {known}"
+
+
+_WHOLE_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+_NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Whether each value of one type of PostgreSQL's is a value of the other."""
+    if wide == narrow:
+        return True
+    if wide in _WHOLE_DIGITS and narrow in _WHOLE_DIGITS:
+        return _WHOLE_DIGITS[wide] >= _WHOLE_DIGITS[narrow]
+    found, own = _NUMERIC.fullmatch(wide), _NUMERIC.fullmatch(narrow)
+    digits, behind = (int(own[1]), int(own[2])) if own else (_WHOLE_DIGITS.get(narrow, 0), 0)
+    if wide == "double precision":
+        return narrow == "real" or 0 < _WHOLE_DIGITS.get(narrow, 0) <= 10
+    return bool(found and digits and int(found[1]) - int(found[2]) >= digits - behind and int(found[2]) >= behind)
 
 
 def listed(columns: Iterable[Column], of: str = "") -> str:

@@ -83,6 +83,8 @@ class CommittedView:
             comment = f"{_OURS}{blake2b(statement.encode(), digest_size=8).hexdigest()}"
             if found is None or found[0] != comment:
                 connection.execute("SELECT pg_advisory_xact_lock(7526470313)")  # two topologies at once
+                if found is not None:
+                    connection.execute(f"DROP VIEW {name}".encode())  # a replaced one keeps the columns that it had
                 connection.execute(statement.encode())
                 connection.execute(f"COMMENT ON VIEW {name} IS '{comment}'".encode())
         elif found is not None:  # it would go on to say what that log says

@@ -53,7 +53,7 @@ class PostgresMapFactory(StoreMapFactory):
         view = None
         if partition_index == 0 and not conf.read_only:
             view = CommittedView(self.options.schema, table, columns, conf, self._database)
-        changes = None if kept is None else ChangeTable(self.options.schema, table, columns, kept, what)
+        changes = None if kept is None else ChangeTable(self.options.schema, table, columns, kept, what, conf.evolves)
         rows = TypedRows(self.options, table, conf, what, columns, view, changes)
         return TypedMap(rows, conf, partition_index, what)
 

@@ -83,7 +83,9 @@ class TypedRows(StoredRows):
         changes: ChangeTable | None = None,
     ) -> None:
         expires = options.ttl_s is not None
-        self._table = TypedTable(options.schema, table, columns, what, conf.read_only, view, changes, expires)
+        self._table = TypedTable(
+            options.schema, table, columns, what, conf.read_only, view, changes, expires, conf.evolves
+        )
         self._changes, self.batch = changes, -1  # the commit under way
         self._options, self._columns, self._what = options, columns, what
         self._session = Session(options, what, conf.read_only)
@@ -416,7 +418,7 @@ class TypedRows(StoredRows):
 class TypedMap(WholeCommitMap):
     """The map of a partition over columns: what it puts and gives are values, not their bytes."""
 
-    facts = MapFacts(commits_atomically=True, shares_keys=True, gives_copies=True)
+    facts = MapFacts(commits_atomically=True, shares_keys=True, gives_copies=True, has_typed_columns=True)
 
     def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
         super().__init__(rows, conf, partition, what)

@@ -9,12 +9,12 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.change_table import ChangeTable
-from states.postgres.columns import AT, Column, Columns, listed
+from states.postgres.columns import AT, Column, Columns, holds, listed
 from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
 from trident.errors import BackendError
 from trident.servers.postgres_connection import PostgresConnection, make
-from trident.storekit.plain_columns import OWN
+from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, UNIQUE{nulls} ({keys})) WITH (fillfactor = 70)"
 _SENTINELS = """
@@ -53,12 +53,14 @@ class TypedTable:
         view: CommittedView | None,
         changes: ChangeTable | None,
         expires: bool = False,
+        evolves: bool = False,
     ) -> None:
         at = [] if schema is None else [schema]
         self.name, self.state = identifier(*at, table), table
         self._sentinels = identifier(*at, f"{OWN}sentinels")
         self._columns, self._what, self._read_only = columns, what, read_only
         self._view, self._changes, self._expires, self._is_known = view, changes, expires, False
+        self._evolves = evolves
 
     def sql(self, statement: str) -> bytes:
         """Return a statement over the two tables; it must be run with arguments."""
@@ -80,6 +82,8 @@ class TypedTable:
             raise errors.UndefinedTable(self.name)
         missing = [column for column in self._columns.all if column.name not in found]
         self._refuse_columns(found)
+        if self._evolves:
+            missing = self._evolved(connection, {name: type_ for name, (type_, *_) in found.items()}, missing)
         self._refuse_missing(connection, found, [column.name for column in missing])
         self._refuse_keys(connection, found)
         if self._read_only and missing:
@@ -125,16 +129,25 @@ class TypedTable:
             raise self._refused("it has the binary layout (key, value)", "give layout='binary', or another table")
         for name, (type_, _, _, is_deterministic) in found.items():
             column = known.get(name)
-            if column is None and name.startswith(OWN) and name != AT:
+            if column is None and self._is_of_another_kind(name):
                 raise self._refused(
                     f"it has {name}, of a state of another kind", "give the kind that it was written with"
                 )
-            if column is not None and type_ != column.form.sql:
+            if column is not None and not self._is_usable(column, type_):
                 raise self._refused(
                     f"{name} is {type_}, not {column.form.sql}", "give another table, or change the type"
                 )
             if column is not None and not is_deterministic:
                 raise self._refused(f"{name} has a collation in which other texts are equal", 'give it COLLATE "C"')
+
+    def _is_of_another_kind(self, name: str) -> bool:
+        """Whether a column that no field needs is one of the framework's; those of fields of former declarations stay."""
+        is_former = name.startswith(f"{BEFORE}_") and any(column.name == BEFORE_NULL for column in self._columns.all)
+        return name.startswith(OWN) and name != AT and not is_former
+
+    def _is_usable(self, column: Column, type_: str) -> bool:
+        """Whether a column of a type holds the values, or can be made to."""
+        return holds(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
 
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
         own, keys = self._columns.ours, {column.name for column in self._columns.keys}
@@ -151,6 +164,20 @@ class TypedTable:
                 and not is_filled
             ):
                 raise self._refused(f"it has {name} NOT NULL without a default", "give the column a default")
+
+    def _evolved(
+        self, connection: PostgresConnection, found: Mapping[str, str], missing: Sequence[Column]
+    ) -> list[Column]:
+        """Add what the values of this declaration need beside those of former ones; return what is missing then."""
+        lacking = self._columns.lacking(found)
+        names = ", ".join(column.name for column in lacking)
+        if lacking and self._read_only:
+            raise self._refused(
+                f"it has no column {names} as declared now", "start the topology with this declaration first"
+            )
+        if lacking:
+            self._alter(connection, self._columns.added(found, lacking), f"it has no column {names}", "add them")
+        return [column for column in missing if column not in lacking]
 
     def _add(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
         added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column.quoted} {column.form.sql}" for column in missing)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import is_
 from typing import Any, TypeVar
@@ -131,6 +132,7 @@ class RedisBackingMap(BackingMap):
         self._is_checked = False
         self._wire = Wire(servers, options)
         self._fence = RedisFence(self._wire, self._layout, partition, self._what)
+        self.facts = replace(self.facts, has_typed_columns=plain is not None)
         self._values: Any = plain or (None if serializer is None else StoredValues(serializer))
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes

@@ -104,7 +104,8 @@ def test_the_batches_that_made_a_word_are_a_line_each(folder: Path) -> None:
 
 def test_totals_that_new_code_would_change_are_a_table_and_an_exit_code(folder: Path) -> None:
     done = command("rehearse", TARGET, "--to", "proof_words:new", "--last", "1")
-    count, columns, row, total = done.stdout.splitlines()
+    gone, count, columns, row, total = done.stdout.splitlines()
+    assert gone == "gone: state 'total' stays as it is, and gets no further batch"
     assert count == "count: 1 of 2 keys would be another, by batches 2 to 2"
     assert (columns.split(), row.split()) == (["key", "now", "former", "code", "new", "code"], ["cow", "2", "3", "2"])
     assert total == "total: not compared: the new code does not write it"

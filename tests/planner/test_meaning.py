@@ -12,7 +12,7 @@ from states.memory import MemoryMapState
 from tests.harness.topology_runs import Keep, RowsState
 from trident import Stream, TridentTopology
 from trident.operations import Count, FilterNull, Max, Split, Sum
-from trident.planner.meaning import Meaning, changes, dropped, meaning_of
+from trident.planner.meaning import Meaning, compare, meaning_of
 from trident.spout import SpoutType
 
 
@@ -42,6 +42,7 @@ def test_what_belongs_to_a_state_and_to_a_stream() -> None:
                 "by": "Sum",
                 "of": ["n: bigint"],
                 "streams": ["lines"],
+                "members": {"total": ["Sum", ["n: bigint"], ["total: bigint"]]},
             }
         },
         {
@@ -61,28 +62,69 @@ def promising(promise: SpoutType) -> FixedBatchSpout:
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("changed", "expected", "remedy"),
     [
-        ({"field": "other"}, "state 'total': key (word: string) -> (other: int)"),
-        ({"state": MemoryMapState.transactional()}, "state 'total': kind opaque -> transactional"),
-        ({"aggregate": ("n", Max(), "total")}, "state 'total': by Sum -> Max"),
-        ({"aggregate": ("n", Sum(), "sum")}, "state 'total': value (total: bigint) -> (sum: bigint)"),
-        ({"aggregate": ("other", Sum(), "total")}, "state 'total': of (n: bigint) -> (other: int)"),
-        ({"spout": promising(SpoutType.OPAQUE)}, "stream 'lines': promise transactional -> opaque"),
+        ({"field": "other"}, "state 'total': key (word: string) -> (other: int)", "count again beside it"),
+        ({"state": MemoryMapState.transactional()}, "state 'total': kind opaque -> transactional", "declare it opaque"),
+        (
+            {"aggregate": ("n", Max(), "total")},
+            "state 'total': 'total' Sum(n: bigint) -> Max(n: bigint)",
+            "count again beside it",
+        ),
+        ({"aggregate": ("n", Sum(), "sum")}, "state 'total': value total -> sum", 'rename={"total": "sum"}'),
+        (
+            {"aggregate": ("other", Sum(), "total")},
+            "state 'total': 'total' Sum(n: bigint) -> Sum(other: int)",
+            "count again beside it",
+        ),
+        (
+            {"spout": promising(SpoutType.OPAQUE)},
+            "stream 'lines': promise transactional -> opaque",
+            'new_stream("lines-2", …)',
+        ),
         (
             {"spout": FeederBatchSpout("word: string, other: int, n: bigint")},
             "stream 'lines': spout FixedBatchSpout -> FeederBatchSpout",
+            'new_stream("lines-2", …)',
         ),
         (
-            {"spout": FixedBatchSpout("word: string, n: bigint", 1, ["a", 1])},
-            "stream 'lines': fields (word: string, other: int, n: bigint) -> (word: string, n: bigint)",
+            {"spout": FixedBatchSpout("word: string, other: smallint, n: bigint", 1, ["a", 1, 1])},
+            "stream 'lines': field 'other' int -> smallint",
+            "or the type int",
         ),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_a_change_is_named(changed: dict[str, Any], expected: str) -> None:
-    assert expected in changes(meaning(), meaning(**changed))
-    assert dropped(meaning(), meaning(**changed)) == []
+def test_a_change_is_named_with_what_to_do(changed: dict[str, Any], expected: str, remedy: str) -> None:
+    compared = compare(meaning(), meaning(**changed))
+    (found,) = [one for one in compared.refused if one.text == expected]
+    assert remedy in found.remedy
+    assert compared.dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {"spout": FixedBatchSpout("word: string, n: bigint", 1, ["a", 1])},
+            ["stream 'lines': field 'other' is no longer there"],
+        ),
+        (
+            {"spout": FixedBatchSpout("n: bigint, word: string, other: bigint, more: date", 1, [1, "a", 1, None])},
+            ["stream 'lines': field 'more' is new", "stream 'lines': field 'other' int -> bigint"],
+        ),
+    ],
+)
+def test_a_source_may_have_other_fields(changed: dict[str, Any], expected: list[str]) -> None:
+    compared = compare(meaning(), meaning(**changed))
+    assert (list(compared.taken), compared.refused) == (expected, ())
+
+
+def test_a_log_of_a_version_that_did_not_note_aggregates_is_compared_as_a_whole() -> None:
+    before, now = meaning(), meaning(aggregate=("n", Max(), "total"))
+    states = {"total": {fact: value for fact, value in before.states["total"].items() if fact != "members"}}
+    assert not compare(Meaning(states, before.streams), before).refused
+    assert compare(Meaning(states, before.streams), now).refused
 
 
 def test_what_lies_in_between_and_beside_does_not_matter() -> None:
@@ -93,9 +135,10 @@ def test_what_lies_in_between_and_beside_does_not_matter() -> None:
         topology.new_static_state(MemoryMapState(), "towns")
         return stream.filter("word", FilterNull()).shuffle().each("word", Split(), "part").name("x")
 
-    assert changes(meaning(), meaning(more=busy)) == []
-    assert dropped(meaning(), meaning(more=busy)) == []
-    assert dropped(meaning(more=busy), meaning()) == ["stream 'more'", "state 'rows'"]
+    compared = compare(meaning(), meaning(more=busy))
+    assert (compared.taken, compared.refused, compared.dropped) == ((), (), ())
+    assert compared.added == ("state 'rows'", "stream 'more'")
+    assert compare(meaning(more=busy), meaning()).dropped == compared.added
     assert meaning(more=busy).states["rows"]["by"] == "Keep"
 
 
@@ -104,15 +147,21 @@ def test_a_stream_may_join_a_state_but_not_leave_it() -> None:
         second = topology.new_stream("second", FixedBatchSpout("word: string, other: int, n: bigint", 1, ["a", 1, 1]))
         return topology.merge(stream, second)
 
-    assert changes(meaning(), meaning(more=merged)) == []
-    assert changes(meaning(more=merged), meaning()) == ["state 'total': streams (lines, second) -> (lines)"]
+    assert not compare(meaning(), meaning(more=merged)).refused
+    ((text, remedy),) = compare(meaning(more=merged), meaning()).refused
+    assert text == "state 'total': streams lines, second -> lines"
+    assert remedy.endswith("what 'second' brings, start once with --conf allow_changed_topology=true")
 
 
 def test_a_renamed_stream_is_noticed_by_its_states() -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("rows", FixedBatchSpout("word: string, other: int, n: bigint", 1, ["a", 1, 1]))
     stream.group_by("word").persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
-    assert changes(meaning(), meaning_of(topology.graph())) == ["state 'total': streams (lines) -> (rows)"]
+    ((text, remedy),) = compare(meaning(), meaning_of(topology.graph())).refused
+    assert text == "state 'total': streams lines -> rows"
+    assert remedy.startswith(
+        "call the stream 'lines' as before: under the name 'rows' its source is read from its start"
+    )
 
 
 def test_aggregates_without_fields_and_keys() -> None:

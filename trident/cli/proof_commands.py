@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -13,8 +15,10 @@ from trident.cli.arguments import AsJson, Conf, Debug, LogDir, SubmittedName, Ta
 from trident.cli.console import problems, reporting, results, say, table
 from trident.http.plain_json import plain
 from trident.naming import counted
+from trident.servers.log_addresses import is_log_address
 
 if TYPE_CHECKING:
+    from trident.planner.meaning import Meaning, TopologyChanges
     from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import Verified
@@ -33,6 +37,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("verify", epilog=f"Example: {examples}")(verify_command)
     rehearsal = "Example: `trident rehearse words.py:topology --to words_new.py:topology --last 50`"
     app.command("rehearse", epilog=rehearsal)(rehearse_command)
+    app.command("diff", epilog="Example: `trident diff trident-log/words words_new.py:topology`")(diff_command)
     app.command("why", epilog="Example: `trident why words.py:topology count the --last 5`")(why_command)
 
 
@@ -136,7 +141,74 @@ def rehearse_command(
 
     with reporting(debug):
         config = settings(conf or [], {"log_dir": log_dir})
-        print_rehearsed(rehearse_upgrade(*load_both(target, to, name), last, config), as_json)
+        former, new = load_both(target, to, name)
+        if not as_json:
+            _print_changes(_compared(former, new), new.name)
+        print_rehearsed(rehearse_upgrade(former, new, last, config), as_json)
+
+
+def diff_command(
+    old: Annotated[
+        str,
+        argument("What runs: a declaration, or the folder or address of a log that it has written.", "OLD")
+    ],
+    new: Annotated[str, argument("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
+    name: SubmittedName = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:  # fmt: skip
+    """Show what new code changes, and what becomes of the totals, before it runs; no batch is run, and nothing is written.
+
+    `trident rehearse` says besides which totals would come out different.
+
+    Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
+    """
+    from trident.cli.target import load_both, load_topology
+    from trident.planner.meaning import compare, meaning_of
+
+    with reporting(debug):
+        if is_log_address(old) or Path(old).is_dir():
+            declared = load_topology(new, name)
+            compared = compare(_declared_in(old), meaning_of(declared.graph()))
+        else:
+            former, declared = load_both(old, new, name)
+            compared = _compared(former, declared)
+        if as_json:
+            shown = {"taken": compared.taken, "refused": [one._asdict() for one in compared.refused]}
+            typer.echo(json.dumps({**shown, "added": compared.added, "dropped": compared.dropped}, ensure_ascii=False))
+        else:
+            _print_changes(compared, declared.name)
+    raise typer.Exit(WRONG if compared.refused else 0)
+
+
+def _declared_in(log: str) -> Meaning:
+    from trident.coordination.log_address import open_reader
+    from trident.planner.meaning import Meaning
+
+    with closing(open_reader(log)) as reader:
+        if not reader.is_there():
+            raise typer.BadParameter(f"there is no log in {log}", param_hint="OLD")
+        return Meaning.of_log(reader.refresh().declared)
+
+
+def _compared(former: TridentTopology, new: TridentTopology) -> TopologyChanges:
+    from trident.planner.meaning import compare, meaning_of
+
+    return compare(meaning_of(former.graph()), meaning_of(new.graph()))
+
+
+def _print_changes(compared: TopologyChanges, topology: str) -> None:
+    for text, remedy in compared.refused:
+        say(f"refused: {text}", "red")
+        say(f"  To do: {remedy.replace('{name}', topology)}")
+    for change in compared.taken:
+        say(f"goes on: {change}")
+    for name in compared.added:
+        say(f"new: {name} begins with the next batch")
+    for name in compared.dropped:
+        say(f"gone: {name} stays as it is, and gets no further batch", "yellow")
+    if not (compared.refused or compared.taken or compared.added or compared.dropped):
+        say("the totals go on: no state and no stream is declared otherwise")
 
 
 def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:

@@ -15,6 +15,7 @@ from trident.errors import ConfigError, DRPCExecutionException, TopologyError, d
 from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
 from trident.roles import Closes
+from trident.runtime.reading.open_partitions import graph_to_read
 
 
 class DeclaredTopology(Protocol):
@@ -79,6 +80,7 @@ class LocalDRPC(Closes):
             self._log = OwnLog(running)
         elif updated:
             self._log = LogOfOthers(graph.name, config, updated)
+        plans = _as_stored(graph, plans, self._log)
         self._queues: dict[str, RequestQueue] = {}
         try:
             for plan in plans:
@@ -160,6 +162,14 @@ class DRPCFunction:
 
     def __repr__(self) -> str:
         return f"DRPCFunction({self.name!r})"
+
+
+def _as_stored(graph: Graph, plans: list[RequestPlan], log: CommittedLog | None) -> list[RequestPlan]:
+    """Return the plans of all functions, whose states are opened as former declarations have left them."""
+    if log is None:
+        return plans
+    graph = graph_to_read(graph, log.now().declared)
+    return [make_request_plan(graph, node.function) for node in graph.functions()]
 
 
 def _copies(plan: RequestPlan, count: int) -> list[RequestPlan]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -26,7 +26,7 @@ class Declaration(TridentNames):
     Adding is for the fluent calls, which check what they add first; here only names are checked.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, rename: Mapping[str, str] | None = None) -> None:
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
         self.name = name
@@ -36,11 +36,13 @@ class Declaration(TridentNames):
         self._resources: dict[str, Resources] = {}
         self._placements: dict[str, str] = {}
         self._assemblies = 0
+        self._rename = dict(rename or {})
 
     def graph(self) -> Graph:
         """Return the declaration so far as frozen data."""
         nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
-        return Graph(self.name, nodes, states, dict(self._hints), dict(self._resources), dict(self._placements))
+        hints, resources, placements = dict(self._hints), dict(self._resources), dict(self._placements)
+        return Graph(self.name, nodes, states, hints, resources, placements, self._rename)
 
     def _add(self, node: Node) -> Node:
         if node.id in self._nodes:

@@ -6,6 +6,7 @@ Begin with `nodes.py`, then `declared.py` (`Graph`); `aggregations.py` has the n
 from trident.graph.aggregations import (
     AggregateNode,
     Aggregation,
+    Evolution,
     JoinSide,
     JoinWithinNode,
     Member,
@@ -39,6 +40,7 @@ __all__ = [
     "Aggregation",
     "DrpcNode",
     "EachNode",
+    "Evolution",
     "ExchangeNode",
     "FilterNode",
     "Graph",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trident.fields import Fields
 from trident.state.interfaces import StateConf, StateSpec
@@ -16,8 +16,32 @@ if TYPE_CHECKING:
 
 from trident.graph.nodes import Node
 
-Migrate = Callable[[Any, str], Any] | Literal["widen"]
+Migrate = Callable[[Any, str], Any]
 """What makes a stored value of a former type one of the declared type."""
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """How a state is stored of which former declarations have written a part.
+
+    Attributes
+    ----------
+    types
+        The former types of its values, as `Winners.types`, the last of them up to the attempts of this declaration.
+    type
+        As what values are read within a commit: the declared type, and what fields only the last declaration has. So the value
+        before a batch has all that the last declaration needs, should it come back.
+    stored
+        The type that columns of a store must hold: `type`, and the fields under which former declarations wrote.
+    key, value
+        The names that a store knows the fields of the key and the value by.
+    """
+
+    types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
+    type: str | None
+    stored: str | None
+    key: tuple[str, ...]
+    value: str | None
 
 
 @dataclass(frozen=True)
@@ -152,7 +176,8 @@ class StateNode:
     `key_fields`, `value`: fields of the key and of the value (empty where a user's updater decides).
     `free_keys`: whether a user's updater chooses the keys (`partition_persist`), so that the partition does not follow from the
     key.
-    `migrate`: what makes a value of the declared type of one of a former type: `(value, former type)`, or `"widen"`.
+    `migrate`: what makes a value of the declared type of one of a former type: `(value, former type)`.
+    `evolution`: what former declarations have left; None: nothing, or the log was not asked.
     """
 
     name: str
@@ -162,6 +187,7 @@ class StateNode:
     value: Fields = Fields()
     free_keys: bool = False
     migrate: Migrate | None = None
+    evolution: Evolution | None = None
 
     def conf(
         self, topology: str, settings: Mapping[str, Any] | None = None, read_only: bool = False, partitions: int = 1
@@ -169,6 +195,9 @@ class StateNode:
         """Return what its factory opens a partition with."""
         keys = tuple((field, self.key_fields.type_of(field) or "") for field in self.key_fields.names)
         value, named = (self.value.types[0], self.value.names[0]) if len(self.value) else (None, None)
+        if (evolution := self.evolution) is not None:
+            keys = tuple((stored, type_) for stored, (_, type_) in zip(evolution.key, keys, strict=True))
+            value, named = evolution.stored, evolution.value
         free = self.free_keys and partitions > 1
         return StateConf(topology, self.name, keys, value, settings or {}, read_only, named, free)
 

@@ -33,6 +33,7 @@ class Graph:
     hints: dict[str, int] = field(default_factory=dict)
     resources: dict[str, Resources] = field(default_factory=dict)
     placements: dict[str, str] = field(default_factory=dict)
+    rename: dict[str, str] = field(default_factory=dict)
 
     def node(self, node_id: str) -> Node:
         """Return a node by id."""

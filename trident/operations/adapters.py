@@ -181,16 +181,17 @@ def refuse_missing_output(call: str, operation: Any, out: Fields | None, stream:
 
 def refuse_migration(migrate: Any, spec: StateSpec, value: Fields, state: str) -> None:
     """Raise `TopologyError` for a `migrate=` that cannot make values of a state's declared type."""
-    declared, what = value.types[0], f"state {state!r}: migrate={migrate if isinstance(migrate, str) else 'a function'}"
-    if not callable(migrate) and migrate != "widen":
+    declared, what = value.types[0], f"state {state!r}: migrate=a function"
+    if not callable(migrate):
         raise TopologyError(
-            f"state {state!r}: migrate={migrate!r} is neither a function (value, former type) nor 'widen'"
+            f"state {state!r}: migrate={migrate!r} is not a function (value, former type); further aggregates and wider types "
+            "need none"
         )
     if spec.kind is not StateType.OPAQUE:
         raise TopologyError(f"{what} takes an opaque state, whose values say which attempt wrote them")
     if declared is None:
         raise TopologyError(f"{what}: declare the type of {value.names[0]!r}, as in '{value.names[0]}: bigint'")
-    hinted = _hinted(migrate, False) if callable(migrate) else None
+    hinted = _hinted(migrate, False)
     is_of = hinted is None or re.split("[(<]", hinted[0])[0] == re.split("[(<]", declared)[0]
     if hinted is not None and not (is_of or widens(hinted[0], declared) or widens(declared, hinted[0])):
         raise TopologyError(f"{what} returns {', '.join(hinted)}, and {value.names[0]!r} is declared as {declared}")

@@ -1,19 +1,23 @@
 """The meaning of states and streams, as far as a log and its stores depend on it, and how two topologies differ in it.
 
-Two topologies with equal meanings may continue each other's log, whatever their steps.
+Two topologies with equal meanings may continue each other's log, whatever their steps. `evolution.py` says of a state that
+differs whether what is stored can go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trident.fields import Fields, fields_of_struct, widens
-from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
+from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, PersistNode, WindowNode
+from trident.operations.builtin import First, Last
 from trident.operations.names import operation_name
+from trident.operations.several import Several
+from trident.planner.evolution import MEMBERS, Evolving, RefusedChange, evolution_of, named_type
 from trident.planner.guarantees import spout_type_of
-from trident.state.winners import FORMER, KEPT
+from trident.state.winners import KEPT
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -24,10 +28,45 @@ class Meaning:
 
     Of a state: its kind, key and value with their types, its aggregator or updater, over which fields, the window
     that it holds, and the streams that reach it. Of a stream: its spout, what that promises, its fields.
+
+    `rename`: by former names of fields, aggregates and keys what they are called now.
+    `migrating`: the states with a `migrate=`.
     """
 
     states: Facts
     streams: Facts
+    rename: Mapping[str, str] = field(default_factory=dict)
+    migrating: tuple[str, ...] = ()
+
+    @classmethod
+    def of_log(cls, declared: Mapping[str, Any]) -> Meaning:
+        """Return what a log says; `declared` as in `LogState`."""
+        return cls(declared.get("states", {}), declared.get("streams", {}))
+
+    @classmethod
+    def of_package(cls, plain: Mapping[str, Any]) -> Meaning:
+        """Return what a package of a topology says, whose facts are plain data."""
+        own = cls.of_log(plain)
+        return cls(own.states, own.streams, plain.get("rename", {}), tuple(plain.get("migrating", ())))
+
+
+@dataclass(frozen=True)
+class TopologyChanges:
+    """How a topology differs from the one that wrote a log.
+
+    `recorded`: what the log is to know of it.
+    `evolutions`: by name, the states of which former declarations have written a part.
+    `taken`: what changes and is taken as it is, a line each.
+    `refused`: what is not.
+    `added`, `dropped`: the states and streams that are new, or no longer there.
+    """
+
+    recorded: Meaning
+    evolutions: Mapping[str, Evolution] = field(default_factory=dict)
+    taken: tuple[str, ...] = ()
+    refused: tuple[RefusedChange, ...] = ()
+    added: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 def meaning_of(graph: Graph) -> Meaning:
@@ -42,47 +81,36 @@ def meaning_of(graph: Graph) -> Meaning:
             }
             for spout in graph.spouts()
         },
+        graph.rename,
+        tuple(state.name for state in graph.states if state.migrate is not None),
     )
 
 
-_OF_A_FUNCTION, _OF_WIDER_VALUES = ("value", "by", "of"), ("value", "of")
+def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> TopologyChanges:
+    """Compare a topology with what a log says; new streams and states are no change.
 
-
-def changes(before: Meaning, now: Meaning, migrating: Mapping[str, Any] | None = None) -> list[str]:
-    """Return a line for each fact that changed; a new stream that reaches a state is not a change.
-
-    Nor is a value that is migrated: `migrating` has what `migrate=` of a state says, by its name.
+    `attempt`, `first`: the first attempt, and the first batch, that can be of this declaration.
     """
-    states = dict(now.states)
-    for name, migrate in (migrating or {}).items():
-        known = before.states.get(name, {})
-        own = states[name]
-        if callable(migrate):
-            states[name] = {fact: own[fact] for fact in own if fact not in _OF_A_FUNCTION}
-        elif known and all(widens(type_, _type_of(own)) for type_ in [_type_of(known), *_former(known)]):
-            same = _OF_WIDER_VALUES if not _has_further(known, own) else _OF_A_FUNCTION
-            states[name] = {fact: own[fact] for fact in own if fact not in same}
-    return [*_changes("stream", before.streams, now.streams), *_changes("state", before.states, states)]
-
-
-def _has_further(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a state of several aggregates has the same ones, in their order and under their names, and others behind."""
-    names, further = (fields_of_struct(_type_of(facts)).names for facts in (before, now))
-    return len(names) > 0 and further[: len(names)] == names and now["by"].startswith(f"{before['by']}, ")
-
-
-def with_former(before: Meaning, now: Meaning, migrating: Mapping[str, Any], attempt: int) -> Meaning:
-    """Return what a log is to know: also the former types of values, the last of them up to an attempt."""
-    states = {}
-    for name, facts in now.states.items():
-        known = before.states.get(name, {})
-        former = list(known.get(FORMER, ()))
-        facts_that_count = _OF_A_FUNCTION if callable(migrating.get(name)) else ("value",)
-        if name in migrating and known and any(known[fact] != facts[fact] for fact in facts_that_count):
-            former.append([attempt, _type_of(known)])
-        kept = {KEPT: known[KEPT]} if KEPT in known else {}
-        states[name] = {**facts, **kept, **({FORMER: former} if former else {})}
-    return Meaning(states, now.streams)
+    states, evolutions = dict(now.states), dict[str, Evolution]()
+    taken, refused = list[str](), list[RefusedChange]()
+    for name, known in before.streams.items():
+        if name in now.streams:
+            lines, differences = _stream_changes(name, known, now.streams[name])
+            taken += lines
+            refused += differences
+    for name, known in before.states.items():
+        if name in states:
+            fields = {named_type(one)[0] for stream in before.streams.values() for one in stream["fields"]}
+            evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
+            taken += evolving.taken
+            refused += evolving.refused
+            states[name] = evolving.recorded(attempt, first)
+            if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
+                evolutions[name] = evolution
+    refused += _renamed_states(before.states, now.states)
+    added, gone = _only_in(now, before), _only_in(before, now)
+    recorded = Meaning(states, now.streams, now.rename, now.migrating)
+    return TopologyChanges(recorded, evolutions, tuple(taken), tuple(refused), added, gone)
 
 
 def with_kept_options(graph: Graph, known: Facts) -> Graph:
@@ -99,23 +127,49 @@ def with_kept_options(graph: Graph, known: Facts) -> Graph:
     return replace(graph, states=tuple(states))
 
 
-def _type_of(facts: Mapping[str, Any]) -> str:
-    """Return the type of a state's value."""
-    return str(facts["value"][0]).partition(": ")[2] if facts["value"] else ""
-
-
-def _former(facts: Mapping[str, Any]) -> list[str]:
-    return [type_ for _, type_ in facts.get(FORMER, ())]
-
-
-def dropped(before: Meaning, now: Meaning) -> list[str]:
-    """Return the states and streams that are no longer there."""
+def _renamed_states(before: Facts, now: Facts) -> list[RefusedChange]:
+    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
+    facts = ("kind", "key", MEMBERS, "window")
     return [
-        f"{what} {name!r}"
-        for what, old, new in (("stream", before.streams, now.streams), ("state", before.states, now.states))
-        for name in old
-        if name not in new
+        RefusedChange(
+            f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
+            f'keep its name, state_name="{old}". To begin {new!r} with nothing, start once without {old!r}, then add {new!r}',
+        )
+        for old, known in before.items()
+        for new, own in now.items()
+        if old not in now and new not in before and MEMBERS in known
+        if all(known.get(fact) == own.get(fact) for fact in facts)
     ]
+
+
+def _only_in(one: Meaning, other: Meaning) -> tuple[str, ...]:
+    states = [f"state {name!r}" for name in one.states if name not in other.states]
+    return (*states, *(f"stream {name!r}" for name in one.streams if name not in other.streams))
+
+
+def _stream_changes(
+    name: str, known: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[list[str], list[RefusedChange]]:
+    what = f"stream {name!r}"
+    for fact in ("spout", "promise"):
+        if known[fact] != own[fact]:
+            remedy = (
+                f'give the new source a name of its own, new_stream("{name}-2", …): it is read from where it begins, and the '
+                "totals go on"
+            )
+            return [], [RefusedChange(f"{what}: {fact} {known[fact]} -> {own[fact]}", remedy)]
+    old, new = (dict(map(named_type, facts["fields"])) for facts in (known, own))
+    narrower = [one for one in old if one in new and not widens(old[one], new[one])]
+    if narrower:
+        one = narrower[0]
+        text = f"{what}: field {one!r} {old[one]} -> {new[one]}"
+        return [], [
+            RefusedChange(text, f"give it another name, or the type {old[one]}, and convert it in a step behind")
+        ]
+    lines = [f"{what}: field {one!r} is new" for one in new if one not in old]
+    lines += [f"{what}: field {one!r} is no longer there" for one in old if one not in new]
+    lines += [f"{what}: field {one!r} {old[one]} -> {new[one]}" for one in old if new.get(one, old[one]) != old[one]]
+    return lines, []
 
 
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
@@ -136,7 +190,25 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     elif isinstance(node, JoinWithinNode):
         left, right = node.sides
         facts |= {"key": _typed(left.key), "value": [*_typed(left.fields), "with", *_typed(right.fields)]}
+    elif node.aggregation is not None:
+        facts[MEMBERS] = _members(node.aggregation)
     return facts
+
+
+def _members(aggregation: Aggregation) -> dict[str, list[Any]]:
+    """Return of each aggregate in a value, by its name: what it is, over which fields, and the fields that it has."""
+    aggregator, output = aggregation.aggregator, aggregation.output
+    if isinstance(aggregator, Several):
+        parts = aggregator.parts
+        return {
+            part.outputs.names[0]: [operation_name(part.aggregator), _typed(part.inputs), _typed(part.outputs)]
+            for part in parts
+        }
+    by, of = operation_name(aggregator), _typed(aggregation.inputs)
+    fields = fields_of_struct(output.types[0])
+    if isinstance(aggregator, (First, Last)) and len(fields):
+        of = []  # each field of the value is that of a tuple, whatever the others are
+    return {named_type(one)[0]: [by, of, [one]] for one in _typed(fields if len(fields) else output)}
 
 
 def _by(node: PersistNode) -> str:
@@ -147,21 +219,3 @@ def _by(node: PersistNode) -> str:
 
 def _typed(fields: Fields) -> list[str]:
     return [f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True)]
-
-
-def _changes(what: str, before: Facts, now: Facts) -> list[str]:
-    return [
-        f"{what} {name!r}: {fact} {_words(old[fact])} -> {_words(new[fact])}"
-        for name, old in before.items()
-        if (new := now.get(name)) is not None
-        for fact in new
-        if fact in old and _differs(fact, old[fact], new[fact])
-    ]
-
-
-def _differs(fact: str, old: Any, new: Any) -> bool:
-    return not set(old) <= set(new) if fact == "streams" else bool(old != new)
-
-
-def _words(fact: Any) -> str:
-    return fact if isinstance(fact, str) else f"({', '.join(fact)})"

@@ -32,12 +32,15 @@ class MapFacts:
         Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
     keeps_columns
         `multi_get_columns` may return columns.
+    has_typed_columns
+        What is stored is of the declared type, as a column is, and says by its bytes of no other one.
     """
 
     commits_atomically: bool = False
     gives_copies: bool = False
     shares_keys: bool = False
     keeps_columns: bool = False
+    has_typed_columns: bool = False
 
 
 class BackingMap(Role, ABC):

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REPLAY_WINDOW_S",
+    "FormerTypes",
     "IBackingMap",
     "ITupleCollection",
     "Key",
     "MapState",
-    "MigrateAll",
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
@@ -52,12 +52,29 @@ __all__ = [
 REPLAY_WINDOW_S = 86_400
 """The shortest safe expiry: a value that expires sooner may be gone when its batch is replayed after a night's outage."""
 
-MigrateAll = Callable[[list[Any], str], Sequence[Any]]
-
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 V_contra = TypeVar("V_contra", contravariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class FormerTypes(Protocol):
+    """What a state whose values are of several types is read by.
+
+    `types`: the former ones, as `Winners.types`, the last of them up to the attempts of this declaration; none: all values are
+    of the declared type, or have fields besides that another declaration wrote.
+    """
+
+    types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
+
+    def converted(self, values: list[Any], former: str, names: Mapping[str, str | None] | None) -> Sequence[Any]:
+        """Return values of a former type as the declared one, with the fields that the last declaration had besides."""
+
+    def declared(self, values: list[Any]) -> list[Any]:
+        """Return values with the fields of the declared type alone."""
+
+    def stored(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
+        """Return values with all fields that columns of the store have, as the declaration of an attempt would write them."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +99,7 @@ class StateConf(Redacted, Mapping[str, Any]):
         True if any of several partitions may write any key, because a user's updater chooses them. Then nothing may
         be remembered of a key from one commit to the next.
     migrate
-        Makes values of the declared type of values of a former type, whose name it gets as well; None: there are none.
+        Reads values that former declarations of the state wrote; None: it is not opaque, or has no declared type.
     """
 
     topology: str = "topology"
@@ -93,7 +110,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     read_only: bool = False
     value_field: str | None = None
     free_keys: bool = False
-    migrate: MigrateAll | None = field(default=None, repr=False)
+    migrate: FormerTypes | None = field(default=None, repr=False)
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]
@@ -103,6 +120,11 @@ class StateConf(Redacted, Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.settings)
+
+    @property
+    def evolves(self) -> bool:
+        """Whether former declarations have written a part of the state, so its columns may be those of theirs."""
+        return self.migrate is not None and bool(self.migrate.types)
 
     @property
     def prefix(self) -> str:
@@ -127,12 +149,15 @@ class StateFacts:
         `multi_combine` can work with its store.
     migrates
         It reads values of former types.
+    has_typed_columns
+        Its store keeps values as columns of their type, so a value of any other type is none of them.
     """
 
     fences: bool = False
     shares_keys: bool = False
     keeps_columns: bool = False
     migrates: bool = False
+    has_typed_columns: bool = False
 
 
 class State(Role):

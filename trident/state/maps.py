@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.errors import StaleTransactionError
-from trident.state.interfaces import IBackingMap, Key, MigrateAll, StateType, ValueUpdater, state_type
+from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater, state_type
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import OpaqueMap
 from trident.state.txid import Txid
@@ -92,9 +92,9 @@ _KINDS: dict[StateType, Callable[..., CommittedMap]] = {
 
 
 def map_for(
-    kind: StateType | str, backing: IBackingMap[Any], name: str, partition: int, migrate: MigrateAll | None = None
+    kind: StateType | str, backing: IBackingMap[Any], name: str, partition: int, migrate: FormerTypes | None = None
 ) -> Any:
-    """Return the map of `kind` over `backing`; only an opaque one migrates."""
-    if migrate is not None:
+    """Return the map of `kind` over `backing`; only an opaque one reads what former declarations wrote."""
+    if migrate is not None and state_type(kind) is StateType.OPAQUE:
         return OpaqueMap(backing, name, partition, migrate)
     return _KINDS[state_type(kind)](backing, name, partition)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
 from trident.state.encoding.equal_keys import typed_keys
-from trident.state.interfaces import IBackingMap, Key, MigrateAll, StateType, ValueUpdater
+from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_columns import OpaqueColumns
@@ -39,15 +39,21 @@ class OpaqueMap(CommittedMap):
         backing: IBackingMap[Any],
         name: str = "state",
         partition: int = 0,
-        migrate: MigrateAll | None = None,
+        migrate: FormerTypes | None = None,
     ) -> None:
         super().__init__(backing, name, partition)
         self._migrate = migrate
         if migrate is not None:
-            self.facts = replace(self.facts, keeps_columns=False, migrates=True)
+            self.facts = replace(self.facts, migrates=True, has_typed_columns=self.backing.facts.has_typed_columns)
+        if migrate is not None and migrate.types:
+            self.facts = replace(self.facts, keeps_columns=False)
         # The keys and values that this commit wrote as columns, to be made when they are asked for; not yet in `_written`.
         self._unmerged: Callable[[], Iterable[tuple[Key, OpaqueValue]]] | None = None
         self._by_columns = False  # the store gave columns, so it takes them
+
+    @property
+    def _has_former_types(self) -> bool:
+        return self._migrate is not None and bool(self._migrate.types)
 
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
@@ -74,7 +80,7 @@ class OpaqueMap(CommittedMap):
             nothing was written, use `multi_update`.
         """
         commit = self._current()
-        if self._has_written() or self._migrate is not None:
+        if self._has_written() or self._has_former_types:
             return None
         found = self.backing.multi_get_columns(parts)
         if found is None:
@@ -96,7 +102,10 @@ class OpaqueMap(CommittedMap):
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         txids, attempts = [int(txid)] * len(keys), [txid.attempt] * len(keys)
-        new = OpaqueColumns(txids, attempts, prevs, list(values_to_store(values, updaters)))
+        stored = list(values_to_store(values, updaters))
+        if self._migrate is not None and self._has_former_types:
+            prevs, stored = (list(self._migrate.stored(side, txid.attempt)) for side in (prevs, stored))
+        new = OpaqueColumns(txids, attempts, prevs, stored)
         self._put(keys, new if self._by_columns else list(new))
         return values
 
@@ -116,14 +125,15 @@ class OpaqueMap(CommittedMap):
         if not keys:
             return []
         keys = typed_keys(keys)
-        found = None if self._migrate is not None else self.backing.multi_find(keys)
+        found = None if self._has_former_types else self.backing.multi_find(keys)
         count_keys(asked=len(keys))
         if found is not None:
             self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
             return found.values_before(snapshot.txid + 1, snapshot.winners)
         # Past every memory, because a commit that crashed here is under way until the next begin_commit.
         stored = self.backing.multi_get_stored(keys)
-        return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid))
+        values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
+        return self._given(values if self._migrate is None else self._migrate.declared(values))
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
@@ -136,7 +146,7 @@ class OpaqueMap(CommittedMap):
         return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
     def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
-        found = None if self._written or self._migrate is not None else self.backing.multi_get_opaque(keys)
+        found = None if self._written or self._has_former_types else self.backing.multi_get_opaque(keys)
         self._by_columns = found is not None
         if found is None:
             return super()._read(keys)
@@ -195,12 +205,15 @@ class OpaqueMap(CommittedMap):
 
 
 def migrated(
-    found: Sequence[OpaqueValue | None], winners: Winners, migrate: MigrateAll | None
+    found: Sequence[OpaqueValue | None], winners: Winners, migrate: FormerTypes | None
 ) -> Sequence[OpaqueValue | None]:
     """Return stored values, those of former types migrated: the attempt of a value says which declaration wrote it."""
-    if migrate is None or not winners.types:
+    types = () if migrate is None else migrate.types
+    if migrate is None or not types:
         return found
-    bounds = [until for until, _ in winners.types]
+    # Of a declaration that began after a reader was opened only the log knows up to which attempts the one before wrote.
+    bounds = [now[0] for now, _ in zip(winners.types, types, strict=False)]
+    bounds += [until for until, *_ in types[len(bounds) :]]
     former: dict[int, list[int]] = {}
     for place, stored in enumerate(found):
         if stored is not None and stored.attempt < bounds[-1]:
@@ -208,7 +221,7 @@ def migrated(
     now = list(found)
     for at, places in former.items():
         old = [part for place in places for part in found[place][2:]]  # type: ignore[index]
-        new = iter(migrate(old, winners.types[at][1]))
+        new = iter(migrate.converted(old, *types[at][1:]))
         for place in places:
             now[place] = found[place]._replace(prev=next(new), curr=next(new))  # type: ignore[union-attr]
     return now

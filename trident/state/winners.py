@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,13 @@ class Winners:
     The winner of txid t is the attempt of the last range that starts at or before t. The list grows with failures,
     not with batches. Txids up to `adopted` were written by a lost or foreign log: each value is valid as it is.
 
-    `types` has the former types of one state's values, oldest first: `(attempt, type)`, of what earlier attempts wrote.
+    `types` has the former types of one state's values, oldest first: `(attempt, type, names)`, of what earlier attempts wrote.
+    `names`: what such a value calls each field of a declared one, None where it has none; None: a function migrates it.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
     adopted: int = 0
-    types: tuple[tuple[int, str], ...] = ()
+    types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...] = ()
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -93,7 +94,11 @@ class Winners:
 
     def with_types(self, types: Iterable[Iterable[Any]]) -> Winners:
         """Return the winners with the former types of a state's values."""
-        return Winners(self.ranges, self.adopted, tuple((attempt, type_) for attempt, type_ in types))
+        return Winners(
+            self.ranges,
+            self.adopted,
+            tuple((one[0], one[1], one[2] if len(one) > 2 else None) for one in map(tuple, types)),
+        )
 
     @staticmethod
     def of(ranges: Iterable[Iterable[int]], adopted: int = 0, types: Iterable[Iterable[Any]] = ()) -> Winners:

@@ -28,9 +28,9 @@ from states.delta.beyond_memory.large_index import LargeIndex, Merge
 from states.delta.beyond_memory.opened_base import OpenedBase
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
-from states.delta.fence import COMPACTION, moved_by_compactions
+from states.delta.fence import moved_by_compactions
 from states.delta.published_table import Due, is_newest
-from states.delta.state_table import StateTable
+from states.delta.state_table import COMPACTION, StateTable
 from states.delta.state_tables import StateTables
 from trident.errors import BackendError, StateError
 from trident.state.txid import Snapshot

@@ -92,7 +92,7 @@ def test_the_same_topology_goes_on_and_nothing_more_is_recorded(lives: Lives) ->
     ("changed", "line"),
     [
         (another_key, r"  state 'total': key \(k: string\) -> \(other: string\)\n"),
-        (another_aggregator, r"  state 'total': by Sum -> Max\n"),
+        (another_aggregator, r"  state 'total': 'total' Sum\(n: bigint\) -> Max\(n: bigint\)\n"),
     ],
 )
 def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
@@ -103,7 +103,9 @@ def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
     with pytest.raises(TopologyChangedError, match=line) as caught:
         lives.start(changed)
     assert isinstance(caught.value, TopologyError)
-    assert "allow_changed_topology=True" in str(caught.value)
+    assert 'To do: count again beside it: declare the topology under another name, as in TridentTopology("t-2")' in str(
+        caught.value
+    )
     assert (repr(lives.stores), LogReader(lives.log).refresh().txid) == before
     lives.live(total)  # and it was not recorded either
     assert lives.sums() == 4
@@ -115,10 +117,10 @@ def test_what_is_allowed_is_taken_as_it_is_noted_and_needs_no_word_again(
     lives.live(total)
     with caplog.at_level(logging.WARNING):
         lives.live(another_aggregator, allow_changed_topology=True)
-    assert "state 'total': by Sum -> Max; taken as it is" in caplog.text
+    assert "state 'total': 'total' Sum(n: bigint) -> Max(n: bigint); taken as it is" in caplog.text
     assert lives.sums() == 2
     lives.live(another_aggregator)
-    with pytest.raises(TopologyChangedError, match="by Max -> Sum"):
+    with pytest.raises(TopologyChangedError, match=r"Max\(n: bigint\) -> Sum"):
         lives.start(total)
 
 
@@ -178,7 +180,7 @@ def test_what_a_failed_attempt_leaves_in_a_transactional_state_has_the_new_meani
 
     lives.live(old)
     lives.fail(new, allow_changed_topology=True)
-    with pytest.raises(TopologyChangedError, match="by Max -> Sum"):
+    with pytest.raises(TopologyChangedError, match=r"Max\(n: bigint\) -> Sum"):
         lives.start(old)
 
 
@@ -190,7 +192,9 @@ def test_a_first_start_that_commits_nothing_decides_nothing(lives: Lives) -> Non
 
 def test_a_renamed_stream_would_read_its_source_again_and_is_refused(lives: Lives) -> None:
     lives.live(total)
-    with pytest.raises(TopologyChangedError, match=r"state 'total': streams \(s\) -> \(renamed\)"):
+    with pytest.raises(
+        TopologyChangedError, match=r"state 'total': streams s -> renamed\n +To do: call the stream 's' as before"
+    ):
         lives.start(total, stream="renamed")
 
 
@@ -203,7 +207,7 @@ def test_states_may_come_and_go_but_not_return_as_something_else(
         lives.live(count)
     assert "state 'total' of the log is no longer declared" in caplog.text
     assert (lives.sums(), lives.sums("count")) == (4, 2)
-    with pytest.raises(TopologyChangedError, match="by Sum -> Max"):
+    with pytest.raises(TopologyChangedError, match=r"Sum\(n: bigint\) -> Max"):
         lives.start(another_aggregator, count)
     lives.live(total, count)
     assert (lives.sums(), lives.sums("count")) == (6, 3)

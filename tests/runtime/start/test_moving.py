@@ -200,7 +200,7 @@ class Refused:
     def __init__(self, old: StateSpec, new: StateSpec, folder: Path) -> None:
         self.cases: dict[str, tuple[TridentTopology, type[Exception], str]] = {
             "another topology": (declared(new, name="other"), TopologyError, "of two topologies, 'words' and 'other'"),
-            "another meaning": (declared(new, by=_Longest()), TopologyChangedError, "by Count -> _Longest"),
+            "another meaning": (declared(new, by=_Longest()), TopologyChangedError, r"Count\(.*\) -> _Longest"),
             "the same place": (declared(old), ConfigError, "both declarations have it in the same place"),
             "a memory": (declared(MemoryMapState.opaque()), UnsupportedOperation, "is in the memory of the process"),
             "no listing": (

@@ -24,7 +24,7 @@ from trident import TridentTopology
 from trident.coordination.log_address import open_log, open_reader
 from trident.coordination.log_state import LogState
 from trident.coordination.records import AdoptRecord, CommitRecord
-from trident.operations import Avg, Sum
+from trident.operations import Avg, Count, Max, Sum
 from trident.state import OpaqueValue
 
 pytestmark = pytest.mark.server
@@ -70,6 +70,29 @@ def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
     home.sql(f'UPDATE "{words.name}" SET total = 99')
     ahead = [("cow", 99), ("the", 99), (None, 99)]
     assert words.rows() == ([("cow", 2), ("the", 4), (None, 4)] if kind == "opaque" else ahead)
+
+
+def test_table_and_view_follow_a_declaration_that_has_changed(home: Home) -> None:
+    name = f"view{next(numbers)}"
+
+    def run(aggregates: dict[str, Any], rows: list[Any], **rename: str) -> None:
+        topology = TridentTopology(name, rename=rename)
+        stream = topology.new_stream("rows", FixedBatchSpout("word: string, n: bigint", 2, *rows))
+        spec = PostgresState.opaque(home.url, table=name)
+        stream.group_by("word").persistent_aggregate(spec, aggregates, state_name="words")
+        with topology.start(engine="in_process", log_dir=f"{home.url}?topology={name}") as running:
+            running.process_all_available()
+
+    def read(of: str, *columns: str) -> list[Any]:
+        return sorted(home.sql(f'SELECT word, {", ".join(columns)} FROM "{of}" WHERE word IS NOT NULL'))
+
+    run({"total": Sum("n"), "rows": Count()}, ROWS)
+    run({"rows": Count(), "total": Sum("n"), "largest": Max("n")}, [*ROWS, ("the", 7)])
+    for of in (name, f"{name}_committed"):
+        assert read(of, "total", "rows", "largest") == [("cow", 2, 1, None), ("the", 11, 3, 7)]
+    run({"total": Sum("n"), "most": Max("n")}, [*ROWS, ("the", 7), ("old", 1)], largest="most")
+    run({"total": Sum("n"), "most": Max("n")}, [*ROWS, ("the", 7), ("old", 1), ("the", 9)])
+    assert read(f"{name}_committed", "total", "most") == [("cow", 2, None), ("old", 1, 1), ("the", 20, 9)]
 
 
 def test_a_value_of_several_columns_is_read_as_it_is_committed(home: Home) -> None:

@@ -34,7 +34,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster_errors import BadPackage, ClusterError, NoSuchTopology, UpgradeRefused
 from trident.coordination.log_address import open_reader
 from trident.errors import LogError
-from trident.planner.meaning import Meaning, changes, dropped
+from trident.planner.meaning import Meaning, compare
 from trident.storm import StormConfig
 
 KILL_WAIT_S = 30.0
@@ -232,23 +232,26 @@ def check_upgrade(name: str, manifest: PackageManifest, log_dir: str, allow_chan
     Raises `UpgradeRefused`: a state or a stream means something else than the log was written with, and `allow_changes` is not
     set.
     """
-    now = Meaning(manifest.meaning.get("states", {}), manifest.meaning.get("streams", {}))
+    now = Meaning.of_package(manifest.meaning)
     try:
         before = _recorded(log_dir)
     except LogError as error:
         return UpgradeCheck(False, (f"not compared with the log: {error}. The driver does that when it starts",))
     if before is None:
         return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
-    differences = changes(before, now)
-    if differences and not allow_changes:
-        listed = "\n".join(f"  {change}" for change in differences)
-        raise UpgradeRefused(
-            f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on. "
-            "Submit it under another name, or allow it with --conf allow_changed_topology=true, if values of both kinds "
-            "may be in one state"
+    compared = compare(before, now)
+    if compared.refused and not allow_changes:
+        listed = "\n".join(
+            f"  {text}\n    To do: {remedy.replace('{name}', name)}" for text, remedy in compared.refused
         )
-    notes = [f"{change}; taken as it is, because allow_changed_topology is set" for change in differences]
-    notes += [f"{each} of the log is no longer declared; it stays as it is" for each in dropped(before, now)]
+        raise UpgradeRefused(
+            f"the new code of topology {name!r} does not fit its log:\n{listed}\nNothing was changed; the topology runs on."
+        )
+    notes = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]
+    notes += [
+        *compared.taken,
+        *(f"{one} of the log is no longer declared; it stays as it is" for one in compared.dropped),
+    ]
     return UpgradeCheck(True, tuple(notes))
 
 
@@ -256,5 +259,4 @@ def _recorded(log_dir: str) -> Meaning | None:
     with closing(open_reader(log_dir)) as reader:
         if not reader.is_there():
             return None
-        declared = reader.refresh().declared
-    return Meaning(declared.get("states", {}), declared.get("streams", {}))
+        return Meaning.of_log(reader.refresh().declared)

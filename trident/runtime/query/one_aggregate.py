@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from trident.config import Config
@@ -36,6 +36,7 @@ class OneAggregate:
     value: str
     deterministic: bool
     rows_are: Literal["events", "totals"] | None
+    rename: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse to add up what is said to be totals; what keeps the last of them says so itself."""
@@ -58,7 +59,7 @@ class OneAggregate:
     def topology(self, schema: Any) -> TridentTopology:
         """Declare it for these columns; `TopologyError` if they do not fit."""
         there = fields_of_schema(schema, self.columns)
-        topology = TridentTopology(self.name)
+        topology = TridentTopology(self.name, rename=self.rename)
         read = there.select(self.columns, _STREAM) if self.columns else _any_of(schema)
         rows = topology.new_stream(
             _STREAM, QueryBatches(read, deterministic=self.deterministic, rows_are=self.rows_are)

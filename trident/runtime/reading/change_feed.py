@@ -12,12 +12,13 @@ from trident.errors import ChangesGoneError, ChangesReplacedError, StateError, U
 from trident.graph import Graph
 from trident.planner.meaning import with_kept_options
 from trident.roles import Closes
-from trident.runtime.reading.open_partitions import open_view
+from trident.runtime.reading.open_partitions import former_types, graph_to_read, open_view
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
+from trident.state.opaque_map import migrated
 from trident.state.winners import Winners
 
 _SHORTEST_S, _LONGEST_S = 0.05, 1.0
@@ -238,6 +239,7 @@ class ChangeFeed(Closes):
 
     def _opened(self, partitions: int) -> StateView:
         log, name = self._log, self.name
+        self._types = former_types(graph_to_read(self._graph, log.now().declared).state(name))
         return open_view(self._graph, self._config, name, lambda: log.now().snapshot(name), partitions, log.now)
 
     def _read(self, log: LogState, until: int) -> list[ChangedBatch]:
@@ -275,5 +277,14 @@ class ChangeFeed(Closes):
         won = [(key, value) for key, value in pairs if winners.won(txid, value.attempt)]
         last = dict(zip(encode_keys([key for key, _ in won]), won, strict=True))  # 1 and True are two keys
         ordered = (last[name] for name in sorted(last))  # the same in each reading
-        some = (Change(() if self._is_total else key, value.prev, value.curr) for key, value in ordered)
+        some = self._changes(list(ordered), winners)
         return ChangedBatch(txid, [one for one in some if one.before is not None or one.after is not None])
+
+    def _changes(self, rows: Sequence[tuple[Key, Any]], winners: Winners) -> Iterator[Change]:
+        """Return the changes of rows, as values of the declared type."""
+        values: Sequence[Any] = migrated([value for _, value in rows], winners, self._types)
+        sides = [[value[at] for value in values] for at in (2, 3)]
+        if self._types is not None:
+            sides = list(map(self._types.declared, sides))
+        for (key, _), before, after in zip(rows, *sides, strict=True):
+            yield Change(() if self._is_total else key, before, after)

@@ -7,7 +7,8 @@ options: the declaration of the topology by import, what is committed in its log
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from trident.config import Config
 from trident.errors import ConfigError, StaleTransactionError, StateError
 from trident.fields import Fields
 from trident.graph import StateNode
-from trident.runtime.reading.open_partitions import open_state
+from trident.runtime.reading.open_partitions import graph_to_read, open_state
 from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
@@ -78,6 +79,8 @@ class TridentDataSource(DataSource):
         config = Config.of(log_dir=log_dir if is_log_address(log_dir) else str(Path(log_dir).absolute()))
         txid = self.options.get("txid")
         place = _Place(topology.name, self._node(), config, tuple(schema.names))
+        with closing(place.log()) as log:
+            place = replace(place, node=graph_to_read(topology.graph(), log.now().declared).state(place.node.name))
         return _Reader(place, None if txid is None else int(txid))
 
     def _topology(self) -> Any:

@@ -14,7 +14,7 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.roles import Closes
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
-from trident.runtime.reading.open_partitions import readers_of, view_of
+from trident.runtime.reading.open_partitions import graph_to_read, readers_of, view_of
 from trident.runtime.reading.state_frames import html_or_why
 from trident.runtime.reading.state_reader import FollowedView, ForeignLog
 from trident.runtime.reading.views import LISTING_ROUNDS, StateView
@@ -59,8 +59,9 @@ class JointReader(Closes):
         self.topology, self.names = graph.name, tuple(names)
         self.txid: int | None = None
         nodes = [graph.state(name) for name in names]
-        self._plan, self._config = make_plan(graph), config
+        self._config = config
         self._log = ForeignLog(graph.name, config, nodes, "Read it there with running.state(name)")
+        self._plan = make_plan(graph_to_read(graph, self._log.now().declared))
         self._lock, self._is_reading = threading.RLock(), False
         self._snapshots: dict[str, Snapshot] = {}
         self._followed: dict[str, FollowedView] = {}

@@ -8,15 +8,32 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
-from trident.graph import Graph, StateNode
+from trident.graph import Evolution, Graph, StateNode
 from trident.planner import Plan, make_plan
+from trident.planner.meaning import Meaning, compare, meaning_of
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.conversion import Conversion
 from trident.runtime.reading.state_frames import columns_of, results_in
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
-from trident.state.interfaces import State, state_of
+from trident.state.interfaces import State, StateType, kind_of, state_of
 from trident.state.txid import Snapshot
+
+NOT_YET = 1 << 62
+"""No attempt: a declaration that has no driver yet has written nothing."""
+
+
+def with_evolutions(plan: Plan, evolutions: Mapping[str, Evolution]) -> Plan:
+    """Return a plan whose states are opened as former declarations have left them."""
+    states = {name: replace(node, evolution=evolutions.get(name)) for name, node in plan.states.items()}
+    return replace(plan, states=states) if evolutions else plan
+
+
+def graph_to_read(graph: Graph, declared: Mapping[str, Any]) -> Graph:
+    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`."""
+    evolutions = compare(Meaning.of_log(declared), meaning_of(graph), NOT_YET).evolutions
+    states = tuple(replace(node, evolution=evolutions.get(node.name)) for node in graph.states)
+    return replace(graph, states=states) if evolutions else graph
 
 
 def make_state(
@@ -36,12 +53,17 @@ def open_state(
 ) -> State:
     """Open one partition of a declared state."""
     conf = node.conf(topology, settings, read_only, partitions)
-    if node.migrate is not None:
-        conf = replace(conf, migrate=Conversion(node))
+    conf = replace(conf, migrate=former_types(node))
     state = state_of(node.spec.factory.make_state(conf, partition, partitions))
     if conf.free_keys:
         state.share_keys()
     return state
+
+
+def former_types(node: StateNode) -> Conversion | None:
+    """Return what reads the values that former declarations wrote; None: the state is not opaque, or has no declared type."""
+    is_typed = node.value.types and node.value.types[0] is not None
+    return Conversion(node) if is_typed and kind_of(node.spec) is StateType.OPAQUE else None
 
 
 def open_view(
@@ -53,8 +75,8 @@ def open_view(
     log: Callable[[], LogState] | None = None,
 ) -> StateView:
     """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
-    plan = make_plan(graph)
     graph.state(name)
+    plan = make_plan(graph if log is None else graph_to_read(graph, log().declared))
     instances = readers_of(plan, config, name, partitions or plan.partitions.get(name, 1))
     return view_of(plan, name, instances, snapshot, log)
 

@@ -323,7 +323,8 @@ class StateView:
             self.compare()
             snapshot = self._snapshot()
             frame: DataFrame = table.to_dataframe(spark, snapshot)
-            frame = frame.toDF(*frame.columns[:-1], self._columns.names[-1])
+            keys = frame.columns[:-1] if self._free_keys else self._columns.names[:-1]
+            frame = frame.toDF(*keys, self._columns.names[-1])
             self.txid = snapshot.txid
             return frame
 

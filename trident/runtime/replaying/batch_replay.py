@@ -24,6 +24,7 @@ from trident.coordination.records import (
 from trident.errors import HistoryStartError, ReplayFailedError
 from trident.graph import Graph
 from trident.planner import make_plan
+from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.roles import Closes
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
@@ -42,7 +43,6 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
 from trident.state.txid import Txid
 from trident.state.values import OpaqueValue
-from trident.state.winners import BESIDE_MEANING
 
 _NOT_WHOLE = (
     "the log has no history of its first batches (history=), so it does not say whether the state was emptied since"
@@ -78,7 +78,8 @@ class Replay(Closes):
         self.left_out, self._values = aside.left_out, aside.values
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
-        self._means: dict[str, dict[str, Any]] = {}
+        self._means: dict[str, Mapping[str, Any]] = {}
+        self._declared: Mapping[str, Mapping[str, Any]] = recorded.declared.get("states", {})
         self._is_whole = False  # whether the history has what is between batches, from the first start on
         self._is_exact = below is None  # else neither the states nor the code are those of then
         memory = MemoryLog(graph.name)
@@ -130,6 +131,7 @@ class Replay(Closes):
         attempt = TransactionAttempt(record.txid, record.attempt)
         if self._watch is not None:
             self._watch.begin()
+        self._begin_aggregates(record.txid)
         try:
             committed = self._committed(attempt, record)
         except StepFailed as failed:
@@ -139,6 +141,17 @@ class Replay(Closes):
         if self._is_exact:
             self._follow(record, committed)
         self._opened.log.append(CommitRecord(*attempt, record.spouts, committed.touched, {}, record.at_ms))
+
+    def _begin_aggregates(self, txid: int) -> None:
+        """Let aggregates begin with nothing that count only from a batch on."""
+        for name, facts in self._declared.items():
+            begun = [one for one, first in facts.get(SINCE, {}).items() if first == txid]
+            if begun and name in self._values:
+                fields = {field.rpartition(": ")[0]: None for one in begun for field in facts[MEMBERS][one][2]}
+                values, keys = self._values[name], self._values[name].keys()
+                there = [(key, one) for key, one in zip(keys, values.get(keys), strict=True) if one is not None]
+                now = [one._replace(prev=_with(one.prev, fields), curr=_with(one.curr, fields)) for _, one in there]
+                values.put([key for key, _ in there], now)
 
     def _committed(self, attempt: TransactionAttempt, record: CommitRecord) -> Committed:
         opened, definitions = self._opened, self._definitions(record)
@@ -203,10 +216,9 @@ class Replay(Closes):
     def _note_meanings(self, states: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         """Note which states mean something else from a batch on."""
         for name, facts in states.items():
-            means = {fact: value for fact, value in facts.items() if fact not in BESIDE_MEANING}
-            if name in self._begun and self._means.get(name, means) != means:
+            if name in self._begun and not goes_on(self._means.get(name, facts), facts):
                 self.unsure[name] = f"from batch {txid} on it means something else; the batches before ran other code"
-            self._means[name] = means
+            self._means[name] = facts
 
     def _beside(self, record: Record, txid: int) -> None:
         """Follow what the log says between two batches."""
@@ -225,6 +237,13 @@ class Replay(Closes):
         for partition in self._opened.states.get(state, ()):
             partition.reset()
         self._opened.log.append(ResetRecord(state))
+
+
+def _with(value: Any, fields: Mapping[str, None]) -> Any:
+    """Return a struct with null for those of its fields."""
+    if not isinstance(value, dict):
+        return value
+    return {name: fields.get(name, one) for name, one in value.items()}
 
 
 def _opened(graph: Graph, config: Config, log: MemoryLog) -> OpenedTopology:

@@ -15,7 +15,8 @@ from trident.coordination.memory_log import TransactionLog
 from trident.errors import RewindError
 from trident.graph import Graph
 from trident.planner import make_plan
-from trident.planner.meaning import Meaning, changes
+from trident.planner.evolution import REWRITTEN
+from trident.planner.meaning import Meaning, compare
 from trident.runtime.replaying.recorded_past import Mark, RecordedPast
 from trident.runtime.start.recovery import Found, empty, lay
 from trident.state.interfaces import StateType, kind_of
@@ -237,10 +238,17 @@ def check_states_fit(graph: Graph, log: LogState, meaning: Meaning, lacking: Seq
     """Refuse states whose values a batch could not make again exactly, whatever the batches are."""
     names = {one.name for one in lacking}
     states = {name: facts for name, facts in log.declared.get("states", {}).items() if name in names}
-    changed = "; ".join(changes(Meaning(states, log.declared.get("streams", {})), meaning))
+    refused = compare(Meaning(states, log.declared.get("streams", {})), meaning).refused
+    changed = "; ".join(change.text for change in refused)
     partitions = make_plan(graph).partitions
     for one in lacking:
+        rewritten = states.get(one.name, {}).get(REWRITTEN, 0)
         why = _unfit(one, graph, partitions)
+        if not why and one.content < rewritten:
+            why = (
+                f"after batch {rewritten} its values were given another form (trident state migrate), and the store is of "
+                "before: restore a newer copy"
+            )
         if why or changed:
             raise RewindError(
                 one.name, why or f"the topology is declared otherwise than its batches ran ({changed})", 0

@@ -15,7 +15,7 @@ from trident.coordination.records import (
     StartRecord,
     TopologyRecord,
 )
-from trident.state.winners import BESIDE_MEANING
+from trident.planner.evolution import goes_on
 
 
 class Mark(NamedTuple):
@@ -51,7 +51,7 @@ class RecordedPast:
         self._next: dict[tuple[str, int], int] = {}
         self._streams: set[str] = set()
         self._partitions: dict[str, int] = {}
-        self._means: dict[tuple[str, str], dict[str, Any]] = {}
+        self._means: dict[tuple[str, str], Mapping[str, Any]] = {}
         for record in read_history(place, beside=self._beside):
             self._follow(record)
 
@@ -103,7 +103,6 @@ class RecordedPast:
     def _note_meanings(self, kind: str, facts_of: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         there = self._begun if kind == "states" else self._streams
         for name, facts in facts_of.items():
-            means = {fact: value for fact, value in facts.items() if fact not in BESIDE_MEANING}
-            if name in there and self._means.get((kind, name)) != means:
+            if name in there and not goes_on(self._means.get((kind, name)), facts):
                 self.changed[kind, name] = txid
-            self._means[kind, name] = means
+            self._means[kind, name] = facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from trident.config import Config
 from trident.coordination.history import read_history
 from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, UnsupportedOperation
+from trident.fields import struct_fields
 from trident.graph import Graph, JoinWithinNode, WindowNode
+from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of
 from trident.runtime.reading.state_reader import ForeignLog, StateReader, log_place
 from trident.runtime.replaying.aside import TOTAL
 from trident.runtime.replaying.batch_replay import Replay
@@ -59,10 +61,10 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
     if record is None:
         raise HistoryStartError(place, None)
     with ExitStack() as opened:
-        below = opened.enter_context(closing(_Stores(former, config)))
+        stores = [opened.enter_context(closing(_Stores(former, graph, config))) for graph in (former, new)]
         replays = [
             opened.enter_context(Replay(graph, config, below=below.values, first=record.txid))
-            for graph in (former, new)
+            for graph, below in zip((former, new), stores, strict=True)
         ]
         for code, replay in zip(("former code", "new code"), replays, strict=True):
             try:
@@ -74,7 +76,7 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
         return [
             Rehearsed(name, record.txid, last, refused=refused)
             if (refused := _refusal(former, new, replays, name))
-            else _compared(name, record.txid, last, below, replays)
+            else _compared(name, record.txid, last, stores[0], replays, _kept(former, new, name))
             for name in _names(former, new)
         ]
 
@@ -103,31 +105,56 @@ def _refusal(former: Graph, new: Graph, replays: Sequence[Replay], name: str) ->
     there = [state for graph in (former, new) for state in graph.states if state.name == name]
     if len(there) == 1:
         return "the new code does not write it" if there[0] in former.states else "the former code does not write it"
-    if (there[0].key_fields, there[0].value.types) != (there[1].key_fields, there[1].value.types):
+    if _change(former, new, name).refused:
         return "the new code gives it other keys or another type of value, so it is another state"
     return next((replay.left_out[name] for replay in replays if name in replay.left_out), "")
 
 
-def _compared(name: str, first: int, last: int, below: _Stores, replays: Sequence[Replay]) -> Rehearsed:
+def _change(former: Graph, new: Graph, name: str) -> TopologyChanges:
+    """Compare a state of two declarations."""
+    before, now = (meaning_of(graph) for graph in (former, new))
+    states = [{name: one.states[name]} if name in one.states else {} for one in (before, now)]
+    return compare(Meaning(states[0], {}), Meaning(states[1], {}, now.rename, now.migrating))
+
+
+def _kept(former: Graph, new: Graph, name: str) -> Mapping[str, str | None]:
+    """Return the fields of a value that both declarations have: what the new one calls it, what the former one; none: all."""
+    evolution = _change(former, new, name).evolutions.get(name)
+    names = evolution.types[-1][2] if evolution is not None and evolution.types else None
+    declared = {field for field, _ in struct_fields(new.state(name).value.types[0])} if names else ()
+    return {field: old for field, old in (names or {}).items() if old is not None and field in declared}
+
+
+def _compared(
+    name: str, first: int, last: int, below: _Stores, replays: Sequence[Replay], kept: Mapping[str, str | None]
+) -> Rehearsed:
     keys = list(dict.fromkeys(key for replay in replays for key in replay.keys(name)))
     former, new = ([one and one.curr for one in replay.stored(name, keys)] for replay in replays)
     now = below.values(name, [key or TOTAL for key in keys])
     rows = list(map(ChangedKey, keys, now, former, new))
-    changed = [row for row in rows if not is_same(row.former, row.new)]
+    changed = [row for row in rows if not is_same(_only(row.former, kept.values()), _only(row.new, kept))]
     return Rehearsed(name, first, last, len(rows) - len(changed), changed)
+
+
+def _only(value: Any, fields: Collection[str | None]) -> Any:
+    """Return what a struct has in these fields; any other value, and with no fields, as it is."""
+    return [value.get(field) for field in fields if field] if fields and isinstance(value, dict) else value
 
 
 class _Stores:
     """What the stores of a topology have: each key is read once, so that both runs begin with the same."""
 
-    def __init__(self, graph: Graph, config: Config) -> None:
-        self._graph, self._config = graph, config
+    def __init__(self, former: Graph, graph: Graph, config: Config) -> None:
+        self._former, self._graph, self._config = former, graph, config
         self._readers: dict[str, StateReader] = {}
         self._known: dict[str, dict[Key, Any]] = {}
 
     def values(self, state: str, keys: Sequence[Key]) -> list[Any]:
         """Return a value per key; a state that the former code does not have is empty."""
-        if not any(each.name == state for each in self._graph.states):
+        if (
+            not any(each.name == state for each in self._former.states)
+            or _change(self._former, self._graph, state).refused
+        ):
             return [None] * len(keys)
         known = self._known.setdefault(state, {})
         missing = [key for key in keys if key not in known]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from trident.config import Config
 from trident.errors import CorruptValueError, UnsupportedOperation, WrongKeyError
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
+from trident.runtime.reading.open_partitions import graph_to_read
 from trident.runtime.reading.state_reader import ForeignLog, StateReader
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.start.moving import Side
@@ -207,8 +208,8 @@ class _Comparison:
         """Return what the store has for keys, as it is; nothing of a store that is not asked key by key."""
         name, found = self._node.name, dict[Key, Any]()
         with ExitStack() as opened, suppress(UnsupportedOperation):
-            side = Side(self._graph, name, self._config, opened)
             with closing(ForeignLog(self._graph.name, self._config, [], "")) as log:
+                side = Side(graph_to_read(self._graph, log.now().declared), name, self._config, opened)
                 place = side.open(log.partitions(name), read_only=True)
             total = {place.total: ()} if self._is_total and place.total is not None else {}
             stored = place.stored(list(total) or keys)

@@ -9,81 +9,61 @@ from typing import Any
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import TopologyRecord
 from trident.errors import TopologyChangedError, TopologyError
-from trident.fields import fields_of_struct, widens
-from trident.graph import Graph, PersistNode
-from trident.operations.several import Several
-from trident.planner.meaning import Meaning, changes, dropped, with_former
+from trident.planner.meaning import Meaning, TopologyChanges, compare
 from trident.state.txid import RETRY_BITS
-from trident.state.winners import FORMER
 
 logger = logging.getLogger(__name__)
 
 States = Mapping[str, Sequence[Any]]
 
 
-def check_meaning(
-    topology: str, log: TransactionLog, now: Meaning, allow: bool, migrating: Mapping[str, Any] | None = None
-) -> None:
+def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> TopologyChanges:
     """Compare with the log. New states and streams are accepted, and so is a log from before such records.
-
-    `migrating` has what `migrate=` of a state says, by its name.
 
     Raises `TopologyChangedError`: the meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
     """
-    before = _recorded(log)
-    differences = changes(before, now, migrating)
-    if differences and not allow:
-        raise TopologyChangedError(topology, "\n".join(f"  {change}" for change in differences))
-    for change in differences:
-        logger.warning("topology %s: %s; taken as it is, because allow_changed_topology is set", topology, change)
-    for name in dropped(before, now):
+    compared = compare(Meaning.of_log(log.state.declared), now, log.epoch << RETRY_BITS, log.state.txid + 1)
+    if compared.refused and not allow:
+        raise TopologyChangedError(topology, compared.refused)
+    for difference in compared.refused:
+        logger.warning(
+            "topology %s: %s; taken as it is, because allow_changed_topology is set", topology, difference.text
+        )
+    for change in compared.taken:
+        logger.warning("topology %s: from batch %d on: %s", topology, log.state.txid + 1, change)
+    for name in compared.dropped:
         logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
+    return compared
 
 
-def migrations(
-    graph: Graph, log: TransactionLog, now: Meaning, migrating: Mapping[str, Any], states: States
-) -> Meaning:
-    """Return what is to be recorded of the topology if values are migrated: from now on they may be of their new types.
+def check_stores(compared: TopologyChanges, states: States) -> None:
+    """Refuse a state whose store cannot hold values of two types.
 
-    Raises `TopologyError`: the store of such a state cannot hold values of two types, or `migrate="widen"` cannot make them.
+    Raises `TopologyError`: with what to do. Nothing was written.
     """
-    before, first = _recorded(log), log.epoch << RETRY_BITS
-    recorded = with_former(before, now, migrating, first)
-    for node in graph.nodes:
-        if (
-            isinstance(node, PersistNode)
-            and graph.state(node.state).migrate == "widen"
-            and node.state in recorded.states
-        ):
-            _check_widened(node, recorded.states[node.state].get(FORMER, ()))
-    for name, facts in recorded.states.items():
-        state = states[name][0] if facts.get(FORMER) else None
-        if state is not None and not (state.facts.migrates and state.keeps_attempts()):
-            former = ", ".join(type_ for _, type_ in facts[FORMER])
+    for name, evolution in compared.evolutions.items():
+        former = [(type_, names) for _, type_, names in evolution.types]
+        state = states[name][0]
+        if not former:
+            continue
+        types = ", ".join(type_ for type_, _ in former)
+        if any(names is None for _, names in former) and name not in compared.recorded.migrating:
             raise TopologyError(
-                f"state {name!r} has values of former types ({former}): declare it with migrate=, in a store that keeps each "
-                f"value with its type and its attempt (a {type(state).__name__} as it is declared does not)"
+                f"state {name!r} has values of former types ({types}): declare it with migrate=, as it was, until `trident "
+                f"state migrate MODULE:TOPOLOGY {name}` has rewritten them"
             )
-    return recorded
-
-
-def _check_widened(node: PersistNode, former: Sequence[tuple[int, str]]) -> None:
-    """Refuse a former type whose values are none of the declared one, or lack a part of what an aggregate remembers."""
-    assert node.aggregation is not None, node
-    aggregator, now = node.aggregation.aggregator, str(node.aggregation.output.types[0])
-    parts = [part.outputs.names for part in aggregator.parts] if isinstance(aggregator, Several) else []
-    for _, type_ in former:
-        there = fields_of_struct(type_).names
-        half = [names[0] for names in parts if 0 < len(set(names).intersection(there)) < len(names)]
-        if half or not widens(type_, now):
-            why = (
-                f"they have not all that the aggregate {half[0]!r} remembers"
-                if half
-                else "not each of them is one of these"
-            )
+        if not (state.facts.migrates and state.keeps_attempts()):
             raise TopologyError(
-                f"state {node.state!r} has values that are {type_}, and migrate='widen' cannot make {now} of them: {why}. Give "
-                "migrate= a function, or a new aggregate a name of its own, behind those that are there. Nothing was written"
+                f"state {name!r} has values of former types ({types}), and a {type(state).__name__} as it is declared does not "
+                "say which declaration wrote a value: only an opaque state with the serializer 'codec' does. Nothing was "
+                "written. Keep its former declaration, or move it to an opaque one: trident state move OLD.py:topology "
+                f"{name} --to NEW.py:topology"
+            )
+        if state.facts.has_typed_columns and any(names is None for _, names in former):
+            raise TopologyError(
+                f"state {name!r} is in columns of its type, and what migrate= makes is of another one ({types}). Nothing was "
+                "written. Give the new declaration another table or path, and move it there: trident state move "
+                f"OLD.py:topology {name} --to NEW.py:topology"
             )
 
 
@@ -98,7 +78,7 @@ class NewMeaning:
     """
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
-        before = _recorded(log)
+        before = Meaning.of_log(log.state.declared)
         self._log = log
         self._states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
         self._streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
@@ -119,6 +99,10 @@ class NewMeaning:
         self._states, self._streams, self._lasts = {}, {}, False
 
 
-def _recorded(log: TransactionLog) -> Meaning:
-    declared = log.state.declared
-    return Meaning(declared.get("states", {}), declared.get("streams", {}))
+def function_types(compared: TopologyChanges) -> list[str]:
+    """Return the states of which a function migrates values from this start on."""
+    return [
+        name
+        for name, evolution in compared.evolutions.items()
+        if evolution.types and evolution.types[-1][2] is None and name in compared.recorded.migrating
+    ]

@@ -8,8 +8,9 @@ from dataclasses import replace
 from trident.coordination.log_state import LogState
 from trident.graph import Graph
 from trident.planner import Plan
+from trident.planner.evolution import goes_on
 from trident.planner.meaning import Meaning, with_kept_options
-from trident.state.winners import BESIDE_MEANING, CHANGES, FORMER, KEPT
+from trident.state.winners import CHANGES, KEPT
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,9 @@ def with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
     """
     states, known = {}, log.declared.get("states", {})
     for name, facts in meaning.states.items():
-        means, before = (
-            {fact: value for fact, value in each.items() if fact == FORMER or fact not in BESIDE_MEANING}
-            for each in (facts, known.get(name, {}))
-        )
-        since, store = log.changes_since(name) if before == means else None, plan.states[name].spec.facts
+        means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
+        since = log.changes_since(name) if goes_on(known.get(name), means) else None
+        store = plan.states[name].spec.facts
         kept = {option: value for option, value in store.kept.items() if value != 0}
         feed = {CHANGES: log.txid if since is None else since} if store.keeps_changes else {}
         states[name] = {**means, **feed, **({KEPT: kept} if kept else {})}

@@ -15,10 +15,8 @@ from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import StartRecord
 from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph
-from trident.planner.meaning import meaning_of
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.reading.store_check import StoreCheck
-from trident.runtime.start.changes import check_meaning
 from trident.runtime.start.moving import StatePlace, opened_place
 from trident.state.encoding.declared_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
@@ -66,9 +64,7 @@ def forget_keys(graph: Graph, name: str, keys: Sequence[object], config: Config)
         raise WrongKeyError(
             f"forget {list(given)} of state {name!r}: not all of them can be its keys ({node.key_fields})"
         )
-    with opened_place(graph, name, config, "forget keys of") as (log, place):
-        migrating = {one.name: one.migrate for one in graph.states if one.migrate is not None}
-        check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology, migrating)
+    with opened_place(graph, name, config, "forget keys of") as (log, place, _):
         if not place.maps[0].backing.offers("multi_delete"):
             raise UnsupportedOperation(f"forget keys of state {name!r}: its store cannot delete keys")
         StoreCheck(name, place.states, lambda: log.state).compare()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import StartRecord, TopologyRecord
-from trident.errors import TopologyError
 from trident.graph import Graph
-from trident.planner.meaning import Meaning, meaning_of
+from trident.planner.evolution import REWRITTEN
+from trident.planner.meaning import Meaning
 from trident.runtime.reading.store_check import StoreCheck
-from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
+from trident.runtime.start.changes import NewMeaning
 from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.state.txid import RETRY_BITS, Txid
 from trident.state.winners import FORMER
@@ -26,24 +26,17 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
     ------
     LogHeldError
         A driver runs on the log.
-    TopologyError
-        The state has no `migrate=`, or means something else that this does not cover.
+    TopologyChangedError
+        The state means something else that its log does not go on with.
     StateError
         A value cannot be migrated: those before it are.
     """
-    node = graph.state(name)
-    if node.migrate is None:
-        raise TopologyError(f"migrate state {name!r}: it is declared without migrate=")
-    with opened_place(graph, name, config, "migrate") as (log, place):
-        meaning, migrating = (
-            meaning_of(graph),
-            {one.name: one.migrate for one in graph.states if one.migrate is not None},
-        )
-        check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
-        recorded = migrations(graph, log, Meaning({name: meaning.states[name]}, {}), migrating, {name: place.states})
+    with opened_place(graph, name, config, "migrate") as (log, place, compared):
+        if name not in compared.evolutions:
+            return Moved(log.state.txid, 0, 0)
         StoreCheck(name, place.states, lambda: log.state).compare()
         log.append(StartRecord.now(log.epoch, log.state.executors))
-        NewMeaning(log, recorded, [name]).before_writing()
+        NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name]).before_writing()
         return _migrate(log, name, place, progress)
 
 
@@ -64,5 +57,5 @@ def _migrate(log: TransactionLog, name: str, place: StatePlace, progress: Progre
         progress("migrate", rows, 0)
     facts = dict(state.declared["states"][name])
     if facts.pop(FORMER, None):
-        log.append(TopologyRecord({name: facts}, {}))
+        log.append(TopologyRecord({name: {**facts, REWRITTEN: state.txid}}, {}))
     return Moved(state.txid, rows, written)

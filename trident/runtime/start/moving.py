@@ -17,26 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from trident.config import Config
 from trident.coordination import log_address
-from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import LayoutRecord
 from trident.errors import ConfigError, StateError, TopologyChangedError, TopologyError, UnsupportedOperation
-from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.planner import make_plan
-from trident.planner.meaning import Meaning, changes, meaning_of, with_former, with_kept_options
+from trident.planner.evolution import MOVED_FROM, STORED_AS
+from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.runtime.reading.conversion import Conversion
-from trident.runtime.reading.open_partitions import make_state
+from trident.runtime.reading.open_partitions import graph_to_read, make_state, with_evolutions
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.start.changes import check_meaning
 from trident.runtime.start.recovery import empty, lay, owning
 from trident.runtime.steps.key_columns import partition_of_total, partitions_of
-from trident.state.interfaces import Key, MigrateAll, State
+from trident.state.interfaces import FormerTypes, Key, State
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import migrated
 from trident.state.sentinel import move_note, noted
@@ -89,23 +90,29 @@ def move_state(
     with ExitStack() as opened:
         log = log_address.open_log(log_place(source.name, config), source.name, config.takeover)
         opened.callback(log.close)
-        _check_meaning(log.state, source, target, name)
+        compared = _compared(log, target, name)
+        known = log.state.declared.get("states", {}).get(name, {})
+        left = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
+        source = graph_to_read(source, {"states": {name: left}} if left else {})
         sides = Side(source, name, config, opened), Side(target, name, config, opened)
         with owning(log):
-            return _Move(log, *sides, to, progress).run()
+            return _Move(log, *sides, compared, to, progress).run()
 
 
 class Side:
     """A declaration of a state: opens the partitions where it has them."""
 
-    def __init__(self, graph: Graph, name: str, config: Config, opened: ExitStack) -> None:
-        self.plan = make_plan(graph)
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        config: Config,
+        opened: ExitStack,
+        evolutions: Mapping[str, Evolution] | None = None,
+    ) -> None:
+        self.plan = with_evolutions(make_plan(graph), evolutions or {})
         self.name, self._config, self._opened = name, config, opened
-        self.partitions, self.node, self.means = (
-            self.plan.partitions[name],
-            graph.state(name),
-            meaning_of(graph).states[name],
-        )
+        self.partitions, self.node = self.plan.partitions[name], self.plan.states[name]
 
     def open(self, partitions: int, read_only: bool) -> StatePlace:
         """Open the state with a number of partitions."""
@@ -120,9 +127,12 @@ class Side:
 
 
 @contextmanager
-def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterator[tuple[TransactionLog, StatePlace]]:
-    """Open a state to be written where its topology has it, and hold the log meanwhile.
+def opened_place(
+    graph: Graph, name: str, config: Config, doing: str
+) -> Iterator[tuple[TransactionLog, StatePlace, TopologyChanges]]:
+    """Open a state to be written where its topology has it, and hold the log meanwhile; also how it differs from the log.
 
+    Raises `TopologyChangedError`: the log does not go on with this declaration.
     Raises `LogHeldError`: a driver runs on the log.
     Raises `StateError`: nothing was committed to the state yet.
     """
@@ -133,8 +143,10 @@ def opened_place(graph: Graph, name: str, config: Config, doing: str) -> Iterato
         graph = with_kept_options(graph, log.state.declared.get("states", {}))
         if name not in log.state.layouts:
             raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
+        compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
         with owning(log):
-            yield log, Side(graph, name, config, opened).open(log.state.layouts[name][0], read_only=False)
+            side = Side(graph, name, config, opened, compared.evolutions)
+            yield log, side.open(log.state.layouts[name][0], read_only=False), compared
 
 
 class StatePlace:
@@ -206,12 +218,19 @@ def _map_of(name: str, state: State) -> CommittedMap:
 class _Move:
     """One call of `move_state`, which holds the log."""
 
-    def __init__(self, log: TransactionLog, source: Side, target: Side, to: str, progress: Progress) -> None:
+    def __init__(
+        self, log: TransactionLog, source: Side, target: Side, compared: TopologyChanges, to: str, progress: Progress
+    ) -> None:
         self._log, self._name, self._to, self._progress = log, source.name, to, progress
         self._sides = source, target
         self._target = target.open(target.partitions, read_only=False)
         self._txid, self._attempt = log.state.txid, log.epoch << RETRY_BITS
-        self._migration = _Migration.of(log, source, target)
+        means, evolution = compared.recorded.states[self._name], compared.evolutions.get(self._name)
+        known = log.state.declared.get("states", {}).get(self._name, {})
+        self._means = {fact: value for fact, value in means.items() if fact not in (CHANGES, FORMER, STORED_AS)}
+        if left := {fact: known[fact] for fact in (FORMER, STORED_AS) if fact in known}:
+            self._means[MOVED_FROM] = left
+        self._migration = None if evolution is None else Conversion(replace(target.node, evolution=evolution))
         self._laid: list[Sentinel] = []
         self._written, self._resumes = 0, False
 
@@ -293,7 +312,8 @@ class _Move:
         for keys in source.pages():
             rows = source.stored(keys)
             if self._migration is not None:
-                rows = self._migration.of_rows(rows)
+                stored = migrated(list(rows.values()), Winners(), self._migration)
+                rows = dict(zip(rows, _declared(stored, self._migration), strict=True))
             do(source.named_in(self._target, rows))
             done += len(rows)
             self._progress(what, done, total)
@@ -343,9 +363,7 @@ class _Move:
         for state in self._target.states:
             lay(self._log, state, Sentinel(self._log.state.incarnation, self._txid, self._attempt))
         kind = self._log.state.layouts[self._name][1]
-        known = self._log.state.declared.get("states", {}).get(self._name, {}) if self._migration is None else {}
-        means = self._migration.means if self._migration else {fact: known[fact] for fact in known if fact != CHANGES}
-        self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, means))
+        self._log.append(LayoutRecord(self._name, len(self._laid), kind, self._attempt, self._means))
 
     def _mark_source(self, partitions: int) -> None:
         """Note in the source where the state is now."""
@@ -355,31 +373,11 @@ class _Move:
             lay(self._log, state, mark)
 
 
-@dataclass(frozen=True)
-class _Migration:
-    """All rows get the type of the new declaration on the way.
-
-    `means`: what the state means then.
-    """
-
-    means: Mapping[str, Any]
-    _types: Winners
-    _convert: MigrateAll
-
-    @staticmethod
-    def of(log: TransactionLog, source: Side, target: Side) -> _Migration | None:
-        """Return what is to be done to values; None: nothing."""
-        name, node = source.name, target.node
-        known = log.state.declared.get("states", {}).get(name) or source.means
-        if node.migrate is None:
-            return None
-        before, now = Meaning({name: known}, {}), Meaning({name: target.means}, {})
-        types = with_former(before, now, {name: node.migrate}, log.epoch << RETRY_BITS).states[name].get(FORMER)
-        return _Migration(target.means, Winners().with_types(types), Conversion(node)) if types else None
-
-    def of_rows(self, rows: dict[Key, Any]) -> dict[Key, Any]:
-        """Return rows with values of the declared type."""
-        return dict(zip(rows, migrated(list(rows.values()), self._types, self._convert), strict=True))
+def _declared(rows: Sequence[Any], types: FormerTypes) -> Iterator[Any]:
+    """Return opaque values without the fields that only another declaration has."""
+    for row in rows:
+        prev, curr = types.declared([row.prev, row.curr])
+        yield row._replace(prev=prev, curr=curr)
 
 
 def _check_names(source: Graph, target: Graph, name: str) -> None:
@@ -390,18 +388,24 @@ def _check_names(source: Graph, target: Graph, name: str) -> None:
         )
 
 
-def _check_meaning(log: LogState, source: Graph, target: Graph, name: str) -> None:
-    """Refuse a state that nothing was committed to, and a target that means something else."""
-    if name not in log.layouts or not log.txid:
+def _compared(log: TransactionLog, graph: Graph, name: str) -> TopologyChanges:
+    """Compare a declaration of the state with the log; refuse a state that nothing was committed to, and another meaning."""
+    if name not in log.state.layouts or not log.state.txid:
         raise StateError(
-            f"move state {name!r}: topology {source.name!r} has not committed anything yet; start it with its new declaration"
+            f"move state {name!r}: topology {graph.name!r} has not committed anything yet; start it with its new declaration"
         )
-    facts = log.declared.get("states", {}).get(name) or meaning_of(source).states[name]
-    migrate = target.state(name).migrate
-    migrating = {} if migrate is None else {name: migrate}
-    differences = changes(Meaning({name: facts}, {}), Meaning({name: meaning_of(target).states[name]}, {}), migrating)
-    if differences:
-        raise TopologyChangedError(source.name, "\n".join(f"  {change}" for change in differences))
+    now = meaning_of(graph)
+    states = log.state.declared.get("states", {})
+    known = Meaning({name: states[name]} if name in states else {}, {})
+    compared = compare(
+        known,
+        Meaning({name: now.states[name]}, {}, now.rename, now.migrating),
+        log.epoch << RETRY_BITS,
+        log.state.txid + 1,
+    )
+    if compared.refused:
+        raise TopologyChangedError(graph.name, compared.refused)
+    return compared
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ Which log a topology gets: one that outlasts it, or one in memory where all of i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,12 +16,12 @@ from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
 from trident.coordination.records import CommitRecord
 from trident.coordination.stored_log import StoredLog
-from trident.errors import ConfigError, TridentError, UnsupportedOperation
+from trident.errors import ConfigError, StateError, TridentError, UnsupportedOperation
 from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, stage_loads
-from trident.planner.meaning import Meaning, meaning_of
+from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
 from trident.retention import Retention
 from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
@@ -31,11 +32,17 @@ from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
 from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.reading.open_partitions import make_state, readers_of, view_of
+from trident.runtime.reading.open_partitions import (
+    graph_to_read,
+    make_state,
+    readers_of,
+    view_of,
+    with_evolutions,
+)
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
-from trident.runtime.start.changes import NewMeaning, check_meaning, migrations
+from trident.runtime.start.changes import NewMeaning, check_meaning, check_stores, function_types
 from trident.runtime.start.engine_choice import check_workers, open_runner
 from trident.runtime.start.feeds import as_log_keeps, with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
@@ -149,17 +156,19 @@ def open_topology(
     closers = Closers(plan.topology)
     try:
         _check_engine(config)
-        states = _open_states(plan, config, closers)
+        states = _open_as_left(graph, plan, config, closers)
         check_states(plan, graph, states, config.allow_inexact)
         placements = placements_of(plan, config, states)
         log = open_log(states)
         closers.add("log", log.close)
         graph, as_kept = as_log_keeps(graph, plan, log.state)
-        if as_kept is not plan:
+        compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
+        as_left = with_evolutions(as_kept, compared.evolutions)
+        if as_left is not plan:
             closers.close("states")
-            plan, states = as_kept, _open_states(as_kept, config, closers)
+            plan, states = as_left, _open_states(as_left, config, closers)
         lasting = lasting_states(plan, states)
-        meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting, rewind)
+        meaning = _bring_together(graph, plan, config, log, states, compared, executors_of(placements), lasting, rewind)
         spouts, emitters = open_spouts(plan, config, closers)
         check_workers(config, spouts)
         program = program_of(plan, config, emitters)
@@ -201,21 +210,33 @@ def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
     return states
 
 
+def _open_as_left(graph: Graph, plan: Plan, config: Config, closers: Closers) -> States:
+    """Open the writers of all states; where a store refuses the declaration, as the log says that former ones have left it."""
+    try:
+        return _open_states(plan, config, closers)
+    except StateError:
+        with closing(log_address.open_reader(config.log_folder(plan.topology))) as reader:
+            evolved = graph_to_read(graph, reader.refresh().declared) if reader.is_there() else graph
+        if evolved is graph:
+            raise
+        evolutions = {node.name: node.evolution for node in evolved.states if node.evolution is not None}
+        return _open_states(with_evolutions(plan, evolutions), config, closers)
+
+
 def _bring_together(
     graph: Graph,
     plan: Plan,
     config: Config,
     log: TransactionLog,
     states: States,
+    compared: TopologyChanges,
     executors: Sequence[str],
     lasting: Collection[str],
     rewind: Rewinder,
 ) -> NewMeaning:
     """Compare topology, log and stores; nothing is written before all three are known to belong together."""
-    migrating = {name: state.migrate for name, state in plan.states.items() if state.migrate is not None}
-    meaning = meaning_of(graph)
-    check_meaning(graph.name, log, meaning, config.allow_changed_topology, migrating)
-    meaning = migrations(graph, log, meaning, migrating, states)
+    check_stores(compared, states)
+    meaning, migrating = compared.recorded, function_types(compared)
     reconcile(
         plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which),
         partial(rewind, graph, config, log, meaning), executors,

@@ -1,0 +1,70 @@
+"""`trident diff`: what new code changes, what becomes of the totals, and the exit code for CI; nothing is run or written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness.commands import trident, write_module
+
+pytestmark = pytest.mark.slow
+
+JOB = """
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count, Max, Sum
+
+    topology = TridentTopology("revenue")
+    orders = topology.new_stream("orders", FixedBatchSpout("shop: string, euros: bigint", 1, ["north", 7], ["south", 5]))
+    orders.group_by("shop").persistent_aggregate(DeltaState("sales"), {aggregates}, "sales")
+"""
+OLD = '{"revenue": Sum("euros"), "orders": Count()}'
+
+
+def declare(folder: Path, name: str, aggregates: str) -> str:
+    write_module(folder, name, JOB.replace("{aggregates}", aggregates))
+    return f"{name}.py:topology"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> str:
+    return declare(tmp_path, "old", OLD)
+
+
+def test_what_goes_on_is_named_and_is_no_failure(tmp_path: Path, old: str) -> None:
+    new = declare(tmp_path, "new", '{"orders": Count(), "revenue": Sum("euros"), "largest": Max("euros")}')
+    done = trident("diff", old, new, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (
+        0,
+        "goes on: state 'sales': 'largest' is new, Max: null for a key until it is next written; it counts from the next "
+        "batch on\n",
+    )
+    assert trident("diff", old, old, cwd=tmp_path).stdout.startswith("the totals go on: ")
+    assert not (tmp_path / "sales").exists()
+
+
+def test_what_would_be_refused_is_named_with_what_to_do(tmp_path: Path, old: str) -> None:
+    trident("run", old, "--once", "--conf", "engine=in_process", cwd=tmp_path)
+    new = declare(tmp_path, "new", '{"revenue": Max("euros"), "orders": Count()}')
+    for what in (old, "trident-log/revenue"):
+        done = trident("diff", what, new, cwd=tmp_path)
+        assert done.returncode == 4
+        assert done.stdout == (
+            "refused: state 'sales': 'revenue' Sum(euros: bigint) -> Max(euros: bigint)\n"
+            "  To do: give what is new a name of its own, revenue_2: it counts from the next batch on, beside 'revenue', or in "
+            "its place if 'revenue' is left out\n"
+        )
+    shown = json.loads(trident("diff", old, new, "--json", cwd=tmp_path).stdout)
+    assert [one["text"] for one in shown["refused"]] == [
+        "state 'sales': 'revenue' Sum(euros: bigint) -> Max(euros: bigint)"
+    ]
+
+
+def test_what_is_no_log_and_no_declaration_is_a_wrong_use(tmp_path: Path, old: str) -> None:
+    (tmp_path / "empty").mkdir()
+    for what, text in (("empty", "there is no log in empty"), ("nothing", "expected MODULE:TOPOLOGY")):
+        done = trident("diff", what, old, cwd=tmp_path)
+        assert (done.returncode, text in done.stderr) == (2, True), done.stderr

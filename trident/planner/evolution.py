@@ -1,0 +1,325 @@
+"""Which changes of a state go on with what is stored, and how the values of its former declarations are read.
+
+An aggregate may be added, removed, renamed or moved, and a type may become wider. The log then knows the former types of the
+values, the last attempt of each, and under which name a value of that type has each field of the declared one; None: it has not
+(the aggregate is newer, or was removed in between and counts from then on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from trident.fields import struct_fields, struct_type, widens
+from trident.graph import Evolution
+from trident.state.winners import BESIDE_MEANING, FORMER, KEPT
+
+MEMBERS = "members"
+"""Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""
+STORED_AS = "stored_as"
+"""Among the facts of a state: the names by which its store knows key and value, where others are declared."""
+SINCE = "since"
+"""Among the facts of a state: by the names of aggregates that came later, the first batch that they count."""
+MOVED_FROM = "moved_from"
+"""Among the facts of a state: how the place is opened from which it was moved; of these facts what the state has no more."""
+REWRITTEN = "rewritten"
+"""Among the facts of a state: the batch at which all values were given the form of the declaration."""
+GENERATION = "generation"
+"""Among the facts of a state: how often what was stored has got another meaning."""
+
+_BESIDE = (
+    'count again beside it: declare the topology under another name, as in TridentTopology("{name}-2"), with places of their '
+    "own for states that have a table, path or prefix. It reads its sources from where they begin, and counts all that they "
+    "still have"
+)
+
+
+class RefusedChange(NamedTuple):
+    """What a log does not go on with: the change, and what to do."""
+
+    text: str
+    remedy: str
+
+
+def named_type(field: str) -> tuple[str, str]:
+    """Return name and type of a field as facts have it."""
+    name, _, type_ = field.rpartition(": ")
+    return name, type_
+
+
+class Evolving:
+    """A state that the log knows, and as it is declared now.
+
+    `taken`: what changes and is taken, a line each; `refused`: what is not.
+    `fields`: those that its sources had; none of them is another one under a new name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        known: Mapping[str, Any],
+        own: Mapping[str, Any],
+        rename: Mapping[str, str],
+        migrates: bool,
+        fields: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self.taken: list[str] = []
+        self.refused: list[RefusedChange] = []
+        self._what, self._known, self._own, self._rename = f"state {name!r}", known, own, rename
+        self._fields = {old: new for old, new in rename.items() if new not in fields}  # that have another name
+        self._others = fields
+        self._names: dict[str, str | None] = {}
+        self._was: dict[str, str | None] = {}  # by the name of an aggregate what it was called; None: it is new
+        self._migrates = self._widens = False
+        self._key_and_kind()
+        if self.refused:
+            return
+        if MEMBERS in known and MEMBERS in own:
+            self._members()
+        elif any(known.get(fact) != own.get(fact) for fact in ("value", "by", "of")):
+            self._refuse("by", _shown(known), _shown(own), _BESIDE)
+        if migrates and (self.refused or self._widens):
+            self.taken, self.refused, self._migrates = [f"{self._what}: values are migrated by its function"], [], True
+
+    def recorded(self, attempt: int, first: int) -> dict[str, Any]:
+        """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
+        known, own = self._known, dict(self._own)
+        if self.refused:  # and taken as it is
+            own |= {fact: known[fact] for fact in (KEPT, FORMER) if fact in known}
+            return {**own, GENERATION: known.get(GENERATION, 0) + 1}
+        own |= {fact: known[fact] for fact in (KEPT, REWRITTEN) if fact in known}
+        since = {new: known.get(SINCE, {}).get(old) if old else first for new, old in self._was.items()}
+        more = {
+            FORMER: self._former_types(attempt),
+            SINCE: {name: txid for name, txid in since.items() if txid},
+            STORED_AS: self._stored_names(),
+            GENERATION: known.get(GENERATION, 0) + self._migrates,
+        }
+        if more[STORED_AS] == [*_names(own["key"]), *_names(own["value"][:1])]:
+            del more[STORED_AS]
+        return own | {fact: value for fact, value in more.items() if value}
+
+    def _former_types(self, attempt: int) -> list[Any]:
+        """Return the former types of the values, the last of them up to an attempt, under the names of now."""
+        known = list(map(_padded, self._known.get(FORMER, ())))
+        if self._migrates:
+            return [*([until, type_, None] for until, type_, _ in known), [attempt, type_of(self._known), None]]
+        former = [[until, type_, _composed(self._names, names)] for until, type_, names in known]
+        return [*former, [attempt, type_of(self._known), self._names]] if self._changes_values() else former
+
+    def _changes_values(self) -> bool:
+        """Whether values of the last declaration have another form than those of this one."""
+        known, own = struct_fields(type_of(self._known)), struct_fields(type_of(self._own))
+        if not known or not own:
+            return type_of(self._known) != type_of(self._own)
+        return dict(known) != dict(own) or any(new != old for new, old in self._names.items())
+
+    def _stored_names(self) -> list[str]:
+        known = self._known
+        stored = known.get(STORED_AS) or [*_names(known["key"]), *_names(known["value"][:1])]
+        is_single = not struct_fields(type_of(self._own))
+        value = stored[len(known["key"]) :] if is_single and known["value"] else _names(self._own["value"][:1])
+        return [*stored[: len(known["key"])], *value]
+
+    # ---- what changes ----------------------------------------------------------------------------------------------------
+
+    def _key_and_kind(self) -> None:
+        known, own = self._known, self._own
+        if known["kind"] != own["kind"]:
+            self._refuse("kind", known["kind"], own["kind"], f"declare it {known['kind']}, as its values were written")
+        if known.get("window") != own.get("window"):
+            self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
+        missing = sorted(set(known["streams"]) - set(own["streams"]))
+        if missing:
+            added = [one for one in own["streams"] if one not in known["streams"]]
+            remedy = (
+                f"call the stream {missing[0]!r} as before: under the name {added[0]!r} its source is read from its start, and "
+                "what is counted already is counted again"
+                if added
+                else f"if its totals are to go on without what {', '.join(map(repr, missing))} brings, start once with --conf "
+                "allow_changed_topology=true"
+            )
+            self._refuse("streams", ", ".join(known["streams"]), ", ".join(own["streams"]), remedy)
+        self._key()
+
+    def _key(self) -> None:
+        known, own = self._known, self._own
+        if len(known["key"]) != len(own["key"]):
+            self._refuse_key()
+            return
+        for before, now in zip(map(named_type, known["key"]), map(named_type, own["key"]), strict=True):
+            if before == now:
+                continue
+            is_there = before[0] in _names(own["key"])
+            if before[1] != now[1] or is_there or now[0] in self._others:
+                self._refuse_key()
+                return
+            if self._fields.get(before[0]) != now[0]:
+                self._refuse("key", before[0], now[0], _renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
+                return
+            self.taken.append(
+                f"{self._what}: key {before[0]!r} is called {now[0]!r}; its store goes on to know it as {before[0]!r}"
+            )
+
+    def _refuse_key(self) -> None:
+        before, now = (f"({', '.join(facts['key'])})" for facts in (self._known, self._own))
+        self._refuse("key", before, now, _BESIDE)
+
+    def _members(self) -> None:
+        """Find of each aggregate the one that it was."""
+        known, own = self._known[MEMBERS], self._own[MEMBERS]
+        former = {name: self._former(name) for name in own}
+        removed = [name for name in known if name not in former.values()]
+        added = [name for name, old in former.items() if old is None]
+        self._refuse_renamed(added, removed)
+        is_struct = [bool(struct_fields(type_of(facts))) for facts in (self._known, self._own)]
+        if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(own)):
+            self._refuse("value", *_values(self._known, self._own), remedy=_BESIDE)
+        for name, old in former.items():
+            if old is not None and not self.refused:
+                self._compare_member(name, old)
+        if not self.refused:
+            self._was = former
+            self._note_names(removed)
+
+    def _refuse_renamed(self, added: Sequence[str], removed: Sequence[str]) -> None:
+        """Refuse a new aggregate that is what a removed one was: it is that one, or begins with nothing; no one knows."""
+        known, own = self._known[MEMBERS], self._own[MEMBERS]
+        for name in added:
+            same = [old for old in removed if _is_same(known[old], own[name], self._fields)]
+            if same:
+                more = f"; to begin {name!r} with nothing, start once without {same[0]!r}, then add {name!r}"
+                self._refuse("value", same[0], name, _renaming(same[0], name) + more)
+
+    def _note_names(self, removed: Sequence[str]) -> None:
+        """Note what values of the last declaration call the fields of this one, and what is to be said of it."""
+        known, own = self._known[MEMBERS], self._own[MEMBERS]
+        for name, old in self._was.items():
+            outputs = _names(own[name][2])
+            before = [None] * len(outputs) if old is None else _names(known[old][2])
+            self._names.update(zip(outputs, before, strict=True))
+            if old is None:
+                self.taken.append(
+                    f"{self._what}: {name!r} is new, {own[name][0]}: null for a key until it is next written; it counts from "
+                    "the next batch on"
+                )
+        self._names.update((gone, gone) for old in known for gone in _names(known[old][2]) if gone not in self._names)
+        self.taken += [f"{self._what}: {old!r} is no longer there" for old in removed]
+        again = [new for new, old in self._names.items() if old != new and new in self._names.values()]
+        if again:
+            remedy = f"two starts: the first renames {again[0]!r}, the second has the new one"
+            self._refuse("value", again[0], again[0], remedy)
+
+    def _former(self, name: str) -> str | None:
+        """Return what an aggregate was called; None: it is new."""
+        known, own = self._known[MEMBERS], self._own[MEMBERS]
+        renamed = [old for old, new in self._rename.items() if new == name and old in known and old not in own]
+        return name if name in known else renamed[0] if renamed else None
+
+    def _compare_member(self, name: str, old: str) -> None:
+        (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        if (was, _renamed(of, over, self._fields)) != (is_, _names(over)) or len(outputs) != len(fields):
+            call, calls = f"{was}({', '.join(of)})", f"{is_}({', '.join(over)})"
+            self._refuse(repr(name), call, calls, self._remedy(name, old))
+            return
+        for before, now in zip(map(named_type, [*of, *outputs]), map(named_type, [*over, *fields]), strict=True):
+            if not widens(before[1], now[1]):
+                remedy = f"declare {now[0]!r} as {before[1]}, or as a type that holds each {before[1]}"
+                self._refuse(repr(name), f"{before[0]}: {before[1]}", f"{now[0]}: {now[1]}", remedy)
+                return
+        if name != old:
+            self.taken.append(f"{self._what}: {old!r} is called {name!r}")
+        types = [" ".join(named_type(one)[1] for one in some) for some in (outputs, fields)]
+        if types[0] != types[1]:
+            self._widens = True
+            self.taken.append(f"{self._what}: {name!r} {types[0]} -> {types[1]}")
+
+    def _remedy(self, name: str, old: str) -> str:
+        """Return what to do about an aggregate that is another one now, or over other fields."""
+        (was, of, _), (is_, over, _) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        gone, come = ([one for one in some if one not in rest] for some, rest in ((of, over), (over, of)))
+        old_type, new_type = ([named_type(one)[1] for one in some] for some in (gone, come))
+        is_other = not self._others.isdisjoint(_names(come))
+        if was == is_ and len(gone) == 1 and old_type == new_type and not is_other:
+            return _renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
+        if not struct_fields(type_of(self._own)):
+            return _BESIDE
+        return (
+            f"give what is new a name of its own, {name}_2: it counts from the next batch on, beside {name!r}, or in its place "
+            f"if {name!r} is left out"
+        )
+
+    def _refuse(self, fact: str, before: str, now: str, remedy: str) -> None:
+        self.refused.append(RefusedChange(f"{self._what}: {fact} {before} -> {now}", remedy))
+
+
+def evolution_of(facts: Mapping[str, Any]) -> Evolution | None:
+    """Return how a state is stored of which the log is to know these facts; None: as it is declared."""
+    former, declared = list(map(_padded, facts.get(FORMER, ()))), type_of(facts) or None
+    if not former and STORED_AS not in facts:
+        return None
+    width = len(facts["key"])
+    stored_as = facts.get(STORED_AS) or [*_names(facts["key"]), *_names(facts["value"][:1])]
+    read = stored = declared
+    if struct_fields(declared):
+        read, stored = _structs(declared, former)
+    types = tuple((until, type_, names) for until, type_, names in former)
+    return Evolution(types, read, stored, tuple(stored_as[:width]), next(iter(stored_as[width:]), None))
+
+
+def _structs(declared: str | None, former: Sequence[Sequence[Any]]) -> tuple[str, str]:
+    """Return the type of a struct with the fields that it is read by, and with those of its former types, too."""
+    known = {name: type_ for _, type_, _ in former for name, type_ in struct_fields(type_)}
+    names = [one for *_, of in former for one in (of or {}).items()]
+    read = dict(struct_fields(declared))
+    read |= {name: known.get(name, "") for name, _ in names if name not in read}
+    stored = read | {old: known[old] for _, old in names if old is not None and old not in read}
+    return struct_type(list(read), list(read.values())), struct_type(list(stored), list(stored.values()))
+
+
+def goes_on(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+    """Whether what a state, or a stream, has had goes on: its facts are the same, or were taken as compatible."""
+    if before is None or "kind" not in now:
+        return before == now or (before is not None and before.get("spout") == now.get("spout"))
+    own = [{fact: one.get(fact) for fact in one if fact not in BESIDE_MEANING} for one in (before, now)]
+    return own[0] == own[1] or (MEMBERS in before and before.get(GENERATION) == now.get(GENERATION))
+
+
+def type_of(facts: Mapping[str, Any]) -> str:
+    """Return the type of a state's value, "" if it has none."""
+    return named_type(facts["value"][0])[1] if facts["value"] else ""
+
+
+def _composed(names: Mapping[str, str | None], of: Mapping[str, str | None] | None) -> dict[str, str | None] | None:
+    return None if of is None else {new: None if old is None else of.get(old) for new, old in names.items()}
+
+
+def _padded(former: Sequence[Any]) -> Sequence[Any]:
+    return former if len(former) > 2 else [*former, None]
+
+
+def _names(fields: Sequence[str]) -> list[str]:
+    return [named_type(field)[0] for field in fields]
+
+
+def _renamed(of: Sequence[str], over: Sequence[str], rename: Mapping[str, str]) -> list[str]:
+    """Return the names of former fields as they are called now."""
+    now = _names(over)
+    return [rename[one] if one not in now and rename.get(one) in now else one for one in _names(of)]
+
+
+def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]) -> bool:
+    return known[0] == own[0] and _renamed(known[1], own[1], rename) == _names(own[1])
+
+
+def _renaming(old: str, new: str) -> str:
+    return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
+
+
+def _values(known: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, str]:
+    return ", ".join(known["value"]), ", ".join(own["value"])
+
+
+def _shown(facts: Mapping[str, Any]) -> str:
+    return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())})"
