@@ -70,7 +70,9 @@ def test_every_setting_is_described() -> None:
         ({"takeover": 1}, "takeover=1: expected true or false"),
         ({"on_poison": "skip"}, "on_poison='skip': expected one of 'stop', 'dead_letter'"),
         ({"engine": "storm"}, "engine='storm': expected one of 'spark', 'in_process'"),
-        ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'rewind', 'adopt', 'restart'"),
+        ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'rewind', 'keep_totals', "),
+        ({"state_recovery": "adopt"}, "state_recovery='adopt' is called 'keep_totals' now"),
+        ({"state_recovery": "restart"}, "state_recovery='restart' is called 'discard_totals' now"),
         ({"spark_conf": "a=b"}, "spark_conf='a=b': expected a JSON object"),
         ({"log_dir": 7}, "log_dir=7: expected"),
         (

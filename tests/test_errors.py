@@ -48,6 +48,9 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.StateReadError: {
         "state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing", "wrong": "it was emptied"
     },
+    errors.StartMismatchError: {
+        "accident": "the log is new", "refused": "", "remedy": "start with the log", "numbers": "partition 3: nothing"
+    },
     errors.StateMismatchError: {"state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing"},
     errors.StateLossDetected: {"what": "state counts in Redis", "found": "the sentinel is gone"},
     errors.BackendError: {"message": "MGET of 12 keys on a store: no answer in 5 s", "retryable": False},

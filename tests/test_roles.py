@@ -136,7 +136,7 @@ def test_a_wrapper_may_say_otherwise_than_the_map_in_it() -> None:
 
 def test_a_state_says_what_its_store_can() -> None:
     fenced, plain = SnapshottableMap(OpaqueMap(MemoryBackingMap[Any]())), SnapshottableMap(OpaqueMap(DictMap()))
-    assert (fenced.facts, plain.facts) == (StateFacts(fences=True), StateFacts())
+    assert (fenced.facts, plain.facts) == (StateFacts(fences=True), StateFacts(can_be_emptied=False))
     assert all(map(fenced.offers, ("multi_get_at", "get_at", "get", "key_pages", "multi_update", "update")))
     assert not any(map(fenced.offers, ("stage", "recorded", "at", "to_dataframe")))
 

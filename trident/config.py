@@ -22,6 +22,7 @@ NO_URL = (
     "links that it needs"
 )
 _LAST_PORT = 65535
+_RENAMED = {"adopt": "keep_totals", "restart": "discard_totals"}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 SETTINGS_FILE = "trident.toml"
 _VARIABLE = "TRIDENT_"
@@ -98,12 +99,12 @@ class Config(Redacted):
         [windows](windows.md#when-a-window-fires). Without it they give nothing until the clock has got there. Set it for
         one start.
     state_recovery
-        What to do when log and store do not belong together. `"refuse"` ends the start. `"adopt"` takes the store as it is;
-        after a lost log the spouts start from the beginning, so use it for spouts that do not repeat themselves.
-        `"rewind"` brings a store that was set back (a backup, a failover that lost the end) forward again: the batches that it
-        lacks are replayed from the `history`; see [a store that was set back](deploying.md#a-store-that-was-set-back).
-        `"restart"` empties the states that do not match and counts on from the current position of the spouts; to count
-        everything again, remove `log_dir` as well.
+        What to do when log and store do not belong together. `"refuse"` ends the start, and says which accident it was and
+        which of the others [keeps the totals right](guarantees.md#when-log-and-store-do-not-belong-together). `"rewind"` brings
+        a store that was set back forward again: the batches that it lacks are replayed from the `history`. `"keep_totals"` goes
+        on with the totals as they are, and is refused where a source would count again, or something is missing.
+        `"discard_totals"` empties the states that do not match, and counts on from where the spouts are; with a new `log_dir`,
+        from their start. `"keep_totals_even_if_wrong"` keeps the totals in any case. Set it for one start.
     engine
         `"spark"`, `"in_process"` or `"auto"`. `"in_process"` runs the same stages in this process, without Spark, for tests
         and small jobs; with more than one batch in flight, several threads call the same operation objects. `"auto"` runs
@@ -167,7 +168,7 @@ class Config(Redacted):
     allow_inexact: bool = False
     allow_changed_topology: bool = False
     reset_batch_time: bool = False
-    state_recovery: Literal["refuse", "rewind", "adopt", "restart"] = "refuse"
+    state_recovery: Literal["refuse", "rewind", "keep_totals", "keep_totals_even_if_wrong", "discard_totals"] = "refuse"
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = 8 << 20
     state_placement: Literal["auto", "driver", "executors"] = "auto"
@@ -190,6 +191,8 @@ class Config(Redacted):
         return made
 
     def __post_init__(self) -> None:
+        if renamed := _RENAMED.get(str(self.state_recovery)):
+            raise ConfigError(f"state_recovery={self.state_recovery!r} is called {renamed!r} now")
         check_types(self)
         if self.max_spout_pending is not None and self.max_spout_pending < 1:
             raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")

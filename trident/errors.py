@@ -29,6 +29,7 @@
     │   ├── ChangesGoneError         a reader of changes came too late
     │   │   └── ChangesReplacedError     the log was set back: other batches have the numbers of those that were read
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
+    │   │   ├── StartMismatchError   a start says which accident it was, and what keeps the totals right
     │   │   ├── StatePlaceError      another state keeps its values there
     │   │   ├── RewindError              state_recovery="rewind" cannot bring the state forward; says why
     │   │   ├── StateMovedError      the state was moved away, or a move into this place has not ended
@@ -96,6 +97,7 @@ __all__ = [
     "SourceAwayError",
     "SpoutError",
     "StaleTransactionError",
+    "StartMismatchError",
     "StateError",
     "StateLossDetected",
     "StateMismatchError",
@@ -408,8 +410,8 @@ class CorruptLogError(LogError):
         path, offset, reason = self.args
         return (
             f"the transaction log {path} is damaged at byte {offset}: {reason}. "
-            "Nothing was changed. Restore the file from a copy, or move log_dir away and start with "
-            'state_recovery="adopt" to go on with the states as they are'
+            "Nothing was changed. Restore the file from a copy. If there is none, move log_dir away and start: the start says "
+            "what keeps the totals right then"
         )
 
 
@@ -511,7 +513,7 @@ class ChangesReplacedError(ChangesGoneError):
 
 
 class StateMismatchError(StateError):
-    """A state's last commit by the store and by the log do not belong together."""
+    """A state's last commit by the store and by the log do not belong together. Nothing was written."""
 
     can_heal = False
 
@@ -522,11 +524,25 @@ class StateMismatchError(StateError):
         state, partition, expected, found = self.args
         return (
             f"partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. "
-            "The store was wiped, rolled back or belongs to another topology, or the log was lost. Nothing was "
-            'written. Start with state_recovery="rewind" to replay what the store lacks (the log needs a history), with '
-            'state_recovery="adopt" to go on with the store as it is, or with state_recovery="restart" to empty the state '
-            "and begin a new incarnation"
+            "The store was emptied, set back or replaced since the start. Nothing was written. Start the topology again: the "
+            "start says which accident it was, and what keeps the totals right"
         )
+
+
+class StartMismatchError(StateMismatchError):
+    """A start found that the log and the stores do not belong together. Nothing was written.
+
+    `accident` and `remedy` are what happened, and what keeps the totals right; `refused` is why the `state_recovery` that was
+    asked for does not; `numbers` are the last commits as log and stores have them.
+    """
+
+    def __init__(self, accident: str, refused: str, remedy: str, numbers: str) -> None:
+        StateError.__init__(self, accident, refused, remedy, numbers)
+
+    def __str__(self) -> str:
+        accident, refused, remedy, numbers = self.args
+        why = f"{refused}.\n" if refused else ""
+        return f"{accident}. Nothing was written.\n{why}What to do: {remedy}.\nFor experts: {numbers}"
 
 
 class StatePlaceError(StateMismatchError):
@@ -539,8 +555,7 @@ class StatePlaceError(StateMismatchError):
         what, own, found = self.args
         return (
             f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
-            "state a prefix, hash, table or path of its own. If the topology or the state was renamed, and nothing else "
-            'writes there, start once with state_recovery="adopt"'
+            "state a prefix, hash, table or path of its own. If the topology or the state was renamed, give it its former name"
         )
 
 
@@ -565,8 +580,8 @@ class RewindError(StateMismatchError):
         batches = "1 batch was" if replayed == 1 else f"{replayed:,} batches were"
         done = f"{batches}, and the next start goes on behind that" if replayed else "Nothing was written"
         return (
-            f"state {state!r} cannot be rewound: {why}. {done}. Remove the cause and start again, bring back a newer copy of "
-            'the store, or decide with state_recovery="adopt" or "restart"'
+            f"state {state!r} cannot be rewound: {why}. {done}. Remove the cause and start again; or start without "
+            'state_recovery="rewind": the start says what else keeps the totals right'
         )
 
 
@@ -690,9 +705,8 @@ class StateLossDetected(StateError):
     def __str__(self) -> str:
         what, found = self.args
         return (
-            f"{what} lost data that it had acknowledged: {found}. The batch was not committed. Restore the store from a "
-            'copy and start with state_recovery="adopt", or start with state_recovery="restart" to empty the state and '
-            "begin a new incarnation"
+            f"{what} lost data that it had acknowledged: {found}. The batch was not committed. Start the topology again: the "
+            "start says what is lost, and what keeps the totals right"
         )
 
 

@@ -26,7 +26,7 @@ from trident.errors import (
 )
 from trident.fields import Fields, free_name
 from trident.graph import Graph
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
 from trident.stream import TridentState
 from trident.topology import TridentTopology
 
@@ -76,6 +76,7 @@ class StateChangesSpout:
         self._state = state if isinstance(state, str) else state.state_name
         self._config = Config() if log_dir is None else Config(log_dir=str(log_dir))
         self._since, self._most = since, max_batches
+        self.on_new_log: OnNewLog = "elsewhere" if since is None else "start"
         self._fields = _fields(self._graph, self._state)
 
     def get_output_fields(self) -> Fields:

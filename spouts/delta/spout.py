@@ -14,7 +14,7 @@ from spouts.delta.version_rows import CHANGE_FIELDS, DeltaEmitter, fields_of_tab
 from spouts.files.column_types import typed_as
 from trident.arrow import schema_of
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType
 
 
 class DeltaSpout:
@@ -69,6 +69,7 @@ class DeltaSpout:
         self._fields = self._typed(None if fields is None else Fields(fields))
         self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)
         self._limits, self._start = VersionLimits(max_batch_bytes, max_batch_files), starting_version
+        self.on_new_log: OnNewLog = "elsewhere" if starting_version == "latest" else "start"
         self._with_changes = mode == "changes"
         self._output = Fields(self._fields, CHANGE_FIELDS) if self._with_changes else self._fields
 

@@ -164,8 +164,8 @@ class LineFiles:
             f"the file {path} goes on in the middle of a line that was given already: {_shown(first)} (bytes {begin} to "
             f"{start}) had no line end, and the file did not change for a while; now {_shown(rest)} follows. If the first part "
             f"was a whole line, {way}, and start again. If not, a half of a line is in the states: give tail='hold', so that "
-            "no line is read without its end, remove log_dir, and start once with state_recovery='restart', which counts all "
-            "that the sources have again"
+            "no line is read without its end, and start once with a new log_dir and state_recovery='discard_totals', which "
+            "counts again all that the sources have"
         )
 
 

@@ -12,7 +12,7 @@ from spouts.kafka.record_tables import KafkaEmitter, emitted_fields
 from spouts.kafka.value_formats import Format
 from trident.fields import Fields
 from trident.servers.avro import Avro
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType
 
 
 class _KafkaSpout:
@@ -45,6 +45,8 @@ class _KafkaSpout:
             "partition_timeout_s": partition_timeout_s,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
+        # The offsets of a group are committed behind the record of a batch, and not waited for: they may be too low.
+        self.on_new_log: OnNewLog = "elsewhere" if first_poll in ("latest", "committed") else "start"
 
     def __repr__(self) -> str:
         """Show the options without secrets."""

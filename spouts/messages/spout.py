@@ -14,6 +14,7 @@ from spouts.messages.retry_policy import RetryPolicy
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
 from trident.spout import Away
+from trident.spout.interfaces import OnNewLog
 from trident.spout.rich import OutputFieldsDeclarer
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 
@@ -43,6 +44,8 @@ class MessageSpout(BaseRichSpout, ABC):
     max_pending
         The most messages that a task takes from its queue before they are acknowledged.
     """
+
+    on_new_log: OnNewLog = "behind"
 
     def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: int) -> None:
         if not isinstance(max_pending, int) or max_pending < 1:

@@ -16,7 +16,7 @@ from spouts.redis.group_client import GroupMember
 from spouts.redis.id_ranges import RangeCoordinator, RangeEmitter, RangeSettings
 from spouts.redis.stream_server import RedisServerOptions, StreamServer
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType
 
 _log = logging.getLogger(__name__)
 _ID = re.compile(r"\d+(-\d+)?$")
@@ -99,6 +99,7 @@ class RedisStreamSpout(_Streams):
     """
 
     spout_type = SpoutType.NON_TRANSACTIONAL
+    on_new_log: OnNewLog = "behind"
 
     def __init__(
         self,
@@ -182,6 +183,7 @@ class TransactionalRedisStreamSpout(_Streams):
         super().__init__(url, streams, fields, with_stream, first, max_entries, server)
         _check("lost_entries", lost_entries, ("refuse", "skip"))
         self._settings = RangeSettings(max_entries, first, lost_entries)
+        self.on_new_log: OnNewLog = "elsewhere" if first == "$" else "start"
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> RangeCoordinator:
         """Open the driver's side."""

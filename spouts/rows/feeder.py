@@ -15,7 +15,7 @@ from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, fitted, t
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import BatchCoordinator, Definition, Lag, SpoutType, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, Lag, OnNewLog, SpoutType, TransactionAttempt
 
 
 class FeederBatchSpout:
@@ -31,6 +31,7 @@ class FeederBatchSpout:
     """
 
     spout_type = SpoutType.TRANSACTIONAL
+    on_new_log: OnNewLog = "behind"
 
     def __init__(self, *fields: FieldsLike) -> None:
         self._fields = Fields(*fields)

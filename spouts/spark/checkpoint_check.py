@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _CHOICES = (
-    "Restore the checkpoint that belongs to the log; or begin again with a new checkpoint, a new log_dir and empty states; or, "
-    "if you know what the states have, start once with adopt_checkpoint=True: then the query continues where this checkpoint "
-    "is, and nothing shows which rows count twice or are missing"
+    "Restore the checkpoint that belongs to the log. To count everything again, give a new checkpoint, a new log_dir and, "
+    'once, state_recovery="discard_totals"'
 )
 
 

@@ -14,7 +14,7 @@ from spouts.spark.manifests import owner_of
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType
 from trident.spout.query_batches import fields_of_schema
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class DataFrameSpout:
     """
 
     spout_type = SpoutType.TRANSACTIONAL
+    on_new_log: OnNewLog = "elsewhere"
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from spouts.spark.dataframe_spout import checked_folder, dataframe_of, fields_of
 from spouts.spark.manifests import owner_of
 from spouts.spark.query_batches import QueryCoordinator, QuerySettings
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import OnNewLog, SpoutType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +49,7 @@ class StructuredStreamingSpout:
     """
 
     spout_type = SpoutType.TRANSACTIONAL
+    on_new_log: OnNewLog = "checkpoint"
 
     def __init__(
         self,

@@ -43,8 +43,8 @@ def reading(path: str, doing: str) -> Iterator[None]:
             raise _refused(path, doing, error) from _brief(error)
         raise StateError(
             f"cannot {doing} Delta table {path}: it is damaged or of an unknown format: {short(error)}. "
-            "Nothing was written. Restore it from a copy, or move it away and start with "
-            'state_recovery="restart"'
+            "Nothing was written. Restore it from a copy. If there is none, move it away and start: the start says what keeps "
+            "the totals right"
         ) from _brief(error)
 
 

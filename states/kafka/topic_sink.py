@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from states.kafka.options import KafkaTopicOptions
 from states.kafka.topic_writer import TopicRecord, TopicWriter
 from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedOperation
-from trident.state.interfaces import State, StateConf, StateType
+from trident.state.interfaces import State, StateConf, StateFacts, StateType
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import FieldsCodec, RecordFence, SentinelRecord, refuse_read_only
@@ -34,6 +34,7 @@ class TopicSink(State):
     """A `State` that writes records; see `ToTopic` for what feeds it."""
 
     kind = StateType.TRANSACTIONAL
+    facts = StateFacts(can_be_emptied=False)
 
     def __init__(self, options: KafkaTopicOptions, conf: StateConf) -> None:
         self.place, self._read_only = conf.prefix, conf.read_only
@@ -99,7 +100,7 @@ class TopicSink(State):
         """
         raise UnsupportedOperation(
             f"empty {self._what}: other programs may have read its records. To write everything again, give another topic "
-            'and start with state_recovery="adopt"; to go on with the topic as it is, the same'
+            "and a new log_dir"
         )
 
     def close(self) -> None:

@@ -184,7 +184,7 @@ def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str
     every = f" (save {save})" if save else ""
     return (
         f"there is no append-only file: a crash loses every batch since the last RDB snapshot{every}. That is found, and "
-        "the state must then be adopted as it is or start again; set appendonly yes to keep it"
+        "the start then says what keeps the totals right; set appendonly yes to keep them"
     )
 
 

@@ -119,7 +119,7 @@ def test_a_topology_keeps_what_its_setting_says(tmp_path: Path) -> None:
         settings: dict[str, Any] = {
             "log_dir": tmp_path / "log",
             "history": 1000,
-            "state_recovery": "restart",
+            "state_recovery": "discard_totals",
             "poll_interval_ms": 1,
         }
         with counts().start(engine="in_process", **settings) as running:
@@ -143,7 +143,7 @@ def test_two_starts_that_do_not_say_how_long_keep_all_that_the_first_asked_for(
 ) -> None:
     caplog.set_level(logging.INFO, "trident.coordination")
     monkeypatch.setattr(log_state, "HISTORY", 2)
-    settings: dict[str, Any] = {"log_dir": tmp_path, "state_recovery": "restart", "poll_interval_ms": 1}
+    settings: dict[str, Any] = {"log_dir": tmp_path, "state_recovery": "discard_totals", "poll_interval_ms": 1}
     last = 0
     for history in ("7d", None, None):
         with counts().start(engine="in_process", history=history, **settings) as running:

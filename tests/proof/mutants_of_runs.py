@@ -265,8 +265,8 @@ OF_RUNS = (
     Mutant(
         "start: a mismatch is not refused",
         _RECOVERY,
-        'if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):',
-        "if is_kept or isinstance(found.mismatch, StateMovedError):",
+        'if policy == "refuse" or refused:',
+        "if refused:",
         ("tests/runtime/start/test_recovery.py::test_a_store_that_was_emptied_is_found",),
     ),
     Mutant(

@@ -101,7 +101,7 @@ class Driver:
         )
 
     def restart_state(self) -> None:
-        """Start anew, as another process does with `state_recovery="restart"`."""
+        """Start anew, as another process does with `state_recovery="discard_totals"`."""
         self.close()
         self.open()
         for state in self._states:

@@ -19,8 +19,9 @@ class Recovery(StrEnum):
 
     refuse = "refuse"
     rewind = "rewind"
-    adopt = "adopt"
-    restart = "restart"
+    keep_totals = "keep_totals"
+    keep_totals_even_if_wrong = "keep_totals_even_if_wrong"
+    discard_totals = "discard_totals"
 
 
 class Engine(StrEnum):

@@ -52,8 +52,8 @@ Takeover = Annotated[
 StateRecovery = Annotated[
     Recovery | None,
     typer.Option(
-        help="What to do when log and store do not belong together: refuse, rewind a store that was set back, adopt the "
-        "store as it is, or restart with empty states.",
+        help="What to do when log and store do not belong together: refuse, and say what keeps the totals right; rewind a "
+        "store that was set back; keep the totals, if that is right, or even if it is wrong; or discard them and count on.",
         show_default="refuse",
     ),
 ]

@@ -20,6 +20,7 @@ from trident.spout.interfaces import (
     ITridentSpout,
     Lag,
     Quick,
+    SaysWhereItBegins,
     SpoutType,
     TransactionAttempt,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "PartitionedCoordinator",
     "PartitionedEmitter",
     "Quick",
+    "SaysWhereItBegins",
     "SpoutOutputCollector",
     "SpoutType",
     "TopologyContext",

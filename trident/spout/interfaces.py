@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
 from trident.fields import Fields
@@ -298,6 +298,23 @@ class DeclaresSpoutType(Protocol):
     @property
     def spout_type(self) -> SpoutType | str:
         """The `SpoutType`, or its name."""
+
+
+OnNewLog = Literal["start", "behind", "checkpoint", "elsewhere"]
+
+
+@runtime_checkable
+class SaysWhereItBegins(Protocol):
+    """A spout that says where it begins when the log of its topology is new; one that says nothing begins at its start."""
+
+    @property
+    def on_new_log(self) -> OnNewLog:
+        """Where it begins.
+
+        `"start"`: where it began the first time. `"behind"`: behind all that was committed, which its source has noted or
+        forgotten. `"checkpoint"`: with a new checkpoint at its start, and with another one not at all. `"elsewhere"`: where its
+        source is at the moment.
+        """
 
 
 @runtime_checkable

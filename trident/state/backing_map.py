@@ -115,7 +115,7 @@ class BackingMap(Role, ABC):
         raise self._lacks("key_pages")
 
     def reset(self) -> None:
-        """Forget every key and the sentinel of this partition, for `state_recovery="restart"`."""
+        """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
 
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:

@@ -151,6 +151,8 @@ class StateFacts:
         It reads values of former types.
     has_typed_columns
         Its store keeps values as columns of their type, so a value of any other type is none of them.
+    can_be_emptied
+        Its `reset` does not refuse.
     """
 
     fences: bool = False
@@ -158,6 +160,7 @@ class StateFacts:
     keeps_columns: bool = False
     migrates: bool = False
     has_typed_columns: bool = False
+    can_be_emptied: bool = True
 
 
 class State(Role):
@@ -324,7 +327,7 @@ class State(Role):
         raise self._lacks("changes_gone")
 
     def reset(self) -> None:
-        """Forget every key and the sentinel of this partition, for `state_recovery="restart"`."""
+        """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
 
     def _lacks(self, method: str) -> UnsupportedOperation:

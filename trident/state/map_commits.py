@@ -40,7 +40,8 @@ class CommittedMap(State, ABC):
         known = self.backing.facts
         self._guard = fenced(self.backing, partition)
         fences = self._guard is self.backing
-        self.facts = StateFacts(fences, known.shares_keys, known.keeps_columns and self.kind is StateType.OPAQUE)
+        keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
+        self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=self.backing.offers("reset"))
         self._removals = Removals(self.backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}

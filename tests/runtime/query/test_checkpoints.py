@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from states.delta import DeltaState
 from trident import exactly_once, open_state
-from trident.errors import CheckpointMismatchError, StateMismatchError, TridentError
+from trident.errors import CheckpointMismatchError, StartMismatchError, TridentError
 from trident.operations import Count
 from trident.runtime.query.one_aggregate import ExactlyOnce
 
@@ -159,7 +159,12 @@ def test_a_log_and_a_checkpoint_that_were_deleted_are_found_by_the_store(job: Jo
     with_three_batches(job)
     shutil.rmtree(job.folder / "log")
     shutil.rmtree(job.folder / "checkpoint")
-    assert StateMismatchError.__name__ in job.fails()
+    said = job.fails()
+    assert StartMismatchError.__name__ in said
+    assert "the log is new, and state 'n' has the totals of 3 batches" in said
+    assert 'once with a new checkpoint and state_recovery="discard_totals"' in said
+    assert "does not begin where the totals end" in job.fails(state_recovery="keep_totals")
+    assert job.run(state_recovery="discard_totals") == {"a": 2, "b": 2}
 
 
 @pytest.mark.long
@@ -185,7 +190,7 @@ def test_a_store_that_was_restored_is_found(job: Job) -> None:
     job.add("b")
     restore()
     before = job.table()
-    assert StateMismatchError.__name__ in job.fails()
+    assert StartMismatchError.__name__ in job.fails()
     assert job.table() == before
 
 
@@ -210,7 +215,7 @@ def test_a_store_that_was_emptied_is_found(job: Job) -> None:
     with_three_batches(job)
     shutil.rmtree(job.folder / "state")
     job.add("a")
-    assert StateMismatchError.__name__ in job.fails()
+    assert StartMismatchError.__name__ in job.fails()
     assert not [path for path in job.table() if path.suffix == ".parquet"], "nothing was written"
 
 

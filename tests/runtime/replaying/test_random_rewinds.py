@@ -86,7 +86,7 @@ def judge(seed: int, kind: str, folder: Path) -> int:
         stores.kill_in = rng.randint(20, 150)
         if number and rng.random() < 0.3:  # a state begins again, and may be set back to before
             stores.set_back({}, "weights")
-            live(declared(seed, lives := lives + 1, kind, stores), folder, "restart")
+            live(declared(seed, lives := lives + 1, kind, stores), folder, "discard_totals")
         live(declared(seed, lives := lives + 1, kind, stores), folder)
     stores.kill_in = None
     if stores.copied:

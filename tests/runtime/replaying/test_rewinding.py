@@ -16,11 +16,11 @@ from states.memory import LRUMemoryMapState, MemoryMapState
 from tests.harness.topology_runs import RowsSpout, run_all, start
 from tests.runtime.replaying.set_back import Entries, Stores
 from trident import Stream, TridentTopology
-from trident.errors import ReplayFailedError, RewindError, StateMismatchError, StoreAwayError
+from trident.errors import ReplayFailedError, RewindError, StartMismatchError, StateMismatchError, StoreAwayError
 from trident.operations import BaseFilter, Count, MapGet, Max, Sum
 from trident.runtime.loop.retrying import giving_up_if
 from trident.spout.interfaces import SpoutType
-from trident.state import OpaqueValue
+from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,10 @@ class World:
         run_all(self.topology(batches), "in_process", log_dir=self.log, **{"history": "7d", **conf})
         return self.stores.copy()
 
-    def refused(self, batches: int, match: str, **conf: Any) -> None:
+    def refused(self, batches: int, match: str, error: type[StateMismatchError] = RewindError, **conf: Any) -> None:
         """Check that it is refused, and that nothing is written."""
         before = self.stores.copy()
-        with pytest.raises(RewindError, match=match):
+        with pytest.raises(error, match=match):
             self.run(batches, state_recovery="rewind", **conf)
         assert self.stores.copy() == before
 
@@ -159,7 +159,7 @@ def test_what_a_query_read_then_and_no_history_tells_is_refused(world: World) ->
 def test_a_state_that_was_emptied_since_begins_again_there(world: World) -> None:
     old = world.run(6)
     world.stores.set_back({}, "count")
-    world.run(10, state_recovery="restart")
+    world.run(10, state_recovery="discard_totals")
     before = world.run(20)
     world.stores.set_back(old, "count")
     after = world.run(20, state_recovery="rewind")
@@ -170,7 +170,7 @@ def test_a_state_that_was_emptied_since_begins_again_there(world: World) -> None
 def test_a_state_that_was_emptied_since_and_got_nothing_then_is_emptied_again(world: World) -> None:
     old = world.run(6)
     world.stores.set_back({}, "count")
-    world.run(6, state_recovery="restart")
+    world.run(6, state_recovery="discard_totals")
     world.stores.set_back(old, "count")
     assert written(world.run(6, state_recovery="rewind"), "count") == {}
     world.run(10)
@@ -248,7 +248,7 @@ def set_back_to(world: World, batches: int, then: int, **conf: Any) -> None:
 
 def test_the_error_of_a_start_that_refuses_says_that_there_is_a_way_back(world: World) -> None:
     set_back_to(world, 6, 15)
-    with pytest.raises(StateMismatchError, match='Start with state_recovery="rewind" to replay what the store lacks'):
+    with pytest.raises(StateMismatchError, match='What to do: start once with state_recovery="rewind"'):
         world.run(15)
 
 
@@ -316,23 +316,31 @@ def test_a_store_ahead_of_the_log_is_refused(world: World, tmp_path: Path) -> No
     world.run(15)
     shutil.rmtree(world.log)
     (tmp_path / "copy").rename(world.log)
-    world.refused(15, "the store is of another log, or the log has lost its end")
+    why = 'state_recovery="rewind" is refused: the log lacks batches that the store has'
+    world.refused(15, why, StartMismatchError)
 
 
 def test_a_store_of_another_log_is_refused(world: World, tmp_path: Path) -> None:
     world.run(6)
     shutil.rmtree(world.log)
-    world.refused(15, "which this log does not know: the store is of another log")
+    world.refused(15, "the log is new, and state 'count' has the totals of 6 batches and", StartMismatchError)
 
 
-def test_a_store_of_before_it_was_adopted_is_refused(world: World) -> None:
+def test_a_store_whose_emptying_was_killed_is_refused(world: World) -> None:
+    world.run(6)
+    entries = world.stores.entries["total", 0]
+    entries[SENTINEL_KEY, 0] = Sentinel("(emptied)", 0, 0, "t/total")  # laid before the values are removed
+    world.refused(6, "nothing says which values are gone")
+
+
+def test_a_store_of_before_its_totals_were_kept_is_refused(world: World) -> None:
     old = world.run(6)
     world.run(10)
     world.stores.set_back(old, "count")
-    world.run(12, state_recovery="adopt")
+    world.run(12, state_recovery="keep_totals_even_if_wrong")
     world.run(20)
     world.stores.set_back(old, "count")
-    world.refused(20, r"after batch 10 it was taken over as it was found \(adopt\)")
+    world.refused(20, "after batch 10 its totals were kept as they were found")
 
 
 def test_a_store_that_was_emptied_after_it_got_other_partitions_is_made_again(world: World) -> None:

@@ -246,7 +246,7 @@ def test_a_state_that_was_emptied_begins_again_with_the_batch_behind(tmp_path: P
     lines.group_by("line").persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
     lines.persistent_aggregate(dict_state(entries), Count(), "total")
     (tmp_path / "in").mkdir()
-    for name, recovery in (("a", "refuse"), ("b", "restart"), ("c", "refuse")):
+    for name, recovery in (("a", "refuse"), ("b", "discard_totals"), ("c", "refuse")):
         (tmp_path / "in" / name).write_text("x\ny\n")
         run(topology, str(tmp_path / "log"), state_recovery=recovery)
         if name == "a":

@@ -113,8 +113,10 @@ def test_a_store_that_was_emptied_is_found(world: World) -> None:
     world.lose_store()
     with pytest.raises(StateMismatchError) as caught:
         world.start()
-    assert str(caught.value).startswith("partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc")
-    assert "the store has no commit at all. The store was wiped, rolled back or belongs to another" in str(caught.value)
+    said, _, numbers = str(caught.value).splitlines()
+    assert said.startswith("the store of state 'count' was emptied, and the log has written to it up to batch 1 of ")
+    assert "partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc" in numbers
+    assert "the store has no commit at all" in numbers
     assert world.store == {partition: {} for partition in range(4)}
 
 
@@ -149,27 +151,30 @@ def test_a_store_of_another_topology_is_found(world: World, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("loss", ["lose_store", "lose_log"])
 @pytest.mark.parametrize("engine", ["in_process", pytest.param("spark", marks=pytest.mark.spark)])
-def test_adopt_takes_the_store_as_it_is(loss: str, engine: str, world: World, request: pytest.FixtureRequest) -> None:
+def test_keeping_the_totals_takes_the_store_as_it_is(
+    loss: str, engine: str, world: World, request: pytest.FixtureRequest
+) -> None:
     if engine == "spark":
         request.getfixturevalue("spark")
     world.run("a", "b", "a")
     world.run("a", "c")
     getattr(world, loss)()
     before = {"a": 3, "b": 1, "c": 1, "d": None} if loss == "lose_log" else dict.fromkeys("abcd")
-    with world.start(engine=engine, state_recovery="adopt") as running:
+    policy = "keep_totals" if loss == "lose_log" else "keep_totals_even_if_wrong"
+    with world.start(engine=engine, state_recovery=policy) as running:
         assert running.txid == 2
         assert world.read(running) == before
         world.feeder.feed([["a"], ["d"]])
         assert world.read(running) == {**before, "a": (before["a"] or 0) + 1, "d": 1}
-    assert world.run("a")["a"] == (before["a"] or 0) + 2  # without adopting anything: they belong together again
+    assert world.run("a")["a"] == (before["a"] or 0) + 2  # without keeping anything: they belong together again
 
 
-def test_restart_empties_the_state_and_goes_on(world: World, tmp_path: Path) -> None:
+def test_discarding_the_totals_empties_the_state_and_goes_on(world: World, tmp_path: Path) -> None:
     world.run("a", "b", "a")
     other = World(tmp_path / "other")
     other.run("c", "c", "d")
     world.store = other.store
-    assert world.run("a", state_recovery="restart") == {"a": 1, "b": None, "c": None, "d": None}
+    assert world.run("a", state_recovery="discard_totals") == {"a": 1, "b": None, "c": None, "d": None}
     assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
 
 
@@ -180,7 +185,7 @@ def test_a_starter_that_was_replaced_empties_no_store(world: World, monkeypatch:
     # After the stores were compared, before they are emptied:
     monkeypatch.setattr(recovery.logger, "warning", lambda *_: FileLog.open(world.log, "t", takeover=True).close())
     with pytest.raises(FencedError, match="has taken over"):
-        world.start(state_recovery="restart")
+        world.start(state_recovery="discard_totals")
     assert world.store == before
 
 
@@ -197,7 +202,7 @@ def test_a_store_that_cannot_be_emptied_says_so(tmp_path: Path) -> None:
     run_all(topology(), "in_process", log_dir=tmp_path / "log")
     shutil.rmtree(tmp_path / "log")
     with pytest.raises(UnsupportedOperation, match=r"empty state 't/count': a DictMap has no reset\(\)"):
-        start(topology(), "in_process", log_dir=tmp_path / "log", state_recovery="restart")
+        start(topology(), "in_process", log_dir=tmp_path / "log", state_recovery="discard_totals")
     assert len(store) == 3  # nothing was removed: a key, and the sentinel's two
 
 
@@ -322,16 +327,16 @@ def lose_batch(two: Two) -> None:
     two.feeder = FeederBatchSpout("k: string")
 
 
-def test_all_states_are_adopted_or_none(two: Two) -> None:
+def test_the_totals_of_all_states_are_kept_or_none(two: Two) -> None:
     assert two.run("a", "a") == [2, 2]
     lose_batch(two)
     with pytest.raises(StateMismatchError, match="state 'sum'"):
         two.start()
-    assert two.run("a", state_recovery="adopt") == [6, 6]
+    assert two.run("a", state_recovery="keep_totals") == [6, 6]
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_start_that_dies_while_it_adopts_is_made_up_for(
+def test_a_start_that_dies_while_it_keeps_totals_is_made_up_for(
     two: Two, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two.run("a", "a")
@@ -339,20 +344,20 @@ def test_a_start_that_dies_while_it_adopts_is_made_up_for(
     with monkeypatch.context() as dies:
         dies.setattr(FileLog, "append", dying_at(AdoptRecord, after))
         with pytest.raises(Killed):
-            two.start(state_recovery="adopt")
+            two.start(state_recovery="keep_totals")
     with pytest.raises(StateMismatchError):
         two.start()
-    assert two.run("a", state_recovery="adopt") == [6, 6]
+    assert two.run("a", state_recovery="keep_totals") == [6, 6]
     assert two.run("a") == [7, 7]
 
 
-def test_a_start_that_dies_with_its_claims_on_adopted_states_is_made_up_for(
+def test_a_start_that_dies_with_its_claims_on_kept_states_is_made_up_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.shared = True
     world.run("a", "b", "c", "d")
     world.lose_log()
-    with world.start(state_recovery="adopt") as running:
+    with world.start(state_recovery="keep_totals") as running:
         assert running.txid == 1
     with monkeypatch.context() as dies:
         dies.setattr(FileLog, "append", dying_at(LayoutRecord))
@@ -397,14 +402,14 @@ def test_a_starter_that_was_replaced_lays_no_claim_over_its_successors(
     assert world.run("a")["a"] == 2
 
 
-def test_what_a_log_knows_of_one_state_stands_when_another_one_is_adopted(two: Two) -> None:
+def test_what_a_log_knows_of_one_state_stands_when_another_one_is_kept(two: Two) -> None:
     two.run("a", "a")
     with two.start() as running:
         attempt = running.log_state.epoch << 20
     # A failed attempt of batch 2 left this value; the state was not touched since.
     two.stores["rows"]["a",] = OpaqueValue(2, attempt, 2, 99)
     two.stores["sum"][SENTINEL_KEY, 0] = Sentinel("of another log", 9, attempt, "t/sum")
-    with two.start(state_recovery="adopt") as running:
+    with two.start(state_recovery="keep_totals_even_if_wrong") as running:
         assert running.log_state.adopted == {"sum": 9}
         assert [running.state(name).multi_get(["a"]) for name in ("sum", "rows")] == [[2], [2]]
 
@@ -445,7 +450,7 @@ def test_two_states_in_one_place_are_refused_at_the_start(tmp_path: Path) -> Non
     assert [key for key in two.stores["sum"] if key[0] != SENTINEL_KEY] == []
 
 
-@pytest.mark.parametrize("policy", ["refuse", "restart"])
+@pytest.mark.parametrize("policy", ["refuse", "discard_totals"])
 def test_a_place_of_another_topology_is_refused_and_never_emptied(tmp_path: Path, policy: str) -> None:
     store: Store = {}
 

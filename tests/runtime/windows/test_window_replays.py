@@ -127,7 +127,7 @@ def test_a_restart_loses_nothing(
 def test_a_state_that_is_begun_anew_on_an_old_log_has_empty_windows(tmp_path: Path) -> None:
     states = [MemoryMapState.opaque(), MemoryMapState.opaque()]
     batches, kept = {}, []
-    for last, policy in ((1, "refuse"), (2, "restart"), (3, "refuse")):
+    for last, policy in ((1, "refuse"), (2, "discard_totals"), (3, "refuse")):
         batches[last] = [("a",), ("b",), ("c",)]
         topology = TridentTopology("t")
         stream = topology.new_stream("s", RowsSpout("t: string", batches))

@@ -43,7 +43,7 @@ def read(bootstrap: str, topic: str, log_dir: str, notes: str, last: int = 0) ->
     noted = topology.new_stream("records", spout).each("partition, offset", Note(notes, last), "one: int")
     noted.persistent_aggregate(MemoryMapState(), Count(), "count")
     # The state ends with the process; what was read is the question here.
-    settings = {"engine": "in_process", "max_spout_pending": 1, "log_dir": log_dir, "state_recovery": "restart"}
+    settings = {"engine": "in_process", "max_spout_pending": 1, "log_dir": log_dir, "state_recovery": "discard_totals"}
     with topology.start(settings) as running:
         running.process_all_available()
         return running.txid

@@ -136,8 +136,18 @@ def test_a_topic_that_was_made_again_is_refused_until_it_is_adopted(kafka_topics
     with pytest.raises(StateMismatchError, match="the store has no commit at all"):
         start(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path))
     with pytest.raises(UnsupportedOperation, match="other programs may have read its records"):
-        start(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path), state_recovery="restart")
-    run_all(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path), state_recovery="adopt")
+        start(
+            topology(kafka_topics.bootstrap, topic),
+            "in_process",
+            log_dir=str(tmp_path),
+            state_recovery="discard_totals",
+        )
+    run_all(
+        topology(kafka_topics.bootstrap, topic),
+        "in_process",
+        log_dir=str(tmp_path),
+        state_recovery="keep_totals_even_if_wrong",
+    )
     assert kafka_topics.read(topic) == []
 
 

@@ -15,8 +15,7 @@ from typing import Any
 from trident.errors import CheckpointMismatchError
 
 _BEGIN_AGAIN = (
-    "To begin again on purpose, give a new checkpoint, a new log_dir and empty states; or, if you know what the states have, "
-    "start once with adopt_checkpoint=True: nothing tells then which rows count twice or are missing"
+    'To count everything again, give a new checkpoint, a new log_dir and, once, state_recovery="discard_totals"'
 )
 
 

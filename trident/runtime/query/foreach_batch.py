@@ -33,7 +33,7 @@ from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import States, open_log
 from trident.runtime.start.placements import DRIVER, EXECUTORS
 from trident.spark.connect import check_lasting, connect_problem, is_connect, unpickled, width_of
-from trident.spout.interfaces import Definition
+from trident.spout.interfaces import Definition, OnNewLog
 from trident.spout.query_batches import QueryBatches
 from trident.stream import TridentState
 
@@ -103,7 +103,8 @@ class ForeachBatch(Closes):
         """
         with self._alone(f"batch {batch_id}"):
             found, adopts = query_batch_of(df, batch_id), self._adopts
-            self._lead(df, lambda txid, last, begun: definition_of(found, txid, last, begun, adopts), found.run)
+            begins: OnNewLog = "behind" if adopts and found.batch else "checkpoint"
+            self._lead(df, lambda txid, last, begun: definition_of(found, txid, last, begun, adopts), begins, found.run)
             self._adopts = False  # for one start
 
     def write(self, df: DataFrame, *, batch: str) -> bool:
@@ -119,7 +120,7 @@ class ForeachBatch(Closes):
         if not isinstance(batch, str) or not batch:
             raise ValueError(f"batch={batch!r}: name the batch by a text, such as the date that its rows are of")
         with self._alone(f"batch {batch!r}"):
-            return self._lead(df, lambda _, last, begun: definition_of_name(batch, last, begun))
+            return self._lead(df, lambda _, last, begun: definition_of_name(batch, last, begun), "elsewhere")
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:
@@ -133,10 +134,10 @@ class ForeachBatch(Closes):
         finally:
             self._calls.release()
 
-    def _lead(self, df: DataFrame, define: Define, query_run: str | None = None) -> bool:
+    def _lead(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None = None) -> bool:
         """Lead a batch to its record; False if the log has it already."""
         try:
-            run = self._opened(df, define, query_run)
+            run = self._opened(df, define, begins, query_run)
             state = run.opened.log.state
             begun = state.definitions.get(state.txid + 1, {}).get(run.stream)
             definition = define(state.txid, state.spouts.get(run.stream), begun)
@@ -154,7 +155,7 @@ class ForeachBatch(Closes):
 
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
-    def _opened(self, df: DataFrame, define: Define, query_run: str | None) -> QueryRun:
+    def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> QueryRun:
         graph = self._graph_of(df)
         (spout,) = graph.spouts()
         check_columns(df, spout.fields, self.name)
@@ -179,7 +180,7 @@ class ForeachBatch(Closes):
                 return log
 
             width = self.config.parallelism or width_of(df.sparkSession, cores())
-            self._run = QueryRun(graph, self.config, open_checked, width, self._listeners, self._observer)
+            self._run = QueryRun(graph, self.config, open_checked, begins, width, self._listeners, self._observer)
         return self._run
 
     def _displace(self) -> None:

@@ -9,7 +9,7 @@ from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, is_nested
 from trident.runtime.engine.dataframe_runner import QueryRows
 from trident.runtime.query.session_facts import mode_of_totals
-from trident.spout.interfaces import BatchCoordinator, Definition, TransactionAttempt
+from trident.spout.interfaces import BatchCoordinator, Definition, OnNewLog, TransactionAttempt
 from trident.spout.query_batches import QueryBatches, fields_of_schema, fits
 
 if TYPE_CHECKING:
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 
 
 class HandedBatches(BatchCoordinator):
-    """Gives one batch at a time, from `hand_over` to its record."""
+    """Gives one batch at a time, from `hand_over` to its record.
 
-    def __init__(self) -> None:
+    `begins`: where the batches of its caller begin when the log is new.
+    """
+
+    def __init__(self, begins: OnNewLog = "checkpoint") -> None:
+        self.begins = begins
         self._df: DataFrame | None = None
         self._definition: Definition | None = None
 
@@ -43,7 +47,7 @@ class HandedSpout(QueryBatches):
 
     def __init__(self, declared: QueryBatches, handed: HandedBatches) -> None:
         self.fields, self.spout_type, self._handed = declared.fields, declared.spout_type, handed
-        self.rows_are = declared.rows_are
+        self.rows_are, self.on_new_log = declared.rows_are, handed.begins
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> HandedBatches:
         """Return the driver's side."""

@@ -29,7 +29,7 @@ from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import States, open_topology
 from trident.runtime.start.placements import DRIVER
 from trident.runtime.topology_figures import TopologyFigures
-from trident.spout.interfaces import Definition
+from trident.spout.interfaces import Definition, OnNewLog
 from trident.spout.query_batches import QueryBatches
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class QueryRun:
     """Opens everything when it is made, and leads one batch at a time.
 
     `open_log`: called with the states; what it raises is raised before anything is written.
+    `begins`: where the batches begin when the log is new.
     `parallelism`: how many partitions an exchange has that declares none.
     `observer`: called at each point of a batch; see `Observer`.
     """
@@ -61,12 +62,13 @@ class QueryRun:
         graph: Graph,
         config: Config,
         open_log: Callable[[States], TransactionLog],
+        begins: OnNewLog,
         parallelism: int,
         listeners: Sequence[TopologyListener] = (),
         observer: Observer | None = None,
     ) -> None:
         self.graph, self._clock, self._error = graph, Clock(), None  # type: Graph, Clock, BaseException | None
-        self._handed = HandedBatches()
+        self._handed = HandedBatches(begins)
         plan = plan_of_query(graph, self._handed)
         self._monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
         try:

@@ -229,7 +229,7 @@ class Replay(Closes):
         elif isinstance(record, ResetRecord):
             self._empty(record.state)
         elif isinstance(record, AdoptRecord):
-            self.unsure[record.state] = f"after batch {txid} it was taken over as it was found (adopt)"
+            self.unsure[record.state] = f"after batch {txid} its totals were kept as they were found"
         elif isinstance(record, TopologyRecord):
             self._note_meanings(record.states, txid + 1)
 

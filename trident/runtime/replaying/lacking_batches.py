@@ -18,13 +18,14 @@ from trident.planner import make_plan
 from trident.planner.evolution import REWRITTEN
 from trident.planner.meaning import Meaning, compare
 from trident.runtime.replaying.recorded_past import Mark, RecordedPast
-from trident.runtime.start.recovery import Found, empty, lay
+from trident.runtime.start.accidents import Found
+from trident.runtime.start.recovery import empty, lay
 from trident.state.interfaces import StateType, kind_of
 from trident.state.txid import Sentinel, epoch_of
 
 
 def reached(found: Found, log: LogState) -> list[int]:
-    """Return by partition the batch up to which its store has all that the sentinel can say; refuse what is not of this log."""
+    """Return by partition the batch up to which its store has all that the sentinel can say."""
     return [
         _reached(found, log, partition) if partition in found.mismatches else log.txid
         for partition in range(len(found.instances))
@@ -36,12 +37,8 @@ def _reached(found: Found, log: LogState, partition: int) -> int:
     if sentinel is None:
         return 0
     what = f"partition {partition} has {sentinel}"
-    if sentinel.incarnation.startswith(f"{log.incarnation} ("):  # a store that knows of a loss writes this
+    if sentinel.incarnation != log.incarnation:  # of a store that knows of a loss, or whose emptying has not ended
         why = f"{what}, and nothing says which values are gone. Empty the whole store, and all batches are replayed into it"
-        raise RewindError(found.name, why, 0)
-    is_of_log = epoch_of(sentinel.attempt) in log.epochs or not sentinel.attempt
-    if sentinel.incarnation != log.incarnation or not is_of_log:
-        why = f"{what}, which this log does not know: the store is of another log, or the log has lost its end"
         raise RewindError(found.name, why, 0)
     if expected is not None and (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
         raise RewindError(found.name, f"{what}, so the store is ahead of the log, which has {expected}", 0)
@@ -170,9 +167,7 @@ class Lacking:
         name, sentinel, why = self.name, self.found.sentinels[partition], ""
         at = Mark(0, 0) if sentinel is None else Mark(sentinel.txid, sentinel.attempt)
         if name in past.adopted and at < past.adopted[name]:
-            why = (
-                f"after batch {past.adopted[name].txid} it was taken over as it was found (adopt), which is in no batch"
-            )
+            why = f"after batch {past.adopted[name].txid} its totals were kept as they were found, which is in no batch"
         elif name in past.laid_out and sentinel is not None and at < past.laid_out[name]:
             why = f"after batch {past.laid_out[name].txid} it got another number of partitions, and its store is of before"
         elif self.expected[partition] is None and at.txid > past.emptied.get(name, -1):

@@ -33,8 +33,8 @@ class RecordedPast:
     `first`: the first batch that it has; None: none.
     `whole_after`: what was recorded between batches is known from this batch on; None: the log keeps no history.
     `emptied`: by state, the batch after which it was emptied last.
-    `adopted`, `laid_out`: by state, what was laid when it was taken over as it was found, or got another number of partitions,
-    for the last time.
+    `adopted`, `laid_out`: by state, what was laid when its totals were kept, or it got another number of partitions, for the
+    last time.
     `changed`: by "states" or "streams" and the name of one, the batch after which it began to mean something else for the last
     time.
     """

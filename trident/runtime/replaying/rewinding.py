@@ -41,7 +41,7 @@ from trident.runtime.reading.state_reader import log_place
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.replaying.lacking_batches import Lacking, check_states_fit, reached, span_of
 from trident.runtime.replaying.recorded_past import RecordedPast
-from trident.runtime.start.recovery import Found
+from trident.runtime.start.accidents import Found
 from trident.runtime.windows.shares import Now
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
@@ -53,13 +53,39 @@ logger = logging.getLogger(__name__)
 _SAY_EVERY_S = 5.0
 
 
-def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found]) -> None:
+def rewind(
+    graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found], only_check: bool
+) -> None:
     """Bring the states that do not match the log forward to its last batch.
 
     `meaning`: what the topology means as it is declared now.
     `founds`: all states that keep sentinels, as the start has found them.
+    `only_check`: find out whether it can be done, as far as that is known before a batch is read; nothing is written.
     Raises `RewindError`: a state cannot be brought forward exactly; says why.
     """
+    graph, past, lacking, span = _plan(graph, config, log, meaning, founds)
+    if only_check:
+        if span:  # whether the sources give recorded batches again
+            _RewindReplay(graph, config, log, lacking, span[0]).close()
+        return
+    if span:
+        _replay(graph, config, log, past, lacking, span)
+    else:
+        for one in lacking:
+            one.begin(log, past)
+    for one in lacking:
+        one.end(log)
+        if one.is_behind:
+            logger.warning("state %s: rewound by %d batches, exact again", one.name, one.lacks)
+
+
+# ---- which states, and which batches -----------------------------------------------------------------------------------
+
+
+def _plan(
+    graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, founds: Sequence[Found]
+) -> tuple[Graph, RecordedPast, list[Lacking], range]:
+    """Find out what is lacking: the graph of the states that take part, what was recorded, these states, the batches."""
     behind = [found for found in founds if found.mismatches]
     if log.state.retention is None:
         why = "the topology keeps no history (history=), so nothing says what the batches were that its store lacks"
@@ -77,18 +103,7 @@ def rewind(graph: Graph, config: Config, log: TransactionLog, meaning: Meaning, 
     ]
     check_states_fit(graph, log.state, meaning, lacking)
     span = span_of(past, lacking, [spout.id for spout in graph.spouts()])
-    if span:
-        _replay(_pruned(graph, needed), config, log, past, lacking, span)
-    else:
-        for one in lacking:
-            one.begin(log, past)
-    for one in lacking:
-        one.end(log)
-        if one.is_behind:
-            logger.warning("state %s: rewound by %d batches, exact again", one.name, one.lacks)
-
-
-# ---- which states, and which batches -----------------------------------------------------------------------------------
+    return _pruned(graph, needed), past, lacking, span
 
 
 def _needed(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[str]]:

@@ -41,13 +41,14 @@ from trident.runtime.reading.open_partitions import (
 )
 from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
+from trident.runtime.start.accidents import Found
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning, check_stores, function_types
 from trident.runtime.start.engine_choice import check_workers, open_runner
 from trident.runtime.start.feeds import as_log_keeps, with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
-from trident.runtime.start.recovery import Found, reconcile
+from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
 from trident.state.kinds import LaterWrite
@@ -56,7 +57,7 @@ _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
 RunnerOf = Callable[[Program, Config, Sequence[StageLoad], Committing | None, Mapping[str, SpoutHandle]], Runner]
-Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found]], None]
+Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found], bool], None]
 
 
 def refuse_to_rewind(*_: Any) -> None:

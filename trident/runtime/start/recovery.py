@@ -1,4 +1,4 @@
-"""At start: do log and stores belong together (R8)? If not: refuse, rewind or adopt the stores, or empty the states.
+"""At start: do log and stores belong together (R8)? If not: refuse, rewind the stores, keep or discard the totals.
 
 All states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
 driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
@@ -24,7 +23,9 @@ from trident.errors import (
     TridentError,
 )
 from trident.planner import Plan
+from trident.runtime.start.accidents import Accidents, Found
 from trident.runtime.start.capabilities import kinds_of
+from trident.spout.interfaces import OnNewLog, SaysWhereItBegins
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel, is_foreign, move_note
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
@@ -38,36 +39,11 @@ _ABOVE_ALL = 1 << 62
 """An attempt that no sentinel is ahead of, because a store ahead of the log is a mismatch and not a replaced driver."""
 
 
-@dataclass
-class Found:
-    """A state that keeps sentinels, as this start finds it.
+Rewind = Callable[[Sequence[Found], bool], None]
+"""Brings the states that do not match forward to the end of the log, or only finds out whether it can.
 
-    Attributes
-    ----------
-    instances
-        The partitions that the log knows, then the added ones.
-    known
-        How many of them the log knows.
-    sentinels
-        The sentinels in their stores.
-    mismatches
-        By partition, why store and log do not belong together; empty if they do.
-    """
-
-    name: str
-    instances: Sequence[Any]
-    known: int
-    sentinels: list[Sentinel | None]
-    mismatches: dict[int, StateMismatchError] = field(default_factory=dict)
-
-    @property
-    def mismatch(self) -> StateMismatchError | None:
-        """The worst of the mismatches: another state's place must not be emptied, whatever else is wrong."""
-        return next(iter(sorted(self.mismatches.values(), key=lambda one: not isinstance(one, StatePlaceError))), None)
-
-
-Rewind = Callable[[Sequence[Found]], None]
-"""Brings the states that do not match forward to the end of the log; raises, before it writes anything, if it cannot."""
+Raises, before it writes anything, if it cannot.
+"""
 
 
 def reconcile(
@@ -82,7 +58,7 @@ def reconcile(
     """Bring log and stores together before the first batch.
 
     `states`: by name, the state of each partition, as the topology wants it now.
-    `policy`: `"refuse"`, `"rewind"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
+    `policy`: see `Config.state_recovery`.
     `make`: `make(state, partition, partitions)` opens a partition of another layout.
     `rewind`: called with all states that keep sentinels, if the policy is to rewind and one of them does not match.
     `executors`: the states that tasks will commit; the log notes them.
@@ -95,7 +71,7 @@ def reconcile(
             for name, partitions in states.items()
             if partitions[0].offers("read_sentinel")
         ]
-        _recover(log, founds, policy, rewind)
+        _recover(log, Accidents(log.state, founds, _begins(plan)), policy, rewind)
         log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
@@ -138,27 +114,47 @@ def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
     return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, state.epochs)
 
 
+def _begins(plan: Plan) -> dict[str, OnNewLog]:
+    """Return by stream where its spout begins on a new log."""
+    spouts = {node.id: node.spout for node in plan.spouts}
+    return {name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()}
+
+
 # ---- what the policy asks for ----------------------------------------------------------------------------------------
 
 
-def _recover(log: TransactionLog, founds: Sequence[Found], policy: str, rewind: Rewind) -> None:
-    mismatches = [found for found in founds if found.mismatch is not None]
-    for found in mismatches:
-        assert found.mismatch is not None
-        # Another state's values are not ours to remove; what is left behind by a move, or half moved, is no state.
-        is_kept = policy in ("rewind", "restart") and isinstance(found.mismatch, StatePlaceError)
-        if policy == "refuse" or is_kept or isinstance(found.mismatch, StateMovedError):
-            raise found.mismatch
-        logger.warning("state %r: %s; state_recovery=%s", found.name, found.mismatch, policy)
+def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:
+    mismatches = [each for each in found.founds if each.mismatches]
+    for each in mismatches:
+        way = each.in_the_way
+        if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
+            raise way
     if not mismatches:
         return
+    refused = found.refused(policy)
+    if policy == "refuse" or refused:
+        raise found.error(not found.refused("rewind") and _can_rewind(rewind, found.founds), refused)
+    logger.warning("%s; state_recovery=%s", found.said, policy)
     if policy == "rewind":
-        rewind(founds)
-        return
-    if policy == "adopt":
-        _adopt(log, founds)
-        return
-    for found in mismatches:
+        rewind(found.founds, False)
+    elif policy == "discard_totals":
+        _discard(log, mismatches)
+    else:
+        _adopt(log, found.founds)
+
+
+def _can_rewind(rewind: Rewind, founds: Sequence[Found]) -> bool:
+    """Whether a start that rewinds would go on, as far as is known before a batch is read."""
+    try:
+        rewind(founds, True)
+    except Exception as error:  # noqa: BLE001  it opens the sources, which are user code
+        logger.debug("rewinding is no way: %s", error)
+        return False
+    return True
+
+
+def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
+    for found in sorted(mismatches, key=lambda each: each.can_be_emptied):  # one that cannot is refused before any is
         for instance in found.instances:
             empty(log, instance)
         log.append(ResetRecord(found.name))
@@ -178,7 +174,7 @@ def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
     records = []
     for found in founds:
         beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
-        if found.mismatch is None and not beyond:
+        if not found.mismatches and not beyond:
             continue
         foreign = base > state.txid or any(s is not None and not _knows(log, s) for s in found.sentinels)
         for instance in found.instances:

@@ -251,7 +251,7 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RESET, "resets")
     def test_a_state_is_emptied_or_the_refusal_says_so(self) -> None:
-        """With `state_recovery="restart"`."""
+        """With `state_recovery="discard_totals"`."""
         self.run(self.store.state(), {"a": 1})
         state = self.store.state()
         if not self.claims.resets:
