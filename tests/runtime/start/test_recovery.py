@@ -169,12 +169,15 @@ def test_keeping_the_totals_takes_the_store_as_it_is(
     assert world.run("a")["a"] == (before["a"] or 0) + 2  # without keeping anything: they belong together again
 
 
-def test_discarding_the_totals_empties_the_state_and_goes_on(world: World, tmp_path: Path) -> None:
+def test_discarding_the_totals_empties_the_state_and_goes_on(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world.run("a", "b", "a")
     other = World(tmp_path / "other")
     other.run("c", "c", "d")
     world.store = other.store
     assert world.run("a", state_recovery="discard_totals") == {"a": 1, "b": None, "c": None, "d": None}
+    assert "state count: emptied, its totals are of the batches from 2 on" in caplog.text
     assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
 
 

@@ -196,7 +196,8 @@ class Accidents:
         elif min(self._kinds) > Accident.LOG_SET_BACK:
             back = f"a store of this log that has {self._batch(self.log.txid)}, such as a newer copy"
         if not self._why_not_kept():
-            return f"start with {back}. If there is none, once with {_policy('keep_totals')}: the sources go on behind them"
+            keep = _policy("keep_totals")
+            return f"start with {back}. If there is none, once with {keep}: the sources go on behind the totals"
         gone = [stream for stream, begins in self.begins.items() if begins not in ("start", "checkpoint")]
         fixed = [found.name for found in self.founds if not found.can_be_emptied]
         if gone or fixed:

@@ -158,6 +158,7 @@ def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
         for instance in found.instances:
             empty(log, instance)
         log.append(ResetRecord(found.name))
+        logger.warning("state %s: emptied, its totals are of the batches from %d on", found.name, log.state.txid + 1)
 
 
 def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:
