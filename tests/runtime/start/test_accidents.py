@@ -114,6 +114,12 @@ def test_totals_that_a_source_would_count_again_are_kept_only_by_a_name_that_say
     assert make().run(0, state_recovery="keep_totals_even_if_wrong") == {"a": 8}
 
 
+def test_totals_are_not_kept_beside_a_state_that_lost_its_own(tmp_path: Path) -> None:
+    make = prepared(tmp_path, "log lost, store emptied", Queue, 2, None)
+    with pytest.raises(StartMismatchError, match="is refused: state 'a' has none, as after a loss"):
+        make().run(0, state_recovery="keep_totals")
+
+
 def test_a_commit_that_is_not_whole_is_not_kept(tmp_path: Path) -> None:
     stores = Stores()
 
