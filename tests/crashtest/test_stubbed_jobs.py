@@ -180,6 +180,15 @@ def test_what_cannot_be_tested_is_an_error_that_says_why(text: str, part: str, t
         crashed(tmp_path, kills=1)
 
 
+def test_a_checkpoint_of_an_earlier_run_is_named_with_the_line_to_type(tmp_path: Path) -> None:
+    write_job(tmp_path, ADD + "run(add)\nsys.exit('Wrong basePath')")
+    checkpoint = tmp_path / "my checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text("{}", encoding="utf-8")
+    with pytest.raises(TridentError, match=r"Wrong basePath\. The folder has .* --reset \"rm -rf 'my checkpoint' …"):
+        crashed(tmp_path, kills=1)
+
+
 def test_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
     write_job(tmp_path, "from pyspark.sql.connect.streaming.readwriter import DataStreamWriter\nrun(print)")
     classic = (tmp_path / "pyspark/sql/streaming/readwriter.py").read_text(encoding="utf-8")

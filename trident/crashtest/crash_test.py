@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -194,9 +195,10 @@ class _Runs:
         """Run the job to its end; return the calls of its function and the rows of the table."""
         with self._copy() as job:
             before = self._rows_before(job.folder)
+            left = _left_by_earlier_runs(job.folder)
             with JobRun(job, measure=True) as run:
                 run.wait(self._test.limits, lambda: False)
-            _check_run(run)
+            _check_run(run, left)
             rows = self._test.table.read(job.folder)
             if not self._test.comparison.differences(before, rows):
                 raise TridentError(
@@ -268,10 +270,22 @@ class _Runs:
         return not self._test.comparison.differences(self._rows, self._test.table.read(folder))
 
 
-def _check_run(run: JobRun) -> None:
-    """Raise if the undisturbed run has not shown what is needed."""
+def _left_by_earlier_runs(folder: Path) -> str:
+    """Return the checkpoints that a folder has, as words of a shell; empty: none."""
+    found = (each.parent for each in folder.rglob("offsets") if (each.parent / "metadata").is_file())
+    return " ".join(sorted(shlex.quote(str(each.relative_to(folder))) for each in found))
+
+
+def _check_run(run: JobRun, left: str) -> None:
+    """Raise if the undisturbed run has not shown what is needed; `left` has the checkpoints of earlier runs."""
     if run.problem is not None:
-        raise TridentError(f"the job failed before any kill, with {run.problem}")
+        hint = (
+            ". The folder has the checkpoint of an earlier run, which knows its files by their paths there, not in the copy. "
+            f'Give --reset "rm -rf {left} …", with the table that the job writes in place of the dots'
+            if left
+            else ""
+        )
+        raise TridentError(f"the job failed before any kill, with {run.problem}{hint}")
     if not run.told.is_pyspark:
         raise TridentError(
             "the job has not imported PySpark where it can be seen: it must be a Python program that heeds PYTHONPATH (no -I, "
@@ -285,7 +299,7 @@ def _check_run(run: JobRun) -> None:
     if not run.told.calls:
         raise TridentError(
             "the job's function was never called: its checkpoint in the folder is at the end of the input, or there is no "
-            "input. Give --reset and a command that removes what earlier runs left, such as rm -rf checkpoint counts.db"
+            f'input. Give --reset "rm -rf {left or "checkpoint"} …", with the table that the job writes in place of the dots'
         )
 
 
