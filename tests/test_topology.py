@@ -189,7 +189,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     "no state": (lambda s: s.persistent_aggregate(7, Count(), "n1"), "7 is no state: give one of a store"),  # type: ignore[arg-type]
     "class of a state": (
         lambda s: s.persistent_aggregate(MemoryMapState, Count(), "n1"),  # type: ignore[arg-type]
-        r"MemoryMapState'> is no state: it is a class; give a state of it: MemoryMapState.opaque",
+        r"MemoryMapState'> is no state: it is a class; give a state of it: MemoryMapState\(\.\.\.\)",
     ),
     "state name twice": (
         lambda s: (counts(s), counts(s)),

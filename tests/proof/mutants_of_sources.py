@@ -200,9 +200,9 @@ OF_SOURCES = (
     ),
     Mutant(
         "planner: a topology that means something else goes on with the log",
-        "trident/planner/meaning.py",
-        "if fact in old and _differs(fact, old[fact], new[fact])",
-        "if fact not in old",
+        "trident/planner/evolution.py",
+        "if (was, _renamed(of, over, self._fields)) != (is_, _names(over)) or len(outputs) != len(fields):",
+        "if len(outputs) != len(fields):",
         ("tests/planner/test_meaning.py",),
     ),
 )

@@ -86,8 +86,8 @@ OF_STATES = (
     Mutant(
         "opaque: a reader of a snapshot takes the next batch too",
         _OPAQUE,
-        "return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid))",
-        "return self._given(self._before(snapshot.txid + 2, snapshot.winners, keys, stored, behind=snapshot.txid))",
+        "values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)",
+        "values = self._before(snapshot.txid + 2, snapshot.winners, keys, stored, behind=snapshot.txid)",
         ("tests/state/test_maps.py::test_a_snapshot_sees_committed_batches_only",),
     ),
     Mutant(

@@ -43,6 +43,11 @@ class Meaning:
         """Return what a log says; `declared` as in `LogState`."""
         return cls(declared.get("states", {}), declared.get("streams", {}))
 
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data, for a package of the topology."""
+        more = {"rename": dict(self.rename), "migrating": list(self.migrating)}
+        return {"states": self.states, "streams": self.streams, **{name: one for name, one in more.items() if one}}
+
     @classmethod
     def of_package(cls, plain: Mapping[str, Any]) -> Meaning:
         """Return what a package of a topology says, whose facts are plain data."""

@@ -177,7 +177,7 @@ def description_of(topology: TridentTopology | StormTopology) -> dict[str, Any]:
         meaning = meaning_of(topology.graph())
         log_dir = topology.settings().log_dir
         return {
-            "kind": "trident", "name": topology.name, "components": {}, "meaning": asdict(meaning), "log_dir": log_dir,
+            "kind": "trident", "name": topology.name, "components": {}, "meaning": meaning.plain(), "log_dir": log_dir,
         }  # fmt: skip
     components = {
         **{name: ComponentFacts("spout", each.executors, each.tasks) for name, each in topology.spouts.items()},
