@@ -34,6 +34,7 @@ VALUES = (
     "trident.errors",
     "trident.extras",
     "trident.fields",
+    "trident.mailbox",
     "trident.moments",
     "trident.naming",
     "trident.object_stores",
@@ -66,6 +67,7 @@ FOR_STORES = (
     "trident.servers",
     "trident.arrow",
     "trident.moments",
+    "trident.alignment",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 DRIVERS = (
@@ -103,7 +105,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.roles", "trident.errors")),
-    Layer(("trident.redaction",)),
+    Layer(("trident.redaction", "trident.mailbox")),
     Layer(("trident.retention",), ("trident.errors",)),
     # What notebooks show, as functions of values.
     Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),

@@ -136,8 +136,7 @@ class TableFolder:
     def _is_sound(self, entry: Path, without_data: bool) -> bool:
         data = entry.read_bytes()
         return is_whole(data, int(entry.stem)) and not (
-            without_data
-            and any(is_cut(self._data(added), added["size"]) for added in added_files(data.decode("utf-8")))
+            without_data and any(is_cut(self._data(added), added["size"]) for added in added_files(data))
         )
 
     def _data(self, added: Mapping[str, Any]) -> Path:
@@ -184,7 +183,7 @@ class TableFolder:
         entry = self._entry(version)
         try:
             if not own:  # the data of our own version was synced before it was made
-                for added in added_files(entry.read_text("utf-8")):
+                for added in added_files(entry.read_bytes()):
                     self._force(self._data(added))
                 _fsync(self.path)
             self._force(entry)

@@ -354,6 +354,7 @@ class DeltaBackingMap(BackingMap):
                 self._table.cover()
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
+            self._evolves = False  # once
 
     def _load_if_free(self) -> None:
         # A claim belongs to the version that it was compared in, so the version must not change before its commit.

@@ -101,7 +101,7 @@ def is_whole(data: bytes, version: int) -> bool:
     # A cut at the end of a line leaves valid lines: half a batch, or a compaction that only removes. But delta-rs writes
     # the transaction of a commit last, and the commits made here say that they have one.
     try:
-        actions: Sequence[Any] = [json.loads(line) for line in data.decode("utf-8").splitlines()]
+        actions: Sequence[Any] = [json.loads(line) for line in data.splitlines()]
     except ValueError:
         return False
     if not actions or not all(isinstance(action, dict) for action in actions):
@@ -113,7 +113,7 @@ def is_whole(data: bytes, version: int) -> bool:
     return "txn" in actions[-1] if any(TXN_IS_LAST in note for note in notes) else True
 
 
-def added_files(entry: str) -> list[Mapping[str, Any]]:
+def added_files(entry: bytes) -> list[Mapping[str, Any]]:
     """Return the data files that a log entry adds."""
     return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
 

@@ -20,6 +20,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSys
 from states.delta.faults import columns, driver, reading
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions, Place
 from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN
+from trident.alignment import ddl_of
 from trident.errors import StateError
 from trident.fields import widens
 from trident.redaction import redacted
@@ -240,23 +241,8 @@ def _is_like(found: pa.DataType, own: pa.DataType, evolves: bool) -> bool:
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
     """Whether each value of one type is a value of the other."""
-    if pa.types.is_list(wide) and pa.types.is_list(narrow):
-        return bool(wide.value_type == narrow.value_type) or _holds(wide.value_type, narrow.value_type)
-    return widens(_ddl(narrow), _ddl(wide))
-
-
-def _ddl(type_: pa.DataType) -> str:
-    """Return a number's type as the topology declares it; another one is none."""
-    if pa.types.is_decimal(type_):
-        return f"decimal({type_.precision},{type_.scale})"
-    return {
-        "int8": "tinyint",
-        "int16": "smallint",
-        "int32": "int",
-        "int64": "bigint",
-        "float": "float",
-        "double": "double",
-    }.get(str(type_), f"not a number: {type_}")
+    old, new = ddl_of(narrow), ddl_of(wide)
+    return old is not None and new is not None and widens(old, new)
 
 
 _LOG = "_delta_log"

@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import errors
 
-from states.postgres.columns import AT, Columns, by_nulls, holds, listed
+from states.postgres.columns import AT, Columns, by_nulls, gives, listed
 from states.postgres.options import identifier, table_name
 from trident.errors import BackendError
 from trident.retention import Retention
@@ -77,13 +77,12 @@ class ChangeTable:
         for statement in () if found else _TABLES:
             make(connection, self._sql(statement.replace("{columns}", columns)), {"state": self._state})
         found = found or self._found(connection)
-        if self._evolves and (
-            lacking := self._columns.lacking(found)
-        ):  # made by a former declaration, as the table itself
+        lacking = self._columns.lacking(found) if self._evolves else []
+        if lacking:  # made by a former declaration, as the table itself
             connection.execute(self._sql(f"ALTER TABLE {{changes}} {self._columns.added(found, lacking)}"))
             found = self._found(connection)
         for column in self._columns.all:
-            if not holds(found.get(column.name, ""), column.form.sql):
+            if not gives(found.get(column.name, ""), column.form.sql):
                 there = found.get(column.name, "not there")
                 raise BackendError(
                     f"keep the changes of {self._what} in {self._texts['changes']}: its column {column.name} is {there}, not "

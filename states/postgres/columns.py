@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from states.postgres.options import MAX_NAME_BYTES, PostgresOptions, identifier
 from trident.arrow import array_of, arrow_type
+from trident.fields import widens
 from trident.state.encoding.equal_keys import canonical
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.storekit.plain_columns import BEFORE, OWN, PlainColumn, PlainColumns
@@ -131,7 +132,7 @@ class Columns(PlainColumns[Column]):
     def lacking(self, found: Mapping[str, str]) -> list[Column]:
         """Return what a table with these columns and types lacks of those of values: it was made by a former declaration."""
         own = (*self.values, *self.befores)
-        return [one for one in own if one.name not in found or not holds(found[one.name], one.form.sql)]
+        return [one for one in own if one.name not in found or not gives(found[one.name], one.form.sql)]
 
     def added(self, found: Mapping[str, str], lacking: Sequence[Column]) -> str:
         """Return the changes of the table, as SQL, by which it has the columns that it lacks."""
@@ -170,21 +171,22 @@ class Columns(PlainColumns[Column]):
         return f"Delete the row; or, to count on from its value, set {known}"
 
 
-_WHOLE_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
-_NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+_DECLARED = {form.sql: declared for declared, form in _FORMS.items()}
 
 
 def holds(wide: str, narrow: str) -> bool:
     """Whether each value of one type of PostgreSQL's is a value of the other."""
-    if wide == narrow:
-        return True
-    if wide in _WHOLE_DIGITS and narrow in _WHOLE_DIGITS:
-        return _WHOLE_DIGITS[wide] >= _WHOLE_DIGITS[narrow]
-    found, own = _NUMERIC.fullmatch(wide), _NUMERIC.fullmatch(narrow)
-    digits, behind = (int(own[1]), int(own[2])) if own else (_WHOLE_DIGITS.get(narrow, 0), 0)
-    if wide == "double precision":
-        return narrow == "real" or 0 < _WHOLE_DIGITS.get(narrow, 0) <= 10
-    return bool(found and digits and int(found[1]) - int(found[2]) >= digits - behind and int(found[2]) >= behind)
+    return wide == narrow or widens(_declared(narrow), _declared(wide))
+
+
+def gives(found: str, own: str) -> bool:
+    """Whether a column of a type gives values of another one as that gives them: a wider whole number, a wider decimal."""
+    kinds = {found.partition("(")[0], own.partition("(")[0]}
+    return found == own or (holds(found, own) and (kinds == {"numeric"} or kinds <= {"smallint", "integer", "bigint"}))
+
+
+def _declared(sql: str) -> str:
+    return _DECLARED.get(sql, sql.replace("numeric(", "decimal("))
 
 
 def listed(columns: Iterable[Column], of: str = "") -> str:

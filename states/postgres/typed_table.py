@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import errors
 
 from states.postgres.change_table import ChangeTable
-from states.postgres.columns import AT, Column, Columns, holds, listed
+from states.postgres.columns import AT, Column, Columns, gives, holds, listed
 from states.postgres.committed_view import CommittedView
 from states.postgres.options import identifier
 from trident.errors import BackendError
@@ -95,7 +95,7 @@ class TypedTable:
     def _complete(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[Column]) -> None:
         """Add what the table lacks, and make what is beside it."""
         if missing:
-            self._add(connection, missing)
+            self._add(connection, {}, missing)
         if self._expires and AT not in found:
             added = f'ADD COLUMN IF NOT EXISTS "{AT}" timestamp with time zone DEFAULT now()'
             self._alter(connection, added, f"it has no column {AT}", "add it")
@@ -147,7 +147,7 @@ class TypedTable:
 
     def _is_usable(self, column: Column, type_: str) -> bool:
         """Whether a column of a type holds the values, or can be made to."""
-        return holds(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
+        return gives(type_, column.form.sql) or (self._evolves and holds(column.form.sql, type_))
 
     def _refuse_missing(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[str]) -> None:
         own, keys = self._columns.ours, {column.name for column in self._columns.keys}
@@ -170,19 +170,18 @@ class TypedTable:
     ) -> list[Column]:
         """Add what the values of this declaration need beside those of former ones; return what is missing then."""
         lacking = self._columns.lacking(found)
-        names = ", ".join(column.name for column in lacking)
         if lacking and self._read_only:
+            names = ", ".join(column.name for column in lacking)
             raise self._refused(
                 f"it has no column {names} as declared now", "start the topology with this declaration first"
             )
         if lacking:
-            self._alter(connection, self._columns.added(found, lacking), f"it has no column {names}", "add them")
+            self._add(connection, found, lacking)
         return [column for column in missing if column not in lacking]
 
-    def _add(self, connection: PostgresConnection, missing: Sequence[Column]) -> None:
-        added = ", ".join(f"ADD COLUMN IF NOT EXISTS {column.quoted} {column.form.sql}" for column in missing)
-        names = ", ".join(column.name for column in missing)
-        self._alter(connection, added, f"it has no column {names}", "add them")
+    def _add(self, connection: PostgresConnection, found: Mapping[str, str], lacking: Sequence[Column]) -> None:
+        names = ", ".join(column.name for column in lacking)
+        self._alter(connection, self._columns.added(found, lacking), f"it has no column {names}", "add them")
 
     def _alter(self, connection: PostgresConnection, change: str, found: str, advice: str) -> None:
         try:

@@ -120,15 +120,17 @@ def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_t
     assert lines[0] == {
         "id": "1-0", "step": "s/each", "error": "ValueError: cannot read this", "tuple": {"word": "bad", "price": "2.00"},
     }  # fmt: skip
-    lines[0]["tuple"]["word"] = lines[1]["tuple"]["word"] = "mended"
+    lines[0]["tuple"]["word"] = lines[1]["tuple"]["word"] = (
+        "mended\u2028"  # which other readers of text take for the end of a line
+    )
     lines[1]["tuple"]["price"] = "3.50"
-    Path("edited.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("edited.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     for _ in range(2):
         assert "asked for 2 dead letters, to be put back by the next driver" in dead_letters(
             "replay", LOG, "--from", "edited.jsonl"
         )
     running = run_once()
-    assert (running.txid, list(running.state("count").multi_get(["bad", "mended"]))) == (3, [None, 2])
+    assert (running.txid, list(running.state("count").multi_get(["bad", "mended\u2028"]))) == (3, [None, 2])
     again = dead_letters("replay", LOG, "--from", "edited.jsonl")
     assert again == "2 dead letters of edited.jsonl wait no more, and are left as they are\nno dead letter waits\n"
     assert run_once().txid == 3

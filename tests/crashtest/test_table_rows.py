@@ -19,7 +19,7 @@ from tests.harness.servers import Server
 from trident.crashtest import table_named
 from trident.errors import ConfigError, TridentError
 
-ROWS = [{"word": "cow", "n": 1}, {"word": "moon", "n": 2}]
+ROWS = [{"word": "cow\u2028", "n": 1}, {"word": "moon", "n": 2}]
 
 
 def write_parquet(folder: Path) -> None:
@@ -32,7 +32,7 @@ def write_parquet(folder: Path) -> None:
 
 
 def write_json_lines(folder: Path) -> None:
-    (folder / "part-0.json").write_text("\n".join(map(json.dumps, ROWS)))
+    (folder / "part-0.json").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS))
     (folder / "part-1.json").touch()
 
 

@@ -29,7 +29,7 @@ from trident.runtime.commit.dead_letters import (
     state_of,
     waiting,
 )
-from trident.runtime.commit.edited_values import edited_values, plain
+from trident.runtime.commit.edited_values import edited_values, number_of, plain
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode
 
@@ -164,11 +164,11 @@ def _read_edited(box: _Box, file: Path) -> tuple[list[DeadLetter], int]:
     """Return the letters in a file with their values, and how many others there wait no more; all lines are right, or none."""
     letters: dict[str, DeadLetter] = {}
     back = 0
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            found = json.loads(line, parse_float=number_of)
             if not (isinstance(found, dict) and isinstance(found["tuple"], dict)):
                 raise ValueError("is not a line that `export` prints")
             letter = box.find(str(found["id"]))

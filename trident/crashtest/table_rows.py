@@ -147,7 +147,7 @@ def _files(path: Path) -> list[Path]:
     log = path / "_spark_metadata"
     if not log.is_dir():
         return shown
-    lines = [line for each in log.glob("[0-9]*") for line in each.read_text(encoding="utf-8").splitlines()[1:]]
+    lines = [line for each in log.glob("[0-9]*") for line in each.read_bytes().splitlines()[1:]]
     named = {unquote(json.loads(line)["path"]).rpartition("/")[2] for line in lines}
     return [each for each in shown if each.name in named]
 
@@ -194,8 +194,8 @@ def _rows_of_csv(file: Path, header: bool) -> Iterator[Row]:
 
 def _rows_of_json(file: Path, lines: bool) -> list[Row]:
     """Read a row in each line, as Spark writes them; or one list of rows, or one object with a row for each key."""
-    text = file.read_text(encoding="utf-8")
-    whole = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
+    data = file.read_bytes()
+    whole = [json.loads(line) for line in data.splitlines() if line.strip()] if lines else json.loads(data)
     if isinstance(whole, dict):
         return [{"key": key, "value": value} for key, value in whole.items()]
     return [_as_row(row) for row in whole]

@@ -103,9 +103,9 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             lines, differences = _stream_changes(name, known, now.streams[name])
             taken += lines
             refused += differences
+    fields = {named_type(one)[0] for stream in before.streams.values() for one in stream["fields"]}
     for name, known in before.states.items():
         if name in states:
-            fields = {named_type(one)[0] for stream in before.streams.values() for one in stream["fields"]}
             evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
             taken += evolving.taken
             refused += evolving.refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -17,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
-from states.delta.old_versions import is_whole
+from states.delta.old_versions import added_files, is_whole
 from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType
@@ -75,6 +76,13 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_entry_with_characters_that_end_a_line_elsewhere_is_whole() -> None:
+    named = {"add": {"path": "a.parquet", "stats": "\u2028 \x85"}}
+    entry = f"{json.dumps(named, ensure_ascii=False)}\n".encode()
+    assert is_whole(entry, 2)
+    assert added_files(entry) == [named["add"]]
+
+
 def test_however_a_power_failure_cuts_the_last_entry_the_state_is_as_before_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -290,6 +290,7 @@ def test_a_table_of_the_users_gets_what_it_lacks_and_keeps_what_it_has(home: Hom
 
 OTHERS = [
     ("word text PRIMARY KEY, count int", "count is integer, not bigint; give another table, or change the type"),
+    ("word text PRIMARY KEY, count numeric(30,0)", r"count is numeric\(30,0\), not bigint; give another table"),
     ("word text, count bigint", r"it has no UNIQUE NULLS NOT DISTINCT \(word\); add this constraint"),
     ("word text UNIQUE, count bigint", r"it has no UNIQUE NULLS NOT DISTINCT \(word\)"),
     ("word text NOT NULL, count bigint", r"it has no UNIQUE \(word\)"),

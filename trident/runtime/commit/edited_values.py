@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from trident.moments import moment_of
 from trident.setting_types import close_to
 
 
@@ -25,6 +26,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def number_of(text: str) -> float:
+    """Return a number of JSON with a point or an exponent; one with more digits than a double keeps is refused."""
+    number = float(text)
+    if Decimal(text) != Decimal(repr(number)):
+        raise ValueError(
+            f"{text} is read as {number!r}: write a decimal in quotes, and a double with the digits that it keeps"
+        )
+    return number
 
 
 def edited_values(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +67,7 @@ def _read(field: str, given: Any, before: Any) -> Any:
     if isinstance(before, (bool, int, str)) and type(given) is not type(before):
         raise TypeError
     if isinstance(before, float):
-        if isinstance(given, (bool, str)):
+        if isinstance(given, (bool, str)) or (isinstance(given, int) and int(float(given)) != given):
             raise TypeError
         return float(given)
     if isinstance(before, Mapping):
@@ -67,7 +78,17 @@ def _read(field: str, given: Any, before: Any) -> Any:
     if isinstance(before, bytes):
         return base64.b64decode(given, validate=True)
     if isinstance(before, date):
-        return type(before).fromisoformat(given)
+        return _moment(given, before)
     if isinstance(before, Decimal):
         return Decimal(str(given))
-    return given
+    if isinstance(before, (bool, int, str)):
+        return given
+    raise TypeError
+
+
+def _moment(given: Any, before: date) -> Any:
+    if not isinstance(given, str):
+        raise TypeError
+    if not isinstance(before, datetime):
+        return moment_of(given, "date")
+    return moment_of(given, "timestamp_ntz" if before.tzinfo is None else "timestamp")

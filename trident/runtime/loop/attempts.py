@@ -11,11 +11,12 @@ from time import thread_time
 
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
+from trident.mailbox import Mailbox
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
-from trident.runtime.loop.batch import Batch, LoopInbox, LoopMessage, Observer
+from trident.runtime.loop.batch import Batch, LoopMessage, Observer
 from trident.runtime.loop.batch_time import now_of
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
@@ -45,7 +46,7 @@ class Attempts:
         execution: Execution,
         work: Work,
         observe: Observer,
-        inbox: LoopInbox,
+        inbox: Mailbox[LoopMessage],
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
         self._replays = opened.replays

@@ -1,8 +1,7 @@
-"""Batch, LoopMessage and LoopInbox: what the loop knows about a running attempt, and what other threads report about one."""
+"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report about one."""
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -175,29 +174,6 @@ class LoopMessage(NamedTuple):
     committed: Committed | None = None
     failure: Failure | None = None
     error: BaseException | None = None
-
-
-class LoopInbox:
-    """The messages that the loop has not handled yet."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
-
-    def put(self, message: LoopMessage) -> None:
-        """Add a message, from any thread."""
-        self._queue.put(message)
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether there is a message now."""
-        return not self._queue.empty()
-
-    def take(self, wait_s: float = 0.0) -> LoopMessage | None:
-        """Return the oldest message; None if none comes within `wait_s` seconds."""
-        try:
-            return self._queue.get(timeout=wait_s)
-        except queue.Empty:
-            return None
 
 
 def of_spouts(definitions: Definitions) -> list[tuple[str, Definition]]:

@@ -18,13 +18,14 @@ from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinat
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
+from trident.mailbox import Mailbox
 from trident.observe.at_work import RunningBatch
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.activity import Activation, StartGate
 from trident.runtime.loop.attempts import Attempts, txids_of
-from trident.runtime.loop.batch import Batch, BatchTimes, Defined, LoopInbox, LoopMessage, Observer
+from trident.runtime.loop.batch import Batch, BatchTimes, Defined, LoopMessage, Observer
 from trident.runtime.loop.batch_time import with_timers
 from trident.runtime.loop.capturing import Capturing
 from trident.runtime.loop.execution import Execution
@@ -76,7 +77,7 @@ class BatchLoop:
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
         self._observe = observer or (lambda point, attempt: None)
-        self._inbox = LoopInbox()
+        self._inbox = Mailbox[LoopMessage]()
         self._work = Work(opened.commit_threads)
         self._sources = Sources(opened, clock, self._work)
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._inbox)
@@ -154,13 +155,12 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            wait_s = 0.0 if self._inbox.has_messages else self._starting.wait_s(self._clock.monotonic())
-            self._handle(self._inbox.take(wait_s))
+            self._handle_next(0.0 if self._inbox else self._starting.wait_s(self._clock.monotonic()))
             # What this thread itself has processed goes on at once.
-            while not self._stopping.is_set() and (self._inbox.has_messages or self._start_commit()):
-                self._handle(self._inbox.take())
+            while not self._stopping.is_set() and (self._inbox or self._start_commit()):
+                self._handle_next()
         while self._is_committing():  # a clean stop leaves no half-done batch
-            self._handle(self._inbox.take(1.0))
+            self._handle_next(1.0)
             self._fail_overdue(self._clock.monotonic())
 
     def _is_committing(self) -> bool:
@@ -177,13 +177,12 @@ class BatchLoop:
         self._sources.look_now()  # there may be no batch for a long time
         while self._log.state.txid == before:
             self._begin()
-            self._handle(self._inbox.take(self._starting.wait_s(self._clock.monotonic())))
+            self._handle_next(self._starting.wait_s(self._clock.monotonic()))
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
         self._begin()
-        self._handle(message := self._inbox.take())
-        return message is not None
+        return self._handle_next()
 
     def _begin(self) -> None:
         now = self._clock.monotonic()
@@ -202,8 +201,15 @@ class BatchLoop:
         """Raise what ends the topology: a batch failed for good and all before it are committed."""
         self._retrying.raise_fatal(self._log.state.txid)
 
-    def _handle(self, message: LoopMessage | None) -> None:
-        if message is None or message.attempt is None:
+    def _handle_next(self, wait_s: float = 0.0) -> bool:
+        """Handle the next message; whether one has come within this time."""
+        messages = self._inbox.take(wait_s)
+        for message in messages:
+            self._handle(message)
+        return bool(messages)
+
+    def _handle(self, message: LoopMessage) -> None:
+        if message.attempt is None:
             return
         if not self._coordinator.is_live(message.attempt):  # a store fences its writers when our later attempt begins
             logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, message.attempt)

@@ -14,6 +14,7 @@ from typing import Any
 
 from trident.coordination.log_state import LogState
 from trident.errors import StartMismatchError, StateMismatchError, StateMovedError, StatePlaceError
+from trident.naming import counted
 from trident.spout.interfaces import OnNewLog
 from trident.state.txid import Sentinel, epoch_of
 
@@ -159,7 +160,7 @@ class Accidents:
         if accident <= Accident.LOG_SET_BACK:
             if sentinel.txid <= end:
                 return f"{state} was written by a driver that it does not know"
-            count = _batches(sentinel.txid - end)
+            count = counted(sentinel.txid - end, "batch", "batches")
             return f"{state} has {count} more" if end else f"{state} has the totals of {count}"
         if accident is Accident.OF_ANOTHER_LOG:
             return f"{store} is of another log: it has batch {sentinel.txid} of that, and this one ends with {self._batch(end)}"
@@ -171,7 +172,8 @@ class Accidents:
         if done >= last:
             return f"{store} was set back to {self._batch(done)}, from before the log gave the state its present form"
         until = "" if done + 1 == last else f" up to {self._batch(last)}"
-        return f"{store} was set back by {_batches(last - done)}: it lacks {self._batch(done + 1)}{until}"
+        by = counted(last - done, "batch", "batches")
+        return f"{store} was set back by {by}: it lacks {self._batch(done + 1)}{until}"
 
     def _batch(self, txid: int) -> str:
         """Name a batch, with the time of its commit if the log remembers it."""
@@ -216,7 +218,3 @@ class Accidents:
 
 def _policy(name: str) -> str:
     return f'state_recovery="{name}" (--state-recovery {name})'
-
-
-def _batches(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count:,} batches"

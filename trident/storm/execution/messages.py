@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from threading import Event
 from typing import Protocol
 
+from trident.mailbox import Mailbox
 from trident.storm.storm_tuples import SentTuple
 
 
@@ -57,7 +57,7 @@ class Carrier(Protocol):
         """Return when it has, or when this executor must end."""
 
 
-_AT_ONCE = 8
+_AT_ONCE = 9
 
 
 class Inbox:
@@ -69,36 +69,30 @@ class Inbox:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._queue: SimpleQueue[Delivery | None] = SimpleQueue()
+        self._box = Mailbox[Delivery | None]()
         self._open = Event()
         self._open.set()
 
     def put(self, delivery: Delivery | None) -> None:
         """Add a delivery; None only wakes the executor."""
-        queue = self._queue
-        queue.put(delivery)
-        if queue.qsize() >= self._capacity:
+        box = self._box
+        box.put(delivery)
+        if len(box) >= self._capacity:
             self._open.clear()
-            if queue.qsize() < self._capacity:  # all was taken in between, and then no one else opens it
+            if len(box) < self._capacity:  # all was taken in between, and then no one else opens it
                 self._open.set()
 
     def take(self, wait_s: float) -> list[Delivery]:
         """Return what is there, up to a limit; wait at most this long for the first."""
-        queue = self._queue
-        try:
-            first = queue.get(timeout=wait_s) if wait_s > 0 else queue.get_nowait()
-        except Empty:
-            found = []
-        else:  # one thread takes, so what is counted is there
-            found = [first, *(queue.get_nowait() for _ in range(min(queue.qsize(), _AT_ONCE)))]
-        if not self._open.is_set() and queue.qsize() <= self._capacity // 2:
+        found = self._box.take(wait_s, _AT_ONCE)
+        if not self._open.is_set() and len(self._box) <= self._capacity // 2:
             self._open.set()
         return [each for each in found if each is not None]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return self._queue.empty()
+        return not self._box
 
     @property
     def is_open(self) -> bool:

@@ -1,0 +1,47 @@
+"""A mailbox gives what is put, in its order, and waits no longer than it was asked to."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from trident.mailbox import Mailbox
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_ends_however_short_it_is() -> None:
+    box = Mailbox[int]()
+    for number in range(20_000):
+        box.put(number)
+        assert box.take(1.0) == [number]
+        assert box.take(1e-6 * (number % 3)) == []
+
+
+def test_messages_of_many_threads_are_taken_once_each_in_the_order_of_each() -> None:
+    threads, each = 4, 5_000
+    box = Mailbox[tuple[int, int]]()
+
+    def put(thread: int) -> None:
+        for number in range(each):
+            box.put((thread, number))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in range(threads):
+            threading.Thread(target=put, args=(thread,)).start()
+        found: list[tuple[int, int]] = []
+        while len(found) < threads * each:
+            taken = box.take(30.0, most=7)
+            assert 1 <= len(taken) <= 7
+            found += taken
+    finally:
+        sys.setswitchinterval(before)
+    assert not box
+    assert sorted(found, key=lambda one: one[0]) == [
+        (thread, number) for thread in range(threads) for number in range(each)
+    ]
