@@ -34,7 +34,7 @@ VALUES = (
     "trident.errors",
     "trident.extras",
     "trident.fields",
-    "trident.mailbox",
+    "trident.channel",
     "trident.moments",
     "trident.naming",
     "trident.object_stores",
@@ -105,7 +105,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.roles", "trident.errors")),
-    Layer(("trident.redaction", "trident.mailbox")),
+    Layer(("trident.redaction", "trident.channel")),
     Layer(("trident.retention",), ("trident.errors",)),
     # What notebooks show, as functions of values.
     Layer(("trident.notebook",), ("trident.moments", "trident.naming", "trident.roles")),

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction
 
 _ROWS_PER_GROUP = 1 << 20
-_NAME = re.compile(r"part-(\d+)-(\d+)-[\da-f-]+\.snappy\.parquet")
+_NAME = re.compile(r"part-(\d{10,})-(\d{10,})-[\da-f-]{36}\.snappy\.parquet")
+"""The file of a commit; those of other programs have the eight digits of a UUID in the second place, sometimes decimal ones."""
 
 
 class DataFile(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaState
+from states.delta.data_files import DataFile, name_of
 from states.delta.table_opening import TableOpening
 from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
 from trident.errors import ConfigError, FencedError, StaleTransactionError, StateError, StateMismatchError
@@ -193,6 +194,14 @@ def test_offers_the_optional_abilities_of_a_backing_map(tmp_path: Path) -> None:
     commit(state, Log(), 1, 1, {"man": 3, "dog": 4})
     assert sorted(state.get_tuples()) == [("dog", 4), ("man", 3)]
     assert sorted(reader_at(tmp_path).get_tuples()) == [("dog", 4), ("man", 3)]
+
+
+@pytest.mark.parametrize("end", ["", "-c000"])
+def test_a_file_of_another_program_is_not_known_by_its_name_whatever_its_uuid_is(end: str) -> None:
+    name = f"part-00000-77649497-0000-4000-8000-123456789012{end}.snappy.parquet"
+    fact = {"path": name, "size_bytes": 1, "num_records": 21, "min._seq": 1, "max._seq": 7}
+    assert DataFile.of(fact)[-2:] == (1, 7)
+    assert DataFile.of({**fact, "path": name_of(3, 10**10)})[-2:] == (3, 10**10)
 
 
 def test_rows_copied_from_a_table_of_higher_versions_are_older_than_new_ones(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ A value that is left as it is stays what it was, whatever its type. Another one 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -64,26 +64,23 @@ def _typed(field: str, given: Any, before: Any) -> Any:
 
 
 def _read(field: str, given: Any, before: Any) -> Any:
-    if isinstance(before, (bool, int, str)) and type(given) is not type(before):
-        raise TypeError
-    if isinstance(before, float):
-        if isinstance(given, (bool, str)) or (isinstance(given, int) and int(float(given)) != given):
-            raise TypeError
-        return float(given)
     if isinstance(before, Mapping):
         return {**before, **edited_values(given, before)}
     if isinstance(before, (list, tuple)):
         item = before[0] if before else None
         return [_typed(field, each, before[at] if at < len(before) else item) for at, each in enumerate(given)]
-    if isinstance(before, bytes):
-        return base64.b64decode(given, validate=True)
-    if isinstance(before, date):
-        return _moment(given, before)
-    if isinstance(before, Decimal):
-        return Decimal(str(given))
-    if isinstance(before, (bool, int, str)):
+    if isinstance(before, (bool, int, str)) and type(given) is type(before):
         return given
+    for kind, read in _READ.items():
+        if isinstance(before, kind):
+            return read(given, before)
     raise TypeError
+
+
+def _double(given: Any, _: float) -> float:
+    if isinstance(given, (bool, str)) or (isinstance(given, int) and int(float(given)) != given):
+        raise TypeError
+    return float(given)
 
 
 def _moment(given: Any, before: date) -> Any:
@@ -92,3 +89,11 @@ def _moment(given: Any, before: date) -> Any:
     if not isinstance(before, datetime):
         return moment_of(given, "date")
     return moment_of(given, "timestamp_ntz" if before.tzinfo is None else "timestamp")
+
+
+_READ: dict[type, Callable[[Any, Any], Any]] = {
+    float: _double,
+    bytes: lambda given, _: base64.b64decode(given, validate=True),
+    date: _moment,
+    Decimal: lambda given, _: Decimal(str(given)),
+}

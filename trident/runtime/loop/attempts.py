@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from time import thread_time
 
+from trident.channel import Channel
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
-from trident.mailbox import Mailbox
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.task_output import TaskOutput
@@ -46,7 +46,7 @@ class Attempts:
         execution: Execution,
         work: Work,
         observe: Observer,
-        inbox: Mailbox[LoopMessage],
+        inbox: Channel[LoopMessage],
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
         self._replays = opened.replays

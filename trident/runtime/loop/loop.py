@@ -14,11 +14,11 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 
+from trident.channel import Channel
 from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
-from trident.mailbox import Mailbox
 from trident.observe.at_work import RunningBatch
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
@@ -77,7 +77,7 @@ class BatchLoop:
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
         self._observe = observer or (lambda point, attempt: None)
-        self._inbox = Mailbox[LoopMessage]()
+        self._inbox = Channel[LoopMessage]()
         self._work = Work(opened.commit_threads)
         self._sources = Sources(opened, clock, self._work)
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._inbox)

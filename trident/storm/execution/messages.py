@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
 
-from trident.mailbox import Mailbox
+from trident.channel import Channel
 from trident.storm.storm_tuples import SentTuple
 
 
@@ -69,7 +69,7 @@ class Inbox:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._box = Mailbox[Delivery | None]()
+        self._box = Channel[Delivery | None]()
         self._open = Event()
         self._open.set()
 

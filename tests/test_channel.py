@@ -1,4 +1,4 @@
-"""A mailbox gives what is put, in its order, and waits no longer than it was asked to."""
+"""A channel gives what is put, in its order, and waits no longer than it was asked to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from trident.mailbox import Mailbox
+from trident.channel import Channel
 
 pytestmark = pytest.mark.quick
 
 
 @pytest.mark.timeout(60)
 def test_a_wait_ends_however_short_it_is() -> None:
-    box = Mailbox[int]()
+    box = Channel[int]()
     for number in range(20_000):
         box.put(number)
         assert box.take(1.0) == [number]
@@ -23,7 +23,7 @@ def test_a_wait_ends_however_short_it_is() -> None:
 
 def test_messages_of_many_threads_are_taken_once_each_in_the_order_of_each() -> None:
     threads, each = 4, 5_000
-    box = Mailbox[tuple[int, int]]()
+    box = Channel[tuple[int, int]]()
 
     def put(thread: int) -> None:
         for number in range(each):

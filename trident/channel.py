@@ -1,4 +1,4 @@
-"""`Mailbox`: messages that many threads put and one takes."""
+"""`Channel`: messages that many threads put and one takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Mailbox(Generic[T]):
+class Channel(Generic[T]):
     """Messages for one thread, oldest first.
 
     In place of `queue.SimpleQueue`: before Python 3.13 its `get` never returns if its timeout is over before it begins to wait.
