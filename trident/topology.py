@@ -44,8 +44,8 @@ class TridentTopology(Declaration):
     config
         Settings of every start; `trident.toml` beside the module, the environment, the command line and `start` go before it.
     rename
-        What aggregates, and fields of keys and of sources, are called now, by their former names: `{"old": "new"}`. It may
-        go once a batch is committed under the new names; see [changing a topology](deploying.md#changing-a-topology).
+        What aggregates, states, and fields of keys and of sources, are called now, by their former names: `{"old": "new"}`. It
+        may go once a batch is committed under the new names; see [changing a topology](deploying.md#changing-a-topology).
 
     Examples
     --------

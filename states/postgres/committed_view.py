@@ -49,7 +49,7 @@ class CommittedView:
     def __init__(self, schema: str | None, table: str, columns: Columns, conf: StateConf, database: Database) -> None:
         at = [] if schema is None else [schema]
         self._name, self._table = (*at, table_name(f"{table}_committed")), (*at, table)
-        self._columns, self._state = columns, conf.state
+        self._columns, self._state = columns, conf.called or conf.state
         self._topology = _log_here(conf.settings, database)
 
     def put(self, connection: PostgresConnection) -> None:

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from trident.coordination import log_state
 from trident.coordination.history import read_history
 from trident.coordination.log_file import LogFile
 from trident.coordination.patience import Patience
-from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord
+from trident.coordination.records import AdoptRecord, CommitRecord, DefineRecord, Record, RenameRecord, TopologyRecord
 from trident.errors import FencedError, HistoryGapError
 from trident.retention import Retention
 from trident.servers.zookeeper_session import ZooKeeperSession
@@ -148,6 +149,21 @@ class HistoryContract(HistoryHome):
         assert len(home.segments()) == 2
         written(home, 10, history=None)
         assert len(home.segments()) == 2
+
+    def test_batches_name_states_as_they_are_called_at_the_end(self, home: Home) -> None:
+        means = {"counts": {"kind": "opaque"}}
+        with closing(home.open(segment_bytes=1, history=ALL)) as log:
+            log.append(TopologyRecord(means, {}))
+            log.append(timed(1))
+            log.append(RenameRecord("counts", "totals"))
+            log.append(replace(timed(2), touched={"totals": [0]}))
+            log.append(RenameRecord("totals", "sums"))
+            log.append(TopologyRecord(means, {}))  # another state, of the first one's name
+            log.append(replace(timed(3), touched={"counts": [1], "sums": [0]}))
+        beside: list[Record] = []
+        found = list(read_history(home.address, beside=lambda record, _: beside.append(record)))
+        assert [one.touched for one in found] == [{"sums": (0,)}] * 2 + [{"counts": (1,), "sums": (0,)}]
+        assert [list(each.states) for each in beside if isinstance(each, TopologyRecord)] == [["sums"], ["counts"]]
 
     def test_adopted_batches_are_no_gap(self, home: Home) -> None:
         first = written(home, 3)

@@ -19,7 +19,9 @@ from trident.coordination.records import (
     DefineRecord,
     LayoutRecord,
     Record,
+    RenameRecord,
     ResetRecord,
+    TopologyRecord,
     record_from_data,
 )
 from trident.errors import FencedError, LogError
@@ -48,6 +50,7 @@ RECORDS = [
     LayoutRecord("counts", 4, "opaque"),
     AdoptRecord("counts", 9, True, {0: (9, 0), 1: (8, 3)}),
     ResetRecord("counts"),
+    RenameRecord("counts", "totals"),
 ]
 
 
@@ -222,6 +225,17 @@ def test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was() -> No
 def test_a_reset_state_expects_nothing_in_the_store() -> None:
     state = folded(commit(1, touched={"s": [0], "t": [0]}), ResetRecord("s"))
     assert (state.expected("s", 0), state.expected("t", 0)) == (None, Sentinel("abc", 1, A))
+
+
+def test_a_state_with_another_name_is_known_by_it_alone() -> None:
+    declared = TopologyRecord({"s": {"kind": "opaque"}}, {})
+    state = folded(LayoutRecord("s", 1, "opaque", A), declared, commit(1, touched={"s": [0]}), RenameRecord("s", "t"))
+    assert state.expected("t", 0) == Sentinel("abc", 1, A)
+    assert (list(state.layouts), list(state.declared["states"]), state.expected("s", 0)) == (["t"], ["t"], None)
+    assert [dict(each.touched) for each in state.history] == [{"t": (0,)}]
+    assert LogState.from_data(decode(encode(state.to_data()))) == state
+    with pytest.raises(ValueError, match="state 's' cannot be called 't': the log has \\['t'\\]"):
+        state.apply(RenameRecord("s", "t"))
 
 
 def test_something_else_is_not_folded() -> None:

@@ -164,6 +164,24 @@ def test_a_renamed_stream_is_noticed_by_its_states() -> None:
     )
 
 
+def test_states_change_their_names_and_go_on_but_do_not_exchange_them() -> None:
+    facts = meaning().states["total"]
+    before = Meaning({"a": facts, "b": facts}, {})
+    compared = compare(before, Meaning({"c": facts, "b": facts}, {}, {"a": "c"}))
+    assert (compared.renamed, compared.taken, compared.added, compared.dropped) == (
+        {"a": "c"},
+        ("state 'a' is called 'c'",),
+        (),
+        (),
+    )
+    (refused,) = compare(before, Meaning({"c": facts, "b": facts}, {})).refused
+    assert refused.remedy.startswith('if it has another name and is the same: TridentTopology(…, rename={"a": "c"})')
+    (refused,) = compare(before, Meaning({"a": facts, "b": facts}, {}, {"a": "b", "b": "a"})).refused
+    assert refused.text == "states 'a' and 'b': each has the name of the other now"
+    gone_on = compare(Meaning({"b": facts}, {}), Meaning({"a": facts, "b": facts}, {}, {"a": "b"}))
+    assert (gone_on.renamed, gone_on.refused, gone_on.added) == ({}, (), ("state 'a'",))
+
+
 def test_aggregates_without_fields_and_keys() -> None:
     topology = TridentTopology("t")
     topology.new_stream("lines", FixedBatchSpout("n: bigint", 1, [1])).persistent_aggregate(

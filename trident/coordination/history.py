@@ -17,7 +17,7 @@ from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import header_state
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLogReader
-from trident.coordination.records import AdoptRecord, CommitRecord, Record, record_from_data
+from trident.coordination.records import AdoptRecord, CommitRecord, Record, RenameRecord, record_from_data
 from trident.errors import CorruptLogError, HistoryGapError
 
 __all__ = ["read_history"]
@@ -55,12 +55,13 @@ class _Reading:
         self._reader, self._place, self._end, self._beside = reader, place, reader.refresh(), beside
         self.given: int | None = None
         self.adopted = 0
+        self._to_come = list(self._end.renamed)  # changes of names behind what was given
         self._damage: list[str] = []  # in the segments since the last batch that was given
 
     def commits(self, first: int, since_ms: float | None) -> Iterator[CommitRecord]:
         """Yield the batches; some before `first` or `since_ms` may be among them."""
         for name in self._wanted(self._reader.segments(), first, since_ms):
-            for record in self._records(name):
+            for record in map(self._as_called_now, self._records(name)):
                 if not isinstance(record, CommitRecord):
                     self._beside(record, self.given or 0)
                 if isinstance(record, AdoptRecord):
@@ -71,6 +72,15 @@ class _Reading:
                     self._damage.clear()
                     yield record
         self._check_gap(self._end.txid + 1)
+
+    def _as_called_now(self, record: Record) -> Record:
+        """Return a record with the names that the log has for states at its end."""
+        txid = record.txid if isinstance(record, CommitRecord) else self.given or 0
+        if isinstance(record, RenameRecord) and (txid, record.old, record.new) in self._to_come:
+            self._to_come.remove((txid, record.old, record.new))
+        for _, old, new in [each for each in self._to_come if each[0] >= txid]:
+            record = record.called({old: new})
+        return record
 
     def _counts(self, record: CommitRecord) -> bool:
         """Whether a record is of a committed batch that was not given yet."""

@@ -19,6 +19,7 @@ from trident.coordination.records import (
     DiscardRecord,
     LayoutRecord,
     Record,
+    RenameRecord,
     ResetRecord,
     StartRecord,
     TopologyRecord,
@@ -27,10 +28,10 @@ from trident.coordination.records import (
 )
 from trident.retention import Retention
 from trident.state.txid import Sentinel, Snapshot, epoch_of
-from trident.state.winners import CHANGES, FORMER, Epochs, Winners
+from trident.state.winners import CHANGES, FORMER, Epochs, Winners, renamed_facts
 
 HISTORY = 100  # commits that the folded state remembers in full
-_LATER = ("runs", "retention", "discarded")  # not written while there is none: former versions read the log
+_LATER = ("runs", "retention", "discarded", "renamed")  # not written while there is none: former versions read the log
 
 
 class CommittedUpTo(NamedTuple):
@@ -76,6 +77,7 @@ class LogState:
     `discarded`: the latter, with the reasons: of each time the reason and the letters.
     `executors`: the states that tasks of Spark commit for the last driver.
     `runs`: by epoch, what tells its driver from one that got the same epoch in a log that was set back.
+    `renamed`: the states that got another name: after which batch, the former name, and the one that they got.
     `retention`: how long the log keeps its history, as the last start that said so asked for; None: it keeps none.
     """
 
@@ -98,11 +100,16 @@ class LogState:
     runs: dict[int, str] = field(default_factory=dict)
     retention: Retention | None = None
     discarded: list[list[Any]] = field(default_factory=list)
+    renamed: list[tuple[int, str, str]] = field(default_factory=list)
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
         if isinstance(record, CommitRecord) and record.txid != self.txid + 1:
             raise ValueError(f"commit of batch {record.txid} after batch {self.txid}; only batch {self.txid + 1} can")
+        if isinstance(record, RenameRecord):
+            known = self.declared.get("states", {})
+            if record.old not in known or record.new in known:
+                raise ValueError(f"state {record.old!r} cannot be called {record.new!r}: the log has {sorted(known)}")
         if isinstance(record, DefineRecord):
             if record.txid <= self.txid:
                 raise ValueError(f"definition of batch {record.txid}, but batch {self.txid} is committed already")
@@ -126,14 +133,7 @@ class LogState:
             case CommitRecord():
                 self._commit(record)
             case StartRecord():
-                self.epochs = self.epochs.with_epoch(record.epoch)
-                self.executors = list(record.executors)
-                won = {epoch_of(attempt) for _, attempt in self.winners.ranges}
-                self.runs = {
-                    epoch: run for epoch, run in self.runs.items() if epoch in won
-                }  # another object: see `writers`
-                if record.run:
-                    self.runs[record.epoch] = record.run
+                self._start(record)
             case LayoutRecord():
                 self._lay_out(record)
             case AdoptRecord():
@@ -142,6 +142,8 @@ class LogState:
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
                 self._end_feed(record.state)
+            case RenameRecord():
+                self._rename(record)
             case TopologyRecord():
                 self._declare(record.states, record.streams)
             case DiscardRecord():
@@ -188,6 +190,14 @@ class LogState:
         """Return the txid of the sentinels that a start writes for a state: the last one, 0 if the state is new."""
         return self.txid if state in self.layouts or state in self.touched else 0
 
+    def _start(self, record: StartRecord) -> None:
+        self.epochs = self.epochs.with_epoch(record.epoch)
+        self.executors = list(record.executors)
+        won = {epoch_of(attempt) for _, attempt in self.winners.ranges}
+        self.runs = {epoch: run for epoch, run in self.runs.items() if epoch in won}  # another object: see `writers`
+        if record.run:
+            self.runs[record.epoch] = record.run
+
     def _commit(self, record: CommitRecord) -> None:
         self.winners = self.winners.with_winner(record.txid, record.attempt)
         self._define_last(record.spouts)
@@ -223,6 +233,19 @@ class LogState:
             "streams": {**self.declared.get("streams", {}), **streams},
         }
 
+    def _rename(self, record: RenameRecord) -> None:
+        names = {record.old: record.new}
+        places: tuple[dict[str, Any], ...] = (self.touched, self.adopted, self.layouts)
+        for by_state in places:
+            if record.old in by_state:
+                by_state[record.new] = by_state.pop(record.old)
+        states = dict(self.declared["states"])
+        states[record.new] = renamed_facts(states.pop(record.old), record.old)
+        self.declared = {**self.declared, "states": states}
+        self.executors = [names.get(name, name) for name in self.executors]
+        self.history = deque((each.called(names) for each in self.history), maxlen=HISTORY)
+        self.renamed = [*self.renamed, (self.txid, record.old, record.new)]
+
     def _end_feed(self, state: str) -> None:
         facts = self.declared.get("states", {}).get(state, {})
         if CHANGES in facts:
@@ -251,6 +274,7 @@ class LogState:
             for state, partitions in self.touched.items()
         }
         values["epochs"] = list(self.epochs.ranges)
+        values["renamed"] = list(map(list, self.renamed))
         values["retention"] = self.retention and [self.retention.batches, self.retention.ms]
         return {name: value for name, value in values.items() if value or name not in _LATER}
 
@@ -273,6 +297,7 @@ class LogState:
                 "epochs": Epochs.of(data["epochs"]),
                 "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
                 "retention": Retention(*data["retention"]) if data.get("retention") else None,
+                "renamed": [(txid, old, new) for txid, old, new in data.get("renamed", ())],
             }
             return cls(**{**data, **changed})
         except (KeyError, TypeError, AttributeError) as error:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,18 @@ class Record:
     def to_data(self) -> dict[str, Any]:
         """Return the record as plain data."""
         return {"record": self.tag, **vars(self)}
+
+    def called(self, names: Mapping[str, str]) -> Self:
+        """Return the record with other names of states; `names` by the former ones."""
+        found: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if name == "state":
+                found[name] = names.get(value, value)
+            elif name in ("states", "touched"):
+                found[name] = _called(value, names)
+            elif name == "declares" and value:
+                found[name] = {**value, "states": _called(value["states"], names)}
+        return replace(self, **found)
 
 
 @dataclass(frozen=True)
@@ -148,6 +160,15 @@ class ResetRecord(Record):
 
 
 @dataclass(frozen=True)
+class RenameRecord(Record):
+    """A state that was called `old` is called `new` from here on, wherever it is read; its store keeps the name."""
+
+    tag = "rename"
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class TopologyRecord(Record):
     """The meaning of new or changed states and streams, before anything is written; see `trident.planner.meaning`."""
 
@@ -176,9 +197,14 @@ class DiscardRecord(Record):
 _RECORDS: dict[str, type[Record]] = {
     record.tag: record
     for record in (
-        DefineRecord, CommitRecord, StartRecord, LayoutRecord, AdoptRecord, ResetRecord, TopologyRecord, DiscardRecord,
+        DefineRecord, CommitRecord, StartRecord, LayoutRecord, AdoptRecord, ResetRecord, RenameRecord, TopologyRecord,
+        DiscardRecord,
     )
 }  # fmt: skip
+
+
+def _called(by_state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in by_state.items()}
 
 
 def record_from_data(data: Any) -> Record:

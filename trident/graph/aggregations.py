@@ -32,9 +32,12 @@ class Evolution:
         As what values are read within a commit: the declared type, and what fields only the last declaration has. So the value
         before a batch has all that the last declaration needs, should it come back.
     stored
-        The type that columns of a store must hold: `type`, and the fields under which former declarations wrote.
+        The type that columns of a store must hold: `type`, and the fields under which former declarations wrote; None: all is
+        stored as it is declared, under another `name`.
     key, value
         The names that a store knows the fields of the key and the value by.
+    name
+        The name that a store knows the state by; None: the declared one.
     """
 
     types: tuple[tuple[int, str, Mapping[str, str | None] | None], ...]
@@ -42,6 +45,7 @@ class Evolution:
     stored: str | None
     key: tuple[str, ...]
     value: str | None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,14 @@ class StateNode:
         """Return what its factory opens a partition with."""
         keys = tuple((field, self.key_fields.type_of(field) or "") for field in self.key_fields.names)
         value, named = (self.value.types[0], self.value.names[0]) if len(self.value) else (None, None)
-        if (evolution := self.evolution) is not None:
+        name = self.name
+        if self.evolution is not None:
+            name = self.evolution.name or name
+        if (evolution := self.evolution) is not None and evolution.stored is not None:
             keys = tuple((stored, type_) for stored, (_, type_) in zip(evolution.key, keys, strict=True))
             value, named = evolution.stored, evolution.value
         free = self.free_keys and partitions > 1
-        return StateConf(topology, self.name, keys, value, settings or {}, read_only, named, free)
+        return StateConf(topology, name, keys, value, settings or {}, read_only, named, free, called=self.name)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from trident.fields import struct_fields, struct_type, widens
 from trident.graph import Evolution
-from trident.state.winners import BESIDE_MEANING, FORMER, KEPT
+from trident.state.winners import BESIDE_MEANING, CALLED, FORMER, KEPT, STORED_UNDER
 
 MEMBERS = "members"
 """Among the facts of a state: of each aggregate in its value what it is, over which fields, and the fields that it has."""
@@ -86,9 +86,9 @@ class Evolving:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
         known, own = self._known, dict(self._own)
         if self.refused:  # and taken as it is
-            own |= {fact: known[fact] for fact in (KEPT, FORMER) if fact in known}
+            own |= {fact: known[fact] for fact in (KEPT, FORMER, STORED_UNDER, CALLED) if fact in known}
             return {**own, GENERATION: known.get(GENERATION, 0) + 1}
-        own |= {fact: known[fact] for fact in (KEPT, REWRITTEN) if fact in known}
+        own |= {fact: known[fact] for fact in (KEPT, REWRITTEN, STORED_UNDER, CALLED) if fact in known}
         since = {new: known.get(SINCE, {}).get(old) if old else first for new, old in self._was.items()}
         more = {
             FORMER: self._former_types(attempt),
@@ -156,7 +156,7 @@ class Evolving:
                 self._refuse_key()
                 return
             if self._fields.get(before[0]) != now[0]:
-                self._refuse("key", before[0], now[0], _renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
+                self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
                 return
             self.taken.append(
                 f"{self._what}: key {before[0]!r} is called {now[0]!r}; its store goes on to know it as {before[0]!r}"
@@ -190,7 +190,7 @@ class Evolving:
             same = [old for old in removed if _is_same(known[old], own[name], self._fields)]
             if same:
                 more = f"; to begin {name!r} with nothing, start once without {same[0]!r}, then add {name!r}"
-                self._refuse("value", same[0], name, _renaming(same[0], name) + more)
+                self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
         """Note what values of the last declaration call the fields of this one, and what is to be said of it."""
@@ -242,7 +242,7 @@ class Evolving:
         old_type, new_type = ([named_type(one)[1] for one in some] for some in (gone, come))
         is_other = not self._others.isdisjoint(_names(come))
         if was == is_ and len(gone) == 1 and old_type == new_type and not is_other:
-            return _renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
+            return renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
         if not struct_fields(type_of(self._own)):
             return _BESIDE
         return (
@@ -256,16 +256,16 @@ class Evolving:
 
 def evolution_of(facts: Mapping[str, Any]) -> Evolution | None:
     """Return how a state is stored of which the log is to know these facts; None: as it is declared."""
-    former, declared = list(map(_padded, facts.get(FORMER, ()))), type_of(facts) or None
+    former, declared, name = list(map(_padded, facts.get(FORMER, ()))), type_of(facts) or None, facts.get(STORED_UNDER)
     if not former and STORED_AS not in facts:
-        return None
+        return None if name is None else Evolution((), None, None, (), None, name)
     width = len(facts["key"])
     stored_as = facts.get(STORED_AS) or [*_names(facts["key"]), *_names(facts["value"][:1])]
     read = stored = declared
     if struct_fields(declared):
         read, stored = _structs(declared, former)
     types = tuple((until, type_, names) for until, type_, names in former)
-    return Evolution(types, read, stored, tuple(stored_as[:width]), next(iter(stored_as[width:]), None))
+    return Evolution(types, read, stored, tuple(stored_as[:width]), next(iter(stored_as[width:]), None), name)
 
 
 def _structs(declared: str | None, former: Sequence[Sequence[Any]]) -> tuple[str, str]:
@@ -313,7 +313,8 @@ def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]
     return known[0] == own[0] and _renamed(known[1], own[1], rename) == _names(own[1])
 
 
-def _renaming(old: str, new: str) -> str:
+def renaming(old: str, new: str) -> str:
+    """Return the advice for what may be the same under another name."""
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
 
 

@@ -15,9 +15,9 @@ from trident.graph import Aggregation, Evolution, Graph, JoinWithinNode, Persist
 from trident.operations.builtin import First, Last
 from trident.operations.names import operation_name
 from trident.operations.several import Several
-from trident.planner.evolution import MEMBERS, Evolving, RefusedChange, evolution_of, named_type
+from trident.planner.evolution import MEMBERS, Evolving, RefusedChange, evolution_of, named_type, renaming
 from trident.planner.guarantees import spout_type_of
-from trident.state.winners import KEPT
+from trident.state.winners import CALLED, KEPT, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -29,7 +29,7 @@ class Meaning:
     Of a state: its kind, key and value with their types, its aggregator or updater, over which fields, the window
     that it holds, and the streams that reach it. Of a stream: its spout, what that promises, its fields.
 
-    `rename`: by former names of fields, aggregates and keys what they are called now.
+    `rename`: by former names of states, fields, aggregates and keys what they are called now.
     `migrating`: the states with a `migrate=`.
     """
 
@@ -64,6 +64,7 @@ class TopologyChanges:
     `taken`: what changes and is taken as it is, a line each.
     `refused`: what is not.
     `added`, `dropped`: the states and streams that are new, or no longer there.
+    `renamed`: by former names of states, what they are called now.
     """
 
     recorded: Meaning
@@ -72,6 +73,7 @@ class TopologyChanges:
     refused: tuple[RefusedChange, ...] = ()
     added: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 def meaning_of(graph: Graph) -> Meaning:
@@ -96,8 +98,10 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
 
     `attempt`, `first`: the first attempt, and the first batch, that can be of this declaration.
     """
+    renamed = _renamed_states(before.states, now)
+    before = replace(before, states=_called_now(before.states, renamed))
     states, evolutions = dict(now.states), dict[str, Evolution]()
-    taken, refused = list[str](), list[RefusedChange]()
+    taken, refused = [f"state {old!r} is called {new!r}" for old, new in renamed.items()], list[RefusedChange]()
     for name, known in before.streams.items():
         if name in now.streams:
             lines, differences = _stream_changes(name, known, now.streams[name])
@@ -112,10 +116,10 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             states[name] = evolving.recorded(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
-    refused += _renamed_states(before.states, now.states)
+    refused += _under_other_names(before.states, now)
     added, gone = _only_in(now, before), _only_in(before, now)
     recorded = Meaning(states, now.streams, now.rename, now.migrating)
-    return TopologyChanges(recorded, evolutions, tuple(taken), tuple(refused), added, gone)
+    return TopologyChanges(recorded, evolutions, tuple(taken), tuple(refused), added, gone, renamed)
 
 
 def with_kept_options(graph: Graph, known: Facts) -> Graph:
@@ -132,13 +136,41 @@ def with_kept_options(graph: Graph, known: Facts) -> Graph:
     return replace(graph, states=tuple(states))
 
 
-def _renamed_states(before: Facts, now: Facts) -> list[RefusedChange]:
-    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
-    facts = ("kind", "key", MEMBERS, "window")
-    return [
+def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
+    """Return by the former names of states what they are called now; code from before a change of name may come back."""
+    came_back = {name: facts[CALLED] for name, facts in before.items() if facts.get(CALLED) in now.states}
+    known = came_back | {old: new for old, new in now.rename.items() if old in before}
+    found = {
+        new: old for old, new in known.items() if old not in now.states and new in now.states and new not in before
+    }
+    return {old: new for new, old in found.items()}
+
+
+def _called_now(states: Facts, renamed: Mapping[str, str]) -> Facts:
+    return {
+        renamed.get(name, name): renamed_facts(facts, name) if name in renamed else facts
+        for name, facts in states.items()
+    }
+
+
+def _under_other_names(before: Facts, meaning: Meaning) -> list[RefusedChange]:
+    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left.
+
+    And those that have exchanged their names.
+    """
+    facts, now = ("kind", "key", MEMBERS, "window"), meaning.states
+    exchanged = [
+        RefusedChange(
+            f"states {old!r} and {new!r}: each has the name of the other now",
+            f"three starts, each with one change of name: {old!r} to another one, {new!r} to {old!r}, that one to {new!r}",
+        )
+        for old, new in meaning.rename.items()
+        if old < new and meaning.rename.get(new) == old and {old, new} <= before.keys() & now.keys()
+    ]
+    return exchanged + [
         RefusedChange(
             f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
-            f'keep its name, state_name="{old}". To begin {new!r} with nothing, start once without {old!r}, then add {new!r}',
+            f"{renaming(old, new)}. To begin {new!r} with nothing, start once without {old!r}, then add {new!r}",
         )
         for old, known in before.items()
         for new, own in now.items()

@@ -84,7 +84,8 @@ class StateConf(Redacted, Mapping[str, Any]):
     Attributes
     ----------
     topology, state
-        Their names; together the default key prefix, so that two topologies may share a store.
+        Their names; together the default key prefix, so that two topologies may share a store. A state that got another name
+        keeps the first one here.
     key_fields
         `(name, DDL type)` of each grouping field; empty for an ungrouped aggregate or `partition_persist`.
     value_type
@@ -100,6 +101,8 @@ class StateConf(Redacted, Mapping[str, Any]):
         be remembered of a key from one commit to the next.
     migrate
         Reads values that former declarations of the state wrote; None: it is not opaque, or has no declared type.
+    called
+        The name of the state in its log.
     """
 
     topology: str = "topology"
@@ -111,6 +114,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     value_field: str | None = None
     free_keys: bool = False
     migrate: FormerTypes | None = field(default=None, repr=False)
+    called: str = ""
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]

@@ -18,8 +18,17 @@ CHANGES = "changes"
 """Among the facts of a state in the log: the batch after which its store has each change."""
 KEPT = "kept"
 """Among the facts of a state in the log: the options that keep something of its past, as they were last given."""
-BESIDE_MEANING = (FORMER, CHANGES, KEPT)
+STORED_UNDER = "stored_under"
+"""Among the facts of a state in the log: the name under which its store knows it, where it is called otherwise now."""
+CALLED = "called"
+"""Among the facts of a state in the log: what it was called last, before its name was changed."""
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED)
 """The facts of a state that are not part of what it means."""
+
+
+def renamed_facts(facts: Mapping[str, Any], old: str) -> dict[str, Any]:
+    """Return the facts of a state that was called `old`."""
+    return {STORED_UNDER: old, **facts, CALLED: old}
 
 
 @dataclass(frozen=True)

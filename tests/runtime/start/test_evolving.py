@@ -22,7 +22,7 @@ from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, migrate_state, open_state, verify_state
-from trident.errors import RewindError
+from trident.errors import RewindError, StateError
 from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum, TopN
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.state import StateSpec
@@ -64,12 +64,13 @@ class Job:
     type: str = "int"
     conf: dict[str, Any] = field(default_factory=dict)
     widens: bool = True
+    name: str = "total"
 
     def declared(self, rename: Mapping[str, str] | None = None) -> TridentTopology:
         topology = TridentTopology("t", rename=rename)
         spout = FixedBatchSpout(f"k: string, n: {self.type}", 3, *map(list, self.rows or [("a", 0)]))
         aggregates = {name: AGGREGATES[kind][0] for name, kind in self.members.items()}
-        topology.new_stream("s", spout).group_by("k").persistent_aggregate(self.spec, aggregates, "total")
+        topology.new_stream("s", spout).group_by("k").persistent_aggregate(self.spec, aggregates, self.name)
         return topology
 
     def expected(self) -> dict[str, dict[str, Any]]:
@@ -85,9 +86,9 @@ class Job:
         if self.spec.facts.in_memory:
             conf = {"engine": "in_process", "log_dir": self.log, "history": "7d"}
             with self.declared(rename).start(conf, active=False) as running:
-                rows = dict(running.state("total").get_tuples())
+                rows = dict(running.state(self.name).get_tuples())
         else:
-            with open_state(self.declared(rename), "total", log_dir=self.log) as reader:
+            with open_state(self.declared(rename), self.name, log_dir=self.log) as reader:
                 found = zip("abcd", reader.multi_get(list("abcd")), strict=True)
                 rows = {key: value for key, value in found if value is not None}
         return {key: {name: value[name] for name in self.members} for key, value in rows.items()}
@@ -145,8 +146,10 @@ def changed(job: Job, draw: random.Random, kinds: Sequence[str]) -> tuple[Job, d
                 names = list(members)
                 draw.shuffle(names)
                 members = {name: members[name] for name in names}
+    name = draw.choice([job.name, job.name, f"total_{len(job.rows)}"])
+    rename |= {} if name == job.name else {job.name: name}
     type_ = "bigint" if job.widens and job.type == "int" and draw.random() < 0.3 else job.type
-    return Job(job.spec, job.log, members, since, list(job.rows), type_, {}, job.widens), rename
+    return Job(job.spec, job.log, members, since, list(job.rows), type_, {}, job.widens, name), rename
 
 
 def check_chain(
@@ -171,7 +174,7 @@ def check_chain(
     run(job, monkeypatch)
     for _ in range(5):
         new, rename = changed(job, draw, kinds)
-        if early:
+        if early and new.name == job.name:
             assert new.found(**rename) == new.expected(), (seed, "before it has run")
         more(new)
         if draw.random() < 0.5:  # it dies before its first batch is recorded, and the former code comes back
@@ -188,7 +191,7 @@ def check_chain(
         run(new, monkeypatch, rename)
         assert new.found() == new.expected(), (seed, new.members)
         if not spec.facts.in_memory:
-            done = verify_state(new.declared(), "total", log_dir=new.log)
+            done = verify_state(new.declared(), new.name, log_dir=new.log)
             assert [(list(one.wrong), one.refused) for one in done] == [([], "")], (seed, "verified")
         if is_set_back.exists():
             if not copy.exists() or draw.random() < 0.3:
@@ -199,7 +202,7 @@ def check_chain(
                 run(new, monkeypatch)
                 assert new.found() == new.expected(), (seed, "set back")
         if draw.random() < 0.2 and lists and not spec.facts.in_memory:
-            migrate_state(new.declared(), "total", log_dir=new.log, history="7d")
+            migrate_state(new.declared(), new.name, log_dir=new.log, history="7d")
             copy.unlink(missing_ok=True)
             assert new.found() == new.expected(), (seed, "migrated")
         job = new
@@ -256,6 +259,30 @@ def test_chains_of_declarations_on_servers(
     widens, lists = store != "Cassandra, columns", store != "Memcached"
     early = store not in ("PostgreSQL", "PostgreSQL with changes", "Cassandra, columns")
     check_chain(spec, tmp_path, seed, monkeypatch, tuple(AGGREGATES), widens, lists, early)
+
+
+OF_ITS_NAME: dict[str, Callable[[Server], StateSpec]] = {
+    "postgres": lambda at: PostgresState(url_of(at)),
+    "redis": lambda at: RedisState(f"redis://{at.address}/0"),
+    "memcached": lambda at: MemcachedState([at.address]),
+}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("store", OF_ITS_NAME)
+def test_a_state_whose_name_says_where_it_is_stays_there_under_another(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = OF_ITS_NAME[store](request.getfixturevalue(f"{store}_server"))
+    job = Job(spec, str(tmp_path / "log"), {"sum": "sum", "rows": "rows"}, rows=[("a", 1), ("b", 2)], name="first")
+    for before, name in (("first", "second"), ("second", "third"), ("third", "second"), ("second", "fourth")):
+        run(job, monkeypatch)
+        job.name, rename = name, {before: name}
+        with pytest.raises(StateError, match=f"state '{name}' of topology 't' is called '{before}' in its log"):
+            job.found(**rename)
+        job.rows += [("a", 5), ("c", 1)]
+        run(job, monkeypatch, rename if name != "second" or before == "first" else None)
+        assert job.found() == job.expected()
 
 
 def test_a_copy_of_before_its_values_were_rewritten_is_not_rewound(

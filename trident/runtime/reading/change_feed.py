@@ -239,7 +239,7 @@ class ChangeFeed(Closes):
 
     def _opened(self, partitions: int) -> StateView:
         log, name = self._log, self.name
-        self._types = former_types(graph_to_read(self._graph, log.now().declared).state(name))
+        self._types = former_types(graph_to_read(self._graph, log.now().declared, name).state(name))
         return open_view(self._graph, self._config, name, lambda: log.now().snapshot(name), partitions, log.now)
 
     def _read(self, log: LogState, until: int) -> list[ChangedBatch]:

@@ -80,7 +80,9 @@ class TridentDataSource(DataSource):
         txid = self.options.get("txid")
         place = _Place(topology.name, self._node(), config, tuple(schema.names))
         with closing(place.log()) as log:
-            place = replace(place, node=graph_to_read(topology.graph(), log.now().declared).state(place.node.name))
+            place = replace(
+                place, node=graph_to_read(topology.graph(), log.now().declared, place.node.name).state(place.node.name)
+            )
         return _Reader(place, None if txid is None else int(txid))
 
     def _topology(self) -> Any:

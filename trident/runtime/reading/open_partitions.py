@@ -8,6 +8,7 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
+from trident.errors import StateError
 from trident.graph import Evolution, Graph, StateNode
 from trident.planner import Plan, make_plan
 from trident.planner.meaning import Meaning, compare, meaning_of
@@ -29,9 +30,18 @@ def with_evolutions(plan: Plan, evolutions: Mapping[str, Evolution]) -> Plan:
     return replace(plan, states=states) if evolutions else plan
 
 
-def graph_to_read(graph: Graph, declared: Mapping[str, Any]) -> Graph:
-    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`."""
-    evolutions = compare(Meaning.of_log(declared), meaning_of(graph), NOT_YET).evolutions
+def graph_to_read(graph: Graph, declared: Mapping[str, Any], name: str | None = None) -> Graph:
+    """Return a topology whose states are opened as former declarations have left them; `declared` as in `LogState`.
+
+    Raises `StateError`: the log has the state `name` under another name.
+    """
+    compared = compare(Meaning.of_log(declared), meaning_of(graph), NOT_YET)
+    evolutions = compared.evolutions
+    if known := [old for old, new in compared.renamed.items() if new == name]:
+        raise StateError(
+            f"state {name!r} of topology {graph.name!r} is called {known[0]!r} in its log: read it by the declaration with "
+            "that name, or start the topology with this one, which changes the name there"
+        )
     states = tuple(replace(node, evolution=evolutions.get(node.name)) for node in graph.states)
     return replace(graph, states=states) if evolutions else graph
 
@@ -76,7 +86,7 @@ def open_view(
 ) -> StateView:
     """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
     graph.state(name)
-    plan = make_plan(graph if log is None else graph_to_read(graph, log().declared))
+    plan = make_plan(graph if log is None else graph_to_read(graph, log().declared, name))
     instances = readers_of(plan, config, name, partitions or plan.partitions.get(name, 1))
     return view_of(plan, name, instances, snapshot, log)
 

@@ -209,7 +209,7 @@ class _Comparison:
         name, found = self._node.name, dict[Key, Any]()
         with ExitStack() as opened, suppress(UnsupportedOperation):
             with closing(ForeignLog(self._graph.name, self._config, [], "")) as log:
-                side = Side(graph_to_read(self._graph, log.now().declared), name, self._config, opened)
+                side = Side(graph_to_read(self._graph, log.now().declared, name), name, self._config, opened)
                 place = side.open(log.partitions(name), read_only=True)
             total = {place.total: ()} if self._is_total and place.total is not None else {}
             stored = place.stored(list(total) or keys)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
-from trident.coordination.records import TopologyRecord
+from trident.coordination.records import RenameRecord, TopologyRecord
 from trident.errors import TopologyChangedError, TopologyError
 from trident.planner.meaning import Meaning, TopologyChanges, compare
 from trident.state.txid import RETRY_BITS
@@ -29,6 +29,8 @@ def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool)
         logger.warning(
             "topology %s: %s; taken as it is, because allow_changed_topology is set", topology, difference.text
         )
+    for old, new in compared.renamed.items():
+        log.append(RenameRecord(old, new))
     for change in compared.taken:
         logger.warning("topology %s: from batch %d on: %s", topology, log.state.txid + 1, change)
     for name in compared.dropped:

@@ -43,13 +43,15 @@ from trident.state.opaque_map import migrated
 from trident.state.sentinel import move_note, noted
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import CHANGES, FORMER, Winners
+from trident.state.winners import CHANGES, FORMER, STORED_UNDER, Winners
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done (`count`, `copy`, `compare`), how many rows are done, and of how many (0: not known yet)."""
 
 _ROWS = 10_000  # of one commit
 _MOVING = "moving"
+_OF_THE_PLACE = (FORMER, STORED_AS, STORED_UNDER)
+"""The facts of a state that say how it is stored where it is."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +229,8 @@ class _Move:
         self._txid, self._attempt = log.state.txid, log.epoch << RETRY_BITS
         means, evolution = compared.recorded.states[self._name], compared.evolutions.get(self._name)
         known = log.state.declared.get("states", {}).get(self._name, {})
-        self._means = {fact: value for fact, value in means.items() if fact not in (CHANGES, FORMER, STORED_AS)}
-        if left := {fact: known[fact] for fact in (FORMER, STORED_AS) if fact in known}:
+        self._means = {fact: value for fact, value in means.items() if fact not in (CHANGES, *_OF_THE_PLACE)}
+        if left := {fact: known[fact] for fact in _OF_THE_PLACE if fact in known}:
             self._means[MOVED_FROM] = left
         self._migration = None if evolution is None else Conversion(replace(target.node, evolution=evolution))
         self._laid: list[Sentinel] = []
