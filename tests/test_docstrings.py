@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from tests import house_figures
 
@@ -55,6 +56,7 @@ class Declared:
                 yield from self._line(each)
 
 
+@cache
 def methods(node: ast.ClassDef) -> dict[str, Method]:
     return {each.name: each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 

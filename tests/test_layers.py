@@ -451,8 +451,8 @@ def _walk(node: ast.AST, deferred: bool) -> Iterator[tuple[ast.Import | ast.Impo
                 yield from _walk(ast.Module([inner], []), True)
             for inner in child.orelse:
                 yield from _walk(ast.Module([inner], []), deferred)
-        else:
-            yield from _walk(child, deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+        elif not isinstance(child, ast.expr):
+            yield from _walk(child, deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def _targets(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool, root: Path) -> Iterator[str]:

@@ -102,7 +102,8 @@ def probes_of(root: Path) -> tuple[tuple[str, str, int], ...]:
 def _read(root: Path) -> Iterator[tuple[str, str, int]]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if "attr(" in text else ():
                 if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
                     name = node.args[1]
                     known = isinstance(name, ast.Constant)

@@ -215,6 +215,7 @@ class StoredAway:
                 home.open()
         assert reopened(home).totals["batches"] == 3
 
+    @pytest.mark.long
     @pytest.mark.server
     def test_what_waits_for_a_server_ends_soon_when_the_driver_is_to_stop(
         self,

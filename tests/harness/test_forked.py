@@ -53,6 +53,7 @@ def test_an_exception_and_a_signal_end_a_program_as_they_end_any(tmp_path: Path)
     assert forked(tmp_path, "killed.py").returncode == -9
 
 
+@pytest.mark.long
 def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     text = "import os, pathlib, signal\npathlib.Path('pid').write_text(str(os.getpid()))\nsignal.pause()"
     (tmp_path / "stuck.py").write_text(text, encoding="utf-8")

@@ -227,8 +227,9 @@ def check_types(spec: StateSpec, folder: Path, types: Sequence[str], listed: boo
 SEVERAL_FORMS = ["double", "decimal(10,2)", "timestamp"]
 
 
-def test_equal_keys_are_one_key_in_redis(redis_server: Server, tmp_path: Path) -> None:
-    check_types(RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0"), tmp_path, list(KEYS))
+@pytest.mark.parametrize("types", [SEVERAL_FORMS, pytest.param(list(KEYS), marks=pytest.mark.long)], ids=len)
+def test_equal_keys_are_one_key_in_redis(types: list[str], redis_server: Server, tmp_path: Path) -> None:
+    check_types(RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0"), tmp_path, types)
 
 
 @pytest.mark.long

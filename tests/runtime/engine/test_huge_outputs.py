@@ -180,7 +180,7 @@ HUGE: dict[str, tuple[Callable[[Stream], Any], str]] = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("case", HUGE)
 def test_what_gives_too_much_is_ended_and_named(case: str, engine: str, topology: TridentTopology) -> None:
     declare, text = HUGE[case]

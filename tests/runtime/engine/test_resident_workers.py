@@ -158,14 +158,17 @@ def test_what_cannot_be_resident_is_refused_by_name(
         run_all(topology, "spark", workers="resident")
 
 
-def test_random_topologies_give_what_plain_python_gives(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 24), marks=pytest.mark.long)], ids=str)
+def test_random_topologies_give_what_plain_python_gives(
+    seeds: range, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = engine_choice._spark_runner
     monkeypatch.setattr(
         engine_choice,
         "_spark_runner",
         lambda which, config, loads: opened(which, replace(config, workers="resident"), loads),
     )
-    assert sum(case.compare() for case in check(range(16), "spark")) > 150
+    assert sum(case.compare() for case in check(seeds, "spark")) > 9 * len(seeds)
 
 
 def test_large_batches_go_to_the_workers_and_the_history_is_verified_without_them(

@@ -9,7 +9,10 @@ from tests.spouts.messages.places import KafkaPlace, Place, RabbitPlace, RedisPl
 _SERVERS = {"redis": "redis_server", "kafka": "kafka_topics", "classic": "rabbitmq_server", "quorum": "rabbitmq_server"}
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.server) for name in _SERVERS])
+_LONG = {"quorum": [pytest.mark.long]}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.server, *_LONG.get(name, ())]) for name in _SERVERS])
 def place(request: pytest.FixtureRequest) -> Place:
     """An empty queue: of Redis, of Kafka, and of RabbitMQ a classic and a quorum queue."""
     kind: str = request.param

@@ -254,7 +254,7 @@ def test_a_driver_that_was_replaced_writes_nothing(slept: str, home: Home) -> No
     assert home.values() == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.parametrize("is_made", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_commit_whose_answer_is_lost_is_made_once(is_made: bool, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     class Losing(Producer):
         left = 1
