@@ -6,8 +6,10 @@ import itertools
 import math
 import os
 import shutil
+import sqlite3
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -180,13 +182,31 @@ def test_what_cannot_be_tested_is_an_error_that_says_why(text: str, part: str, t
         crashed(tmp_path, kills=1)
 
 
+def with_checkpoint(folder: Path, name: str) -> None:
+    (folder / name / "offsets").mkdir(parents=True)
+    (folder / name / "metadata").write_text("{}", encoding="utf-8")
+
+
 def test_a_checkpoint_of_an_earlier_run_is_named_with_the_line_to_type(tmp_path: Path) -> None:
     write_job(tmp_path, ADD + "run(add)\nsys.exit('Wrong basePath')")
-    checkpoint = tmp_path / "my checkpoint"
-    (checkpoint / "offsets").mkdir(parents=True)
-    (checkpoint / "metadata").write_text("{}", encoding="utf-8")
+    with_checkpoint(tmp_path, "my checkpoint")
     with pytest.raises(TridentError, match=r"Wrong basePath\. The folder has .* --reset \"rm -rf 'my checkpoint' …"):
         crashed(tmp_path, kills=1)
+
+
+def test_a_folder_where_the_job_has_run_is_tested_without_what_that_left(tmp_path: Path) -> None:
+    write_job(tmp_path, JOBS["guarded"])
+    with (tmp_path / "job.py").open("a", encoding="utf-8") as job:
+        job.write("\nsys.exit('Wrong basePath' if Path('old').exists() else 0)\n")
+    with_checkpoint(tmp_path, "old")
+    with closing(sqlite3.connect(tmp_path / "counts.db")) as db:
+        db.execute("CREATE TABLE counts (word, n)")
+        db.execute("INSERT INTO counts VALUES ('the', 9)")
+        db.commit()
+    said: list[str] = []
+    assert crashed(tmp_path, kills=1, on_progress=said.append).is_exact
+    assert said[0] == "the folder has the checkpoint of an earlier run: each copy begins without it and counts.db"
+    assert (tmp_path / "old").is_dir()
 
 
 def test_spark_connect_is_refused_by_name(tmp_path: Path) -> None:

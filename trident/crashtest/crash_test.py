@@ -181,6 +181,10 @@ class CrashTest:
             )
 
 
+class _HinderedError(TridentError):
+    """What earlier runs left in the folder keeps the job from its work in a copy of it."""
+
+
 class _Runs:
     """Runs the job in copies, each in a folder of its own, which is removed."""
 
@@ -190,15 +194,31 @@ class _Runs:
         self._rows: list[Row] = []
         self._last: dict[int, int] = {}  # the last batch of each query
         self._limits = test.limits
+        self._begins_empty = False  # without what earlier runs left
 
     def undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
         """Run the job to its end; return the calls of its function and the rows of the table."""
+        try:
+            return self._undisturbed()
+        except _HinderedError as hindered:
+            if self._begins_empty or self._test.reset or self._test.table.kind not in ("path", "sqlite"):
+                raise
+            self._begins_empty = True
+            self._test.on_progress(
+                f"the folder has the checkpoint of an earlier run: each copy begins without it and {self._test.table.place}"
+            )
+            try:
+                return self._undisturbed()
+            except TridentError:
+                raise hindered from None
+
+    def _undisturbed(self) -> tuple[list[FunctionCall], list[Row]]:
         with self._copy() as job:
             before = self._rows_before(job.folder)
             left = _left_by_earlier_runs(job.folder)
             with JobRun(job, measure=True) as run:
                 run.wait(self._test.limits, lambda: False)
-            _check_run(run, left)
+            _check_run(run, " ".join(shlex.quote(str(each.relative_to(job.folder))) for each in left))
             rows = self._test.table.read(job.folder)
             if not self._test.comparison.differences(before, rows):
                 raise TridentError(
@@ -239,6 +259,9 @@ class _Runs:
         try:
             if self._test.reset:
                 _reset(self._test.reset, folder)
+            elif self._begins_empty:
+                for left in (*_left_by_earlier_runs(folder), folder / self._test.table.place):
+                    left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
             yield JobCopy(self._test.command, folder, self._place / "tmp")
         finally:
             for each in ("job", "older", "tmp"):
@@ -270,22 +293,23 @@ class _Runs:
         return not self._test.comparison.differences(self._rows, self._test.table.read(folder))
 
 
-def _left_by_earlier_runs(folder: Path) -> str:
-    """Return the checkpoints that a folder has, as words of a shell; empty: none."""
-    found = (each.parent for each in folder.rglob("offsets") if (each.parent / "metadata").is_file())
-    return " ".join(sorted(shlex.quote(str(each.relative_to(folder))) for each in found))
+def _left_by_earlier_runs(folder: Path) -> list[Path]:
+    """Return the checkpoints, and the logs of Trident, that a folder has."""
+    checkpoints = {each.parent for each in folder.rglob("offsets") if (each.parent / "metadata").is_file()}
+    return sorted(checkpoints | {each.parent for each in folder.rglob("[0-9]*-[0-9]*.log")})
 
 
 def _check_run(run: JobRun, left: str) -> None:
-    """Raise if the undisturbed run has not shown what is needed; `left` has the checkpoints of earlier runs."""
+    """Raise if the undisturbed run has not shown what is needed; `left`: what earlier runs left, as words of a shell."""
     if run.problem is not None:
+        kind = _HinderedError if left else TridentError
         hint = (
             ". The folder has the checkpoint of an earlier run, which knows its files by their paths there, not in the copy. "
             f'Give --reset "rm -rf {left} …", with the table that the job writes in place of the dots'
             if left
             else ""
         )
-        raise TridentError(f"the job failed before any kill, with {run.problem}{hint}")
+        raise kind(f"the job failed before any kill, with {run.problem}{hint}")
     if not run.told.is_pyspark:
         raise TridentError(
             "the job has not imported PySpark where it can be seen: it must be a Python program that heeds PYTHONPATH (no -I, "
@@ -297,7 +321,7 @@ def _check_run(run: JobRun, left: str) -> None:
             "writes by .format(…) alone has the guarantee of its sink"
         )
     if not run.told.calls:
-        raise TridentError(
+        raise (_HinderedError if left else TridentError)(
             "the job's function was never called: its checkpoint in the folder is at the end of the input, or there is no "
             f'input. Give --reset "rm -rf {left or "checkpoint"} …", with the table that the job writes in place of the dots'
         )
