@@ -6,12 +6,16 @@ Each process has a Spark session and servers of its own. Some files are one piec
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 __all__ = ["FilesInTurn", "longest_first", "number_of_workers"]
 
@@ -35,8 +39,15 @@ _TOGETHER = {
 _OWN_TIMEOUT = 300  # the cost of a test that may take longer than others
 
 
+_USES_SPARK = re.compile(r"SparkSession|\bengine: str\b|mark\.spark")
+
+
 class FilesInTurn(LoadScopeScheduling):
-    """Gives a process that has nothing left to do the next file of the collection."""
+    """Gives a process that has nothing left to do the next file of the collection.
+
+    One half of the processes takes what needs Spark first, and the other half last: so most sessions of Spark, of which each
+    takes long to become fast, are started in the first half alone.
+    """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
@@ -44,6 +55,21 @@ class FilesInTurn(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return piece(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        wants_spark = self.nodes.index(node) < (len(self.nodes) + 1) // 2
+        pieces = ((name, any(map(self._uses_spark, unit))) for name, unit in self.workqueue.items())
+        name = next((name for name, on_spark in pieces if on_spark is wants_spark), next(iter(self.workqueue)))
+        self.workqueue.move_to_end(name, last=False)
+        super()._assign_work_unit(node)
+
+    def _uses_spark(self, nodeid: str) -> bool:
+        return _is_on_spark(self.config.rootpath / nodeid.split("::")[0])
+
+
+@cache
+def _is_on_spark(file: Path) -> bool:
+    return _USES_SPARK.search(file.read_text(encoding="utf-8")) is not None
 
 
 def number_of_workers() -> int:
