@@ -22,13 +22,17 @@ ROWS = [["oslo", 1], ["rome", 2], ["oslo", 3], ["rome", -4], ["oslo", 5]]  # two
 
 
 def declared(
-    folder: Path, more: Callable[[Stream], Any] = lambda sales: None, change: str = "", name: str = "sales"
+    folder: Path,
+    more: Callable[[Stream], Any] = lambda sales: None,
+    change: str = "",
+    name: str = "sales",
+    state: str = "revenue",
 ) -> Any:
-    topology = TridentTopology(name)
+    topology = TridentTopology(name, rename={"revenue": state})
     sales = topology.new_stream("sales", FixedBatchSpout("shop: string, euros: bigint", 2, *ROWS))
     kept = sales.where(change) if change else sales
     table = DeltaState.opaque(str(folder / "table"))
-    kept.group_by("shop").persistent_aggregate(table, "euros", Sum(), "revenue", state_name="revenue")
+    kept.group_by("shop").persistent_aggregate(table, "euros", Sum(), "revenue", state_name=state)
     sales.persistent_aggregate(DeltaState.opaque(str(folder / "total")), Count(), "total")
     more(sales)
     return topology
@@ -50,6 +54,12 @@ def test_totals_that_new_code_would_change_are_told_with_both(tmp_path: Path, lo
         assert state.multi_get(["oslo", "rome"]) == [9, -2]  # nothing was written
     revenue, total = trident.rehearse_upgrade(former, new, 100, log_dir=log_dir)
     assert (revenue.first, list(revenue.changed)) == (1, [(("rome",), -2, -4, 0)])
+
+
+def test_a_state_that_gets_another_name_is_told_by_that_of_the_log(tmp_path: Path, log_dir: str) -> None:
+    new = declared(tmp_path, change="euros > 0", state="euros_of_shops")
+    revenue, _ = trident.rehearse_upgrade(declared(tmp_path), new, 2, log_dir=log_dir)
+    assert (revenue.state, list(revenue.changed)) == ("revenue", [(("rome",), -2, -6, -2)])
 
 
 def test_the_same_code_changes_nothing(tmp_path: Path, log_dir: str) -> None:

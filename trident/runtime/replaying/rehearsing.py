@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from trident.config import Config
 from trident.coordination.history import read_history
 from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, UnsupportedOperation
 from trident.fields import struct_fields
-from trident.graph import Graph, JoinWithinNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of
 from trident.runtime.reading.state_reader import ForeignLog, StateReader, log_place
 from trident.runtime.replaying.aside import TOTAL
@@ -54,6 +54,7 @@ class Rehearsed:
 def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) -> list[Rehearsed]:
     """Run the last batches through former and new code; see `trident.rehearse_upgrade`."""
     _check(former, new)
+    new = _with_former_names(former, new)
     place = log_place(former.name, config)
     with closing(ForeignLog(former.name, config, [], "")) as log:
         last = log.now().txid
@@ -94,6 +95,17 @@ def _check(former: Graph, new: Graph) -> None:
                     f"rehearse an upgrade of topology {graph.name!r}: {node.id!r} keeps tuples of earlier batches, which the "
                     "history does not have. Rehearse declarations without windows over several batches and joins over time"
                 )
+
+
+def _with_former_names(former: Graph, new: Graph) -> Graph:
+    """Return the new declaration with the names that its states have in the log."""
+    names = {now: old for old, now in compare(meaning_of(former), meaning_of(new)).renamed.items()}
+    states = tuple(replace(state, name=names.get(state.name, state.name)) for state in new.states)
+    nodes = tuple(
+        replace(node, state=names.get(node.state, node.state)) if isinstance(node, PersistNode | QueryNode) else node
+        for node in new.nodes
+    )
+    return replace(new, nodes=nodes, states=states)
 
 
 def _names(former: Graph, new: Graph) -> Iterator[str]:
