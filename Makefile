@@ -57,15 +57,14 @@ lint: install ## check format and lint
 	@$(BIN)/ruff format --check $(SOURCES)
 	@$(BIN)/ruff check $(SOURCES)
 
-format: install ## format the sources and mend what lint can mend
+format: install ## format the sources and fix what lint can fix
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/ruff check --fix $(SOURCES)
 
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
 
-docs: install ## write the list of modules, docs/modules.md, and the options in docs/command-line.md, from the code
-	@$(BIN)/python -m tests.module_list
+docs: install ## write the options in docs/command-line.md from the code
 	@$(BIN)/python -m tests.command_list
 
 screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
@@ -105,7 +104,7 @@ $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP))
 soak: install java servers build/services/azurite build/spark.jsa ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
 
-proof: install java servers build/spark.jsa ## print the table of docs/proof.md, in hours (ARGS="--row P2 --minutes 5" for a part of it)
+proof: install java servers build/spark.jsa ## print the table of docs/internals/proof.md, in hours (ARGS="--row P2 --minutes 5" for a part of it)
 	@$(BIN)/python -m tests.proof $(ARGS)
 
 servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/s3 build/services/chromium ## install the servers that tests start

@@ -16,31 +16,54 @@ __all__ = ["PAGE", "with_tables"]
 PAGE = Path(__file__).parents[1] / "docs" / "command-line.md"
 _HEAD = ["| option | meaning |", "|---|---|"]
 _EVERYWHERE = {"--help", "--debug"}  # the page says so at its beginning
+_OF_SEVERAL = 5  # an option of so many commands is in the first table, and only named in theirs
 
 
 def with_tables(page: str) -> str:
-    """Return the page with the table of options of each command as its help has them."""
+    """Return the page with the options of each command as its help has them: those of many commands in the first table.
+
+    A section is of a command, or of several, as in `## trident list, show`.
+    """
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    rows = [
+        row for command in commands.values() for row in {row: None for each in _below(command) for row in _rows(each)}
+    ]
+    often = list(dict.fromkeys(row for row in rows if rows.count(row) >= _OF_SEVERAL))
     head, *sections = re.split(r"^## trident ", page, flags=re.MULTILINE)
-    written = [_with_table(section, commands[section.partition("\n")[0]]) for section in sections]
-    return "## trident ".join([head, *written])
+    written = [_with_table(head, often)]
+    for section in sections:
+        names = section.partition("\n")[0].split(", ")
+        named = [(name, command) for name in names for command in _below(commands[name])]
+        written.append(_with_table(section, _options([(each.name or name, each) for name, each in named], often)))
+    return "## trident ".join(written)
 
 
-def _with_table(section: str, command: Any) -> str:
+def _with_table(section: str, rows: list[str]) -> str:
     before, _, after = section.partition("\n".join(_HEAD) + "\n")
     rest = re.sub(r"\A(\|.*\n)*", "", after)
-    return before + "\n".join([*_HEAD, *_options(command)]) + "\n" + rest
+    return before + "\n".join([*_HEAD, *rows]) + "\n" + rest
 
 
-def _options(command: Any) -> list[str]:
-    """One row for each option; of a command that has commands of its own, of all of theirs."""
-    below: dict[str, Any] = getattr(command, "commands", {"": command})
-    found: dict[str, str] = {}
-    for each in below.values():
-        for option in each.params:
-            if option.param_type_name == "option" and not _EVERYWHERE.intersection(option.opts):
-                found.setdefault(option.opts[0], _row(option))
-    return list(found.values())
+def _below(command: Any) -> list[Any]:
+    """The commands of a command that has some of its own, else itself."""
+    return list(getattr(command, "commands", {"": command}).values())
+
+
+def _options(commands: list[tuple[str, Any]], often: list[str]) -> list[str]:
+    """One row for each option, with the commands that have it unless all have; those of many commands in the last row."""
+    users: dict[str, list[str]] = {}
+    for name, command in commands:
+        for row in _rows(command):
+            users.setdefault(row, []).append(f"`{name}`")
+    shown = {row: "" if len(names) == len(commands) else f" ({', '.join(names)})" for row, names in users.items()}
+    own = [f"{row[:-2]}{by} |" for row, by in shown.items() if row not in often]
+    named = [f"{row.split(' | ')[0].removeprefix('| ')}{by}" for row, by in shown.items() if row in often]
+    return [*own, *([f"| {', '.join(named)} | [of several commands](#options-of-several-commands) |"] if named else [])]
+
+
+def _rows(command: Any) -> list[str]:
+    options = (each for each in command.params if each.param_type_name == "option")
+    return [_row(each) for each in options if not _EVERYWHERE.intersection(each.opts)]
 
 
 def _row(option: Any) -> str:
@@ -49,7 +72,8 @@ def _row(option: Any) -> str:
     value = option.metavar or ("<" + "\\|".join(choices) + ">" if choices else "")
     first = option.opts[0] if option.is_flag or not value else f"{option.opts[0]} {value}"
     named = ", ".join(f"`{name}`" for name in (first, *option.opts[1:]))
-    return f"| {named} | {' '.join(f'{option.help}{_default(option)}'.split())} |"
+    variable = f" Variable: `{option.envvar}`." if option.envvar else ""
+    return f"| {named} | {' '.join(f'{option.help}{variable}{_default(option)}'.split())} |"
 
 
 def _default(option: Any) -> str:

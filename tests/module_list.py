@@ -1,26 +1,22 @@
-"""Writes docs/modules.md, the list of all modules, from their docstrings: `python -m tests.module_list`."""
+"""Prints the list of all modules, from their docstrings: `python -m tests.module_list`."""
 
 from __future__ import annotations
 
 import ast
+import sys
 from itertools import groupby
 from pathlib import Path
 
-__all__ = ["PAGE", "module_list"]
+__all__ = ["module_list"]
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "modules.md"
 _PACKAGES = ("trident", "states", "spouts")
-_HEAD = """# Modules
-What each module is for, in the words of its first line. `make docs` writes this page; [architecture](architecture.md) says how
-they work together, and `tests/test_layers.py` who may import whom.
-"""
 
 
 def module_list() -> str:
-    """Return the page."""
+    """Return a heading for each package, and a line for each module."""
     found = sorted((path for name in _PACKAGES for path in (ROOT / name).rglob("*.py")), key=_place)
-    parts = [_HEAD]
+    parts = list[str]()
     for folder, paths in groupby(found, key=lambda path: path.parent):
         package, *modules = paths
         lines = [f"- `{path.relative_to(ROOT).as_posix()}`: {_first_line(path)}" for path in modules]
@@ -38,4 +34,4 @@ def _first_line(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(module_list(), encoding="utf-8")
+    sys.stdout.write(module_list())

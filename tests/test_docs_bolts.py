@@ -1,4 +1,4 @@
-"""The tables of docs/bolts.md say what the code says; its programs are run by `tests/test_docs.py`.
+"""The tables of docs/storm/bolts.md say what the code says; its programs are run by `tests/test_docs.py`.
 
 `python -m tests.test_docs_bolts` writes the table of settings again.
 """
@@ -19,7 +19,7 @@ from trident.storm import StormConfig, StormTopology
 from trident.storm.groupings import GroupingKind
 from trident.storm.storm_config import _STORMS_NAMES
 
-PAGE = DOCS / "bolts.md"
+PAGE = DOCS / "storm" / "bolts.md"
 SETTINGS = "| setting | default | in Storm | meaning |"
 _NAME = re.compile(r"`([A-Z]\w*(?:\.\w+)?)`")
 
@@ -96,7 +96,7 @@ def test_every_grouping_is_explained() -> None:
 
 def test_every_figure_is_explained() -> None:
     said = " ".join(row[0] for row in rows(text_of(PAGE), "| figure | |"))
-    said += text_of(PAGE.with_name("monitoring.md"))
+    said += text_of(DOCS / "monitoring.md")
     figures = lookup("trident.observe.component_statistics", "Figures")
     assert [field.name for field in dataclasses.fields(figures) if f"`{field.name}`" not in said] == []
 

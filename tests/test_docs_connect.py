@@ -1,4 +1,4 @@
-"""The programs of docs/spark-connect.md, on a server of Spark Connect."""
+"""The program of the section on Spark Connect in docs/deploying.md, on a server of Spark Connect."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ import pytest
 from tests.harness.connect_servers import ConnectServer
 from tests.test_docs import DOCS, blocks, environment
 
-PAGE = DOCS / "spark-connect.md"
-PROGRAMS = blocks(PAGE, "py")
+PAGE = DOCS / "deploying.md"
+(PROGRAM,) = blocks(PAGE, "py")
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "code", [pytest.param(PROGRAMS[0], id="query"), pytest.param(PROGRAMS[1], id="topology", marks=pytest.mark.long)]
-)
-def test_a_program_runs(code: str, connect_server: ConnectServer, tmp_path: Path) -> None:
-    assert len(PROGRAMS) == 2
+def test_the_program_runs(connect_server: ConnectServer, tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     (tmp_path / "books/moon.txt").write_text("the cow jumped over the moon\n", encoding="utf-8")
-    here = code.replace('"/data', f'"{tmp_path}').replace("sc://localhost:15002", connect_server.url)
+    here = PROGRAM.replace('"/data', f'"{tmp_path}').replace("sc://localhost:15002", connect_server.url)
     assert "/data" not in here
     (tmp_path / "program.py").write_text(here, encoding="utf-8")
     for _ in range(8):
@@ -39,4 +35,4 @@ def test_a_program_runs(code: str, connect_server: ConnectServer, tmp_path: Path
     else:
         raise AssertionError("the server is overloaded")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", PROGRAM, re.MULTILINE)

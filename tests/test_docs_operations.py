@@ -1,6 +1,6 @@
-"""The tables of docs/operations.md are true, on both engines: each block of code makes of the rows before it those after it.
+"""The tables of docs/operations.md are true, on both engines: the code makes of the rows on the left those on the right.
 
-A table's first header is a stream that goes in, or `out`; its first column is the batch.
+A row of a table is a batch. A column is a stream, with its fields; one that the code assigns is a result, any other goes in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Case:
     title: str
     code: str
     inputs: dict[str, Table]
-    out: Table
+    results: dict[str, Table]
 
 
 def cases(page: str) -> Iterator[Case]:
@@ -60,24 +60,50 @@ def cases(page: str) -> Iterator[Case]:
     for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
         title = section.partition("\n")[0]
         (code,) = re.findall(r"^```py\n(.*?)^```$", section, re.MULTILINE | re.DOTALL) or [""]
-        tables = dict(tables_of(section))
         assert code, f"no code: {title}"
-        assert "out" in tables, f"no table of what comes out: {title}"
-        yield Case(title, code, {name: table for name, table in tables.items() if name != "out"}, tables["out"])
+        streams = streams_of(section)
+        made = {name for names in re.findall(r"^([\w, ]+) = ", code, re.MULTILINE) for name in names.split(", ")}
+        results = {name: table for name, table in streams.items() if name in made}
+        assert results, f"nothing comes out: {title}"
+        yield Case(title, code, {name: table for name, table in streams.items() if name not in made}, results)
 
 
-def tables_of(section: str) -> Iterator[tuple[str, Table]]:
-    for lines in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
-        header, _, *rest = (cells(line) for line in lines.splitlines())
-        table = Table(Fields(header[1:]))
-        for batch, *row in rest:
-            values = (value_of(cell, type_) for cell, type_ in zip(row, table.fields.types, strict=True))
-            table.batches.setdefault(int(batch), []).append(tuple(values))
-        yield header[0].strip("`"), table
+def streams_of(section: str) -> dict[str, Table]:
+    """Read the table whose first column is the batch."""
+    header, _, *batches = (
+        cells(line) for line in re.findall(r"^\| batch .*\n(?:\|.*\n)+", section, re.MULTILINE)[0].splitlines()
+    )
+    tables = []
+    for column, head in enumerate(header[1:], 1):
+        name, fields = re.fullmatch(r"`(\w+)` (.*)", head).groups()  # type: ignore[union-attr]
+        table = Table(Fields(fields))
+        for batch in batches:
+            rows = [row for row in batch[column].split(" · ") if row]
+            if rows:
+                table.batches[int(batch[0])] = [tuple(values_of(row, table.fields)) for row in rows]
+        tables.append((name, table))
+    return dict(tables)
+
+
+def values_of(row: str, fields: Fields) -> Iterator[Any]:
+    values = parts(row)
+    return (value_of(value, type_) for value, type_ in zip(values, fields.types, strict=True))
+
+
+def parts(row: str) -> list[str]:
+    """Split at commas that are in no brackets."""
+    found, depth = [""], 0
+    for letter in row:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [value.strip() for value in found]
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
 def value_of(cell: str, type_: str | None) -> Any:
@@ -86,8 +112,8 @@ def value_of(cell: str, type_: str | None) -> Any:
     return cell if type_ == "string" else ast.literal_eval(cell)
 
 
-def ran(case: Case, engine: str) -> Table:
-    """Run the code over the rows, with two parts and partitions; return what came out of the stream `out`."""
+def ran(case: Case, engine: str) -> dict[str, Table]:
+    """Run the code over the rows, with two parts and partitions; return what came out of each stream of the results."""
     topology = TridentTopology("operations")
     names: dict[str, Any] = {name: getattr(trident, name) for name in trident.__all__}  # some are imported when used
     names |= {**vars(trident.operations), "MemoryMapState": MemoryMapState}
@@ -96,10 +122,12 @@ def ran(case: Case, engine: str) -> Table:
         spout = RowsSpout(", ".join(typed(table.fields)), table.batches)
         names[name] = topology.new_stream(name, spout)
     exec(compile(case.code, case.title, "exec"), names)
-    out = names["out"]
-    rows = keep(out)
+    kept = {name: keep(names[name], f"kept-{name}") for name in case.results}
     run_all(topology, engine, parallelism=2)
-    return Table(out.fields, {txid: batch for txid, batch in rows.batches.items() if batch})
+    return {
+        name: Table(names[name].fields, {txid: batch for txid, batch in rows.batches.items() if batch})
+        for name, rows in kept.items()
+    }
 
 
 def typed(fields: Fields) -> list[str]:
@@ -116,9 +144,9 @@ CASES = list(cases(PAGE.read_text(encoding="utf-8")))
 @pytest.mark.sample(60)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_an_operation_gives_what_the_page_says(case: Case, engine: str) -> None:
-    found = ran(case, engine)
-    assert typed(found.fields) == typed(case.out.fields)
-    assert in_any_order(found) == in_any_order(case.out)
+    for name, found in ran(case, engine).items():
+        assert typed(found.fields) == typed(case.results[name].fields), name
+        assert in_any_order(found) == in_any_order(case.results[name]), name
 
 
 def test_every_operation_is_on_the_page() -> None:
@@ -137,10 +165,10 @@ def test_every_operation_is_on_the_page() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["| out | a: int |\n|---|---|\n| 1 | 5 |\n", "| out | a: bigint |\n|---|---|\n| 1 | 4 |\n"]
+    "wrong", ["a: int |\n|---|---|---|\n| 1 | 4 | 5 |\n", "a: bigint |\n|---|---|---|\n| 1 | 4 | 4 |\n"]
 )
 def test_a_wrong_table_is_found(wrong: str) -> None:
-    page = f"### x\n| s | a: int |\n|---|---|\n| 1 | 4 |\n\n```py\nout = s.project('a')\n```\n\n{wrong}"
+    page = f"### x\n```py\nout = s.project('a')\n```\n| batch | `s` a: int | `out` {wrong}"
     (case,) = cases(page)
     with pytest.raises(AssertionError):
         test_an_operation_gives_what_the_page_says(case, "in_process")

@@ -36,95 +36,90 @@ class Config(Redacted):
     Attributes
     ----------
     max_spout_pending
-        How many batches may be in flight at once. Processing overlaps committing; commits stay one at a time, in order.
-        Default: 3; with `engine="spark"` up to 16 while batches are so small that they
-        [share Spark jobs](performance.md#small-batches-on-spark).
+        How many batches may be in flight at once; they are committed one at a time, in order. Default: 3; with
+        `engine="spark"` up to 16 while batches are so small that they [share Spark
+        jobs](performance.md#small-batches-on-spark).
     batch_emit_interval_ms
-        At most one batch starts per interval; 0 starts batches as fast as they are committed. This is a limit, not a delay.
+        At most one batch starts per interval; 0 starts batches as fast as they are committed. This is a limit, not a
+        delay.
     target_batch_s
-        How many seconds a batch may take to be processed and committed. While batches take longer, the spouts that can be
-        throttled read less per batch, and more again when the states keep up; `last_progress` says which share of their
-        limits they use. 0: always all.
+        How many seconds a batch may take to be processed and committed. While batches take longer, spouts that can be
+        throttled [read less per batch](configuration.md#slow-stores-and-idle-sources). 0: they are never throttled.
     message_timeout_s
-        A batch that is not processed within this many seconds fails and is replayed. In three places no replay is possible:
-        in this process with `max_spout_pending=1`, in a commit, and in the driver's part of a spout. There the topology
-        ends if one call of your code does not return for so long; many short calls and a slow store do not end it. See
-        [code that hangs](guarantees.md#code-that-hangs). On Spark, an attempt that has to start Python workers has at least 30.
+        A batch that is not processed within this many seconds fails and is replayed. Where no replay is possible, the
+        topology ends if one call of your code does not return for so long: see [code that
+        hangs](guarantees.md#code-that-hangs).
     max_batch_attempts
-        How often a batch may fail before the topology stops with `BatchFailedError`. What your code raises in the same way at
-        each try (a `ZeroDivisionError`, a `KeyError` …) ends it at the first, if the spouts repeat the batch. A replay because
-        an earlier batch failed does not count, nor does a try while a source or a store is away.
+        How often a batch may fail before the topology stops with `BatchFailedError`. What your code raises in the same
+        way at each try (a `ZeroDivisionError`, a `KeyError` …) ends it at the first, if the spouts repeat the batch. A
+        replay because an earlier batch failed does not count, nor does a try while a source or a store is away.
     store_wait_s
-        How long a store that does not answer is waited for, at the start too, before the topology ends. Tries meanwhile do not
-        count. A store that refuses (a wrong password, a missing table) ends the topology at once. A source that does not answer
-        is waited for without end.
+        How long to wait for a store that does not answer, at the start too, before the topology ends. A store that
+        refuses (a wrong password, a missing table) ends it at once. A source that does not answer is waited for without
+        end.
     retry_backoff_ms, retry_backoff_max_ms
         The wait before the second try of a batch; it doubles with each further try, up to the maximum.
     on_poison
-        `"stop"`, or `"dead_letter"`: the last try of a batch leaves out the tuples whose operation raises, and writes them
-        to `dead_letter_dir`, whole, with step and error. `trident dead-letters` shows them and puts them back.
+        `"stop"`, or `"dead_letter"`: the last try of a batch leaves out the tuples whose operation raises, and keeps
+        them as [dead letters](guarantees.md#dead-letters), which `trident dead-letters` shows and puts back.
     dead_letter_dir
-        The folder of dead letters, one JSON-lines file per batch that has any; default: `<log_dir>/dead_letters`, and with a
-        log on a server `trident-log/<topology>/dead_letters`.
+        The folder of dead letters, one JSON-lines file per batch that has any; default: `<log_dir>/dead_letters`, and
+        with a log on a server `trident-log/<topology>/dead_letters`.
     max_rows_per_tuple
-        How many rows a function or a query may make of one tuple. One row more is treated as an exception that it raised.
-        So a generator that never ends does not take all memory. (`Split` ends with its text, and has no limit.)
+        How many rows a function or a query may make of one tuple; one more is treated as an exception that it raised.
+        (`Split` has no limit.)
     max_rows_per_step
-        How many rows a step may make of one partition of a batch, if it can make more than it got: a function, an
-        aggregator, a join. One row more fails the batch.
+        How many rows a function, an aggregator or a join may make of one partition of a batch. One more fails the
+        batch.
     max_bytes_per_partition
-        How many bytes of a batch may come together in one partition of an exchange, or of a state that executors commit. One
-        byte more fails the batch; the error names the key if one key has many of the rows. Without it the process would be
-        killed where memory ends. A text column cannot hold more than the default.
+        How many bytes of a batch may come together in one partition of an exchange, or of a state that executors
+        commit. One more fails the batch, and the error names a key that has many of the rows. A text column cannot hold
+        more than the default.
     log_dir
-        Folder of the transaction log, on a file system with locks and hard links; or the address of one that
-        [any machine can take over](deploying.md#the-log): `zookeeper://host1:2181,host2:2181/path`,
-        `postgresql://user@host/database?topology=name`, `s3://bucket/prefix` (`gs`, `az`, `abfss`).
-        Default: in memory if every state is in memory, else `trident-log/<topology>`.
+        [Where the log is](deploying.md#the-log): a folder on a file system with locks and hard links, or an address
+        such as `zookeeper://host1:2181,host2:2181/path`, `postgresql://user@host/database?topology=name`,
+        `s3://bucket/prefix` (`gs`, `az`, `abfss`). Default: in memory if every state is in memory, else
+        `trident-log/<topology>`.
     history
-        How long the log keeps what each batch was (its attempt, definitions and time): `"7d"` (`s`, `m`, `h`, `d`, `w`) before
-        the last batch, or a number of batches; 0 gives it up. Default: as the last start that gave it, at first what the log
-        needs itself, a hundred batches at least. See [history](deploying.md#history).
+        How long [the log keeps what each batch was](deploying.md#history): `"7d"` (`s`, `m`, `h`, `d`, `w`) before the
+        last batch, or a number of batches; 0 gives it up. Default: as the last start that gave it; at first a hundred
+        batches at least.
     takeover
         Take a log that another driver holds. That driver can then write neither the log nor the states.
     allow_inexact
-        Accept pairings of spout and state that the guarantee matrix calls inexact, and queries that may pass to a state
-        what a failed attempt wrote.
+        Accept pairings of spout and state that are [not exact](guarantees.md#the-matrix), and queries that may pass to
+        a state what a failed attempt wrote.
     allow_changed_topology
-        Continue with a log although a state or a stream has another meaning than when the log was written (key, value,
-        aggregator, kind, source). Stored values are taken as they are, and the log records the new meaning.
+        Continue with a log although a state or a stream has [another meaning](changing-a-job.md#what-you-may-change)
+        than when the log was written. Stored values are taken as they are, and the log records the new meaning.
     reset_batch_time
-        If the time of the batches is more than a minute ahead of the clock, because a clock was wrong, let it begin again at
-        the clock. Windows by the time of the batch then give what they hold, once, and begin again; see
-        [windows](windows.md#when-a-window-fires). Without it they give nothing until the clock has got there. Set it for
-        one start.
+        If a wrong clock has set the time of the batches more than a minute ahead, begin again at the clock. Windows by
+        the time of the batch then give what they hold, once, and begin again
+        ([windows](windows.md#when-a-window-fires)); without it they give nothing until the clock has got there. Set it
+        for one start.
     state_recovery
-        What to do when log and store do not belong together. `"refuse"` ends the start, and says which accident it was and
-        which of the others [keeps the totals right](guarantees.md#when-log-and-store-do-not-belong-together). `"rewind"` brings
-        a store that was set back forward again: the batches that it lacks are replayed from the `history`. `"keep_totals"` goes
-        on with the totals as they are, and is refused where a source would count again, or something is missing.
-        `"discard_totals"` empties the states that do not match, and counts on from where the spouts are; with a new `log_dir`,
-        from their start. `"keep_totals_even_if_wrong"` keeps the totals in any case. Set it for one start.
+        What to do when [log and store do not belong together](guarantees.md#when-log-and-store-do-not-belong-together).
+        `"refuse"` ends the start and says which of the others keeps the totals right: `"rewind"` (replays from the
+        `history` what a store lacks), `"keep_totals"`, `"discard_totals"` or `"keep_totals_even_if_wrong"`. Set it for
+        one start.
     engine
-        `"spark"`, `"in_process"` or `"auto"`. `"in_process"` runs the same stages in this process, without Spark, for tests
-        and small jobs; with more than one batch in flight, several threads call the same operation objects. `"auto"` runs
-        small batches in this process and large ones on Spark, which starts when the first large batch comes.
+        `"spark"`; `"in_process"`: the same stages in this process, without Spark, for tests and small jobs (with
+        several batches in flight, several threads call the same operation objects); or `"auto"`: small batches in this
+        process and large ones on Spark, which starts when the first large batch comes.
     auto_bytes
-        With `engine="auto"`, the size up to which a batch is small. A batch is large if its spout does not know the size.
-        Word counts up to the default were no slower in this process than on two cores of Spark; with more cores, or slow
-        Python functions, lower it.
+        With `engine="auto"`, the size up to which a batch is small; one of unknown size is large. Lower it if there are
+        many cores, or slow Python functions.
     state_placement
-        Where states are committed: `"driver"`, in this process, `"executors"`, by tasks of Spark, or `"auto"`: in executors
-        on a cluster if the store can fence its writers, else in the driver, which is faster on one machine. A state's own
-        `placement(...)` wins. With `engine="auto"` small batches are committed here in any case.
+        Where states are committed: `"driver"`, in this process; `"executors"`, by tasks of Spark; or `"auto"`: in
+        executors on a cluster if the store can fence its writers, else in the driver. A state's own `placement(...)`
+        wins. With `engine="auto"` small batches are committed here in any case.
     verify_replays
-        Which share of the batches, 0 … 1, is processed twice, to find operations that give other results at a replay: a
-        clock, a random number, a counter. What differs is logged once for each step and counted in `status["replays"]`. See
-        [operations that do not repeat themselves](testing-a-topology.md#operations-that-do-not-repeat-themselves).
+        Which share of the batches, 0 … 1, is processed twice, to find [operations that do not repeat
+        themselves](testing.md#operations-that-do-not-repeat-themselves): a clock, a random number, a counter. What
+        differs is logged once for each step and counted in `status["replays"]`.
     workers
-        How batches run on Spark. `"jobs"`: each is a Spark job, or shares one. `"resident"`: one task on each core, up to
-        `parallelism` of them, stays as long as the topology runs, and a batch is messages to these. That is several times as
-        fast for small batches, and the cores are not free for other jobs; see [resident
+        How batches run on Spark. `"jobs"`: each is a Spark job, or shares one. `"resident"`: tasks stay as long as the
+        topology runs, which is several times as fast for small batches and keeps the cores; see [resident
         workers](deploying.md#resident-workers). Needs `trident-spark[storm]`.
     master
         Spark master URL; default `local[*]`, or the active session's.
@@ -133,20 +128,21 @@ class Config(Redacted):
     parallelism
         Spark tasks per batch and spout; default: the number of cores Spark has.
     poll_interval_ms
-        How long to wait before an exhausted spout is asked again. Where asking is much work (directories of many thousand
-        files), it is asked less often, so that an idle driver uses a tenth of a core at most.
+        How long to wait before an exhausted spout is asked again; longer where asking is much work, so that an idle
+        driver uses a tenth of a core at most.
     progress_kept
         How many entries `recent_progress` keeps.
     metrics_port
-        Serve metrics over HTTP at this port while the topology runs, in OpenMetrics; 0 takes a free one, None serves none.
-        Needs `trident-spark[metrics]`. See [monitoring](monitoring.md).
+        Serve [metrics](monitoring.md) over HTTP at this port while the topology runs, in OpenMetrics; 0 takes a free
+        one, None serves none. Needs `trident-spark[metrics]`.
     metrics_host
         The address to serve metrics at. Whoever reaches it may read them: names of streams and states, and counts.
     ui_port
-        Serve [the page](ui.md) of the topology at this port while it runs; 0 takes a free one, None serves none. It can only be
-        read; `trident run MODULE:TOPOLOGY --ui` serves one with actions. Needs `trident-spark[ui]`.
+        Serve [the page](monitoring.md#the-page) of the topology at this port while it runs, read-only; 0 takes a free one, None
+        serves none. `trident run MODULE:TOPOLOGY --ui` serves one with actions. Needs `trident-spark[ui]`.
     ui_host
-        The address to serve the page at. Whoever reaches it may read it: figures, errors, the log, and values of states.
+        The address to serve the page at. Whoever reaches it may read it: figures, errors, the log, and values of
+        states.
     """
 
     max_spout_pending: int | None = None

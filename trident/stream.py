@@ -418,7 +418,7 @@ class GroupedStream(Windowing[Stream]):
             The value, its aggregator or its input may have changed since the log was written: a function that makes of a
             stored value and the name of its former type a value of the type that is declared now. For opaque states. Aggregates
             that come, go or get another name and wider types need none: see
-            [changing a topology](deploying.md#changing-a-topology).
+            [changing a topology](changing-a-job.md).
         """
         return self._stream._aggregate(self._group, True, state, args, state_name, migrate)
 

@@ -45,7 +45,7 @@ class TridentTopology(Declaration):
         Settings of every start; `trident.toml` beside the module, the environment, the command line and `start` go before it.
     rename
         What aggregates, states, and fields of keys and of sources, are called now, by their former names: `{"old": "new"}`. It
-        may go once a batch is committed under the new names; see [changing a topology](deploying.md#changing-a-topology).
+        may go once a batch is committed under the new names; see [changing a topology](changing-a-job.md).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Commits that tasks stage and their driver publishes (`docs/placement.md`).
+"""Commits that tasks stage and their driver publishes (`docs/internals/placement.md`).
 
 A task does all of a commit but the transaction: it compares the sentinel, reads, collects puts, and stages them as a data
 file, written whole, which no version shows. It is in a folder inside the table, which readers and clean-ups leave alone; its

@@ -124,7 +124,7 @@ SubmittedName = Annotated[
     typer.Option(
         "--name",
         metavar="NAME",
-        help="The name under which the topology was submitted to a cluster.",
+        help="The name under which it was submitted to a cluster.",
         show_default="the topology's own",
     ),
 ]
@@ -133,7 +133,7 @@ Logs = Annotated[
     LogFormat,
     typer.Option(
         "--log-format",
-        help="Standard error as text, or as lines of JSON: one for each batch, failed attempt and message.",
+        help="Standard error as text, or as lines of JSON.",
     ),
 ]
 MetricsPort = Annotated[
@@ -148,8 +148,7 @@ Token = Annotated[
     typer.Option(
         metavar="TEXT",
         envvar="TRIDENT_DRPC_TOKEN",
-        help="What DRPC requests must carry, as Authorization: Bearer TEXT. Rather set the variable than this option: "
-        "arguments are seen by all users of a machine.",
+        help="What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.",
         show_default="everybody may ask",
         show_envvar=True,
     ),
@@ -164,7 +163,7 @@ UiToken = Annotated[
     typer.Option(
         metavar="TEXT",
         envvar="TRIDENT_TOKEN",
-        help="What actions on the page need. Rather set the variable: arguments are seen by all users of a machine.",
+        help="What actions on the page need. Use the variable: all users see arguments.",
         show_default="one is made and printed",
         show_envvar=True,
     ),
@@ -188,7 +187,7 @@ ClusterToken = Annotated[
         "--token",
         metavar="TEXT",
         envvar="TRIDENT_TOKEN",
-        help="The cluster's token. Rather set the variable: arguments are seen by all users of a machine.",
+        help="The cluster's token. Use the variable: all users see arguments.",
         show_default="that in the folder of the cluster",
         show_envvar=True,
     ),
@@ -198,7 +197,7 @@ Workers = Annotated[int | None, option("How many workers run it: processes of Sp
 Requirements = Annotated[
     Path | None,
     option(
-        "What the topology needs, as pip reads it; supervisors install it, each set once.",
+        "What the topology needs, as pip reads it; supervisors install it.",
         "FILE",
         exists=True,
         dir_okay=False,
@@ -206,7 +205,7 @@ Requirements = Annotated[
 ]
 Include = Annotated[
     list[str] | None,
-    option("A file or folder, beside the module, that is packed although no import names it. Repeatable.", "PATH"),
+    option("A file or folder beside the module that is packed too. Repeatable.", "PATH"),
 ]
 
 

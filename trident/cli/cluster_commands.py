@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 _WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
 Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]
-_REHEARSE = (
-    "Change nothing: run the last N batches through the code at work and the new code, in this process, and say which totals "
-    "would be others."
-)
+_REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
 Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
 Pause = Annotated[
     float,
@@ -209,7 +206,7 @@ def _rebalance(
     executors: Annotated[
         list[str] | None,
         option(
-            "Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident, which declares parallelism.",
+            "Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident.",
             "COMPONENT=N",
             "--executors",
             "-e",

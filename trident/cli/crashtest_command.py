@@ -42,8 +42,8 @@ Command = Annotated[list[str], argument("The job: `python job.py` and its argume
 TableName = Annotated[
     str,
     option(
-        "What the job writes: a path of Parquet, CSV, JSON or Delta, sqlite:///FILE?table=NAME, "
-        "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION that returns rows.",
+        "What the job writes: a path (Parquet, CSV, JSON, Delta), sqlite:///FILE?table=NAME, "
+        "postgresql://HOST/DATABASE?table=NAME (or ?query=SELECT), or MODULE:FUNCTION, which returns rows.",
         "TABLE",
         "--table",
     ),

@@ -27,7 +27,7 @@ Session = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=1.0,
-        help="A daemon that is silent for this long is taken for gone from the cluster's state.",
+        help="A daemon that is silent for this long counts as gone.",
     ),
 ]
 
@@ -63,7 +63,7 @@ def nimbus_command(
             metavar="N",
             min=1,
             max=100,
-            help="A topology whose drivers die so often in half an hour, never after a minute of work, is marked as failed.",
+            help="A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.",
         ),
     ] = 20,
     session_timeout: Session = 10.0,

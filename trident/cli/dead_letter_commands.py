@@ -24,8 +24,7 @@ Directory = Annotated[
 Folder = Annotated[
     Path | None,
     option(
-        "Where the dead letters are, if the topology has the setting. Default: dead_letters in the folder of the log, "
-        "or in trident-log/TOPOLOGY if that is on a server.",
+        "Their folder, if the topology has the setting. Default: dead_letters in the folder of the log.",
         "DIR",
         "--dead-letter-dir",
     ),

@@ -52,8 +52,8 @@ Takeover = Annotated[
 StateRecovery = Annotated[
     Recovery | None,
     typer.Option(
-        help="What to do when log and store do not belong together: refuse, and say what keeps the totals right; rewind a "
-        "store that was set back; keep the totals, if that is right, or even if it is wrong; or discard them and count on.",
+        help="When log and store do not belong together: refuse, and say what to do; rewind a store that was set back; "
+        "keep the totals, if right or even if wrong; or discard them and count on.",
         show_default="refuse",
     ),
 ]

@@ -1,7 +1,7 @@
 """SQL text as expressions: `"euros > 1 and shop in ('Oslo')"`, in Spark's dialect, read by sqlglot.
 
 A text means what it means in Spark with ANSI mode and its session in UTC, or it is refused, or a tuple fails: each function is
-compared with Spark over awkward values. docs/vectorised.md has a table of what differs on purpose.
+compared with Spark over awkward values. docs/streams.md has a table of what differs on purpose.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _TOO_LARGE = re.compile(
 )
 _LASTING = ("/Volumes/", "/Workspace/", "/dbfs/")  # what Databricks mounts
 _GO_ON = "Nothing is lost: get a new session, and start again with the same log and checkpoint"
-PAGE = "docs/spark-connect.md"
+PAGE = "docs/deploying.md#spark-connect"
 _SCHEME, _PORT, _SERVER = "sc://", 15002, "SPARK_REMOTE"
 _DEFAULT_SHUFFLE = 200  # Spark's own, which is far too many tasks for a batch
 _CONNECT_TIMEOUT_S = 5.0
@@ -82,7 +82,7 @@ def _unpickled(data: bytes) -> Any:
         package = f"trident-spark (which has {module})" if module in ("trident", "states", "spouts") else module
         raise ModuleNotFoundError(
             f"the function for foreachBatch runs on the server of Spark Connect, whose Python {sys.executable} has no module "
-            f"{error.name!r}: install {package} there, with the extras of your stores; see docs/spark-connect.md"
+            f"{error.name!r}: install {package} there, with the extras of your stores; see docs/deploying.md#spark-connect"
         ) from None
     return make(*given)
 

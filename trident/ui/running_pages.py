@@ -51,7 +51,7 @@ class AnyRunning(Protocol):
 
 
 class RunningPages(ABC):
-    """`TopologyPages` of what runs; see docs/ui.md for what each value means.
+    """`TopologyPages` of what runs; see docs/monitoring.md for what each value means.
 
     `running`: the topology.
     `settings`, `defaults`: those that are in force, and what they are where nothing is set.
