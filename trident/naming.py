@@ -1,4 +1,4 @@
-"""Names in texts: the error for an attribute in camelCase names the one in snake_case; counts with their noun; values."""
+"""Names in texts: the error for an attribute in camelCase names the one in snake_case; counts and amounts; values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from trident.tuples import TridentTuple
 
-__all__ = ["TridentNames", "counted", "shown"]
+__all__ = ["TridentNames", "amount", "counted", "shown"]
 
 _MAX_SHOWN = 300
 
@@ -21,6 +21,19 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     ('1 batch', '1,200 tuples')
     """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def amount(count: int, unit: str) -> str:
+    """Return how much there is of something, of bytes in KiB, MiB, GiB or TiB; the page's `amount` does the same.
+
+    >>> amount(197_973, "bytes"), amount(812, "bytes"), amount(1200, "records")
+    ('193 KiB', '812 bytes', '1,200 records')
+    """
+    power = min((count.bit_length() - 1) // 10, 4)
+    if unit != "bytes" or power < 1:
+        return f"{count:,} {unit}"
+    size = count / (1 << 10 * power)
+    return f"{size:,.{0 if size >= 100 else 1}f} {'KMGT'[power - 1]}iB"
 
 
 def shown(value: object) -> str:

@@ -222,7 +222,7 @@ class DeltaBackingMap(BackingMap):
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
-        if (self._expires or self._evolves) and self._seen is None and self._reader is None:
+        if self._expires and self._seen is None and self._reader is None:
             self._base.look()  # which refuses one, at the start already
         try:
             found = self._sentinel_alone()

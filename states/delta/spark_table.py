@@ -146,7 +146,8 @@ def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[s
         return rows
     base = base.toDF(*keys, "value").alias("base")
     same = [sf.col(f"base.`{key}`").eqNullSafe(sf.col(f"rows.`{key}`")) for key in keys]
-    return rows.unionByName(base.join(rows.alias("rows"), same, "left_anti"))
+    # Either may have fields that the other has not: the base gets the columns of a declaration with its next merge.
+    return rows.unionByName(base.join(rows.alias("rows"), same, "left_anti"), allowMissingColumns=True)
 
 
 def _load_changes(spark: SparkSession, path: str, version: int | None) -> DataFrame:

@@ -8,11 +8,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from states.delta.beyond_memory.bucket_files import ATTEMPT
 from states.delta.layout import DeltaLayout
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
 from states.delta.raw_forms import SENTINEL_COLUMN
 from states.delta.state_table import StateTable
 from states.delta.table_opening import TableOpening, TableRole
+from trident.errors import StateError
+from trident.fields import struct_fields, widens
 from trident.redaction import redacted
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Snapshot
@@ -26,7 +29,7 @@ class StateTables:
     `layout`, `rows`: the columns of the changes, and of what people read.
     `options`: those of the state.
     `evolves`, `types`: whether former declarations have written a part of it, and what reads their values.
-    `state`, `name`: the name of the state, alone and with its topology.
+    `name`: the name of the state, with its topology.
     `app`, `what`: the application of its Delta transactions, and how messages call it.
     """
 
@@ -39,11 +42,12 @@ class StateTables:
         options: DeltaOptions | None = None,
     ) -> None:
         conf = StateConf() if conf is None else conf
+        refuse_reused_names(conf, redacted(os.fspath(path)))
         self.options = DeltaOptions() if options is None else options
         self.layout = DeltaLayout(kind, conf)
         self.rows = PublishedRows(self.layout, conf)
         self.evolves, self.types = conf.evolves, conf.migrate
-        self.state, self.name, self.app = conf.state, conf.prefix, f"trident/{conf.prefix}/{partition}"
+        self.name, self.app = conf.prefix, f"trident/{conf.prefix}/{partition}"
         self._path = os.fspath(path)
         self.what = f"state {conf.state!r} partition {partition} in {redacted(self._path)}"
 
@@ -58,6 +62,19 @@ class StateTables:
         hours, role = self.options.published_hours, TableRole(AT_PATH, read_only, at)
         options = replace(self.options, vacuum_after_hours=hours, log_retention_hours=hours)
         return StateTable(TableOpening(self._path, self.rows.schema, self.layout.description, options, role))
+
+
+def refuse_reused_names(conf: StateConf, path: str) -> None:
+    """Raise `StateError` if a field of the value has a name whose column has values that are none of the field's type."""
+    own = dict(struct_fields(conf.value_type))
+    for _, former, names in () if conf.migrate is None else conf.migrate.types:
+        for name, type_ in () if names is None else struct_fields(former):
+            if not widens(type_, own.get(name, type_)):
+                raise StateError(
+                    f"open Delta table {path}: {name!r} of state {conf.called!r} is of type {own[name]}, and what had that "
+                    f"name before is of type {type_}, which does not fit into a column of this type. Nothing was written. Give "
+                    "it another name"
+                )
 
 
 class PublishedRows:
@@ -80,8 +97,18 @@ class PublishedRows:
         A key whose value is None has no row: it was removed, or a failed attempt made it.
         """
         rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks()
-        columns = [*(rows[name] for name in self._layout.key_columns), self.values(rows, snapshot)]
-        return pa.table(columns, schema=self.schema).filter(pc.is_valid(columns[-1]))
+        return self.with_value(self.in_base(rows, snapshot)).select(self.schema.names)
+
+    def in_base(self, rows: pa.Table, snapshot: Snapshot) -> pa.Table:
+        """Return rows as a base of a state beyond memory has them: key, value as of a committed batch, and who wrote it."""
+        is_opaque = self._layout.kind is StateType.OPAQUE
+        attempts = rows["attempt"] if is_opaque else pa.nulls(rows.num_rows, ATTEMPT.type)
+        columns = [*(rows[name] for name in self._layout.key_columns), self.values(rows, snapshot), attempts]
+        return pa.table(columns, schema=self.schema.append(ATTEMPT))
+
+    def with_value(self, rows: pa.Table) -> pa.Table:
+        """Leave out rows without a value."""
+        return rows.filter(pc.is_valid(rows[self.value]))
 
     def values(self, rows: pa.Table, snapshot: Snapshot) -> pa.ChunkedArray:
         """Return the value of each row as of a committed batch: the rule of `trident.state.values.OpaqueValue.at`."""

@@ -1,7 +1,7 @@
 """What a batch costs its driver by partition, task and topology: `python -m tests.benchmarks.scaling_costs [ROW …] [--json]`.
 
 Each row measures small numbers, fits a line through them, predicts the largest number, and measures that too. The rows of a
-batch do nearly nothing, so what is measured is the driver's part: `docs/scaling.md` makes a model of it.
+batch do nearly nothing, so what is measured is the driver's part: `docs/internals/scaling.md` makes a model of it.
 """
 
 from __future__ import annotations

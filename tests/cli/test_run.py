@@ -363,7 +363,7 @@ def test_the_first_line_shows_the_speed_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("lag", "said"),
     [
-        ((12_300_000, "bytes"), "12.3 MB behind"),
+        ((12_300_000, "bytes"), "11.7 MiB behind"),
         ((4_500, "records"), "4,500 records behind"),
         ((0, "files"), "up to date"),
     ],
@@ -387,7 +387,7 @@ def test_several_sources_have_a_line_each_that_can_be_searched_for() -> None:
         "words: batch 7, 204,026 tuples, 102,013 tuples/s",
         "words/orders: 100,000 tuples/s, 12,345 records behind",
         "words/users: 10 tuples/s, up to date",
-        "words/clicks: 2,000 tuples/s, 2.0 MB behind",
+        "words/clicks: 2,000 tuples/s, 1.9 MiB behind",
         "words/refunds: 0 tuples/s",
         "words/x: 3 tuples/s",
     ]
@@ -402,7 +402,7 @@ def test_on_a_terminal_the_figures_of_several_sources_stand_under_each_other() -
         "⠋ words: batch 7, 204,026 tuples, 102,013 tuples/s",
         "  orders   100,000 tuples/s  12,345 records behind",
         "  users         10 tuples/s  up to date",
-        "  clicks     2,000 tuples/s  2.0 MB behind",
+        "  clicks     2,000 tuples/s  1.9 MiB behind",
         "  refunds        0 tuples/s",
         "  x              3 tuples/s",
     ]

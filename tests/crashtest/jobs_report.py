@@ -1,4 +1,4 @@
-"""All jobs by hand, killed at each moment, as the table of docs/crashtest.md: `python -m tests.crashtest.jobs_report`.
+"""All jobs by hand, killed at each moment, as a table: `python -m tests.crashtest.jobs_report`.
 
 Exit code 1 if a right job is called wrong, or a wrong one exact.
 """

@@ -69,9 +69,12 @@ def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: st
     return run_python(*_TRIDENT[1:], *words, cwd=cwd, variables=environment(**changes), timeout_s=timeout_s)
 
 
+_OF_PROGRESS = (": batch ", " trident.runtime.watch: ")
+
+
 def complaints(problems: str) -> list[str]:
-    """Return the lines of a command's standard error that are not of its progress, which a slow machine has more of."""
-    return [line for line in problems.splitlines() if ": batch " not in line]
+    """Return the lines of a command's standard error that are not of its progress, or of how slow that is."""
+    return [line for line in problems.splitlines() if not any(part in line for part in _OF_PROGRESS)]
 
 
 def write_module(folder: Path, name: str, text: str) -> None:

@@ -69,7 +69,7 @@ class FilesInTurn(LoadScopeScheduling):
 
 @cache
 def _is_on_spark(file: Path) -> bool:
-    return _USES_SPARK.search(file.read_text(encoding="utf-8")) is not None
+    return file.is_file() and _USES_SPARK.search(file.read_text(encoding="utf-8")) is not None
 
 
 def number_of_workers() -> int:

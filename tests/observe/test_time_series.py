@@ -34,7 +34,7 @@ def test_what_was_added_within_a_window_is_there_once(added: list[tuple[float, i
     now += 0.9 * DAY_S / SPANS  # so that the last span of each length is not left out as too young
     page = series.page(window, now, now)
     width_s, first_s = page["spanSeconds"], page["at"][0] / 1000
-    assert len({len(page[name]) for name in page if name != "spanSeconds"}) == 1
+    assert len({len(page[name]) for name in page if name not in ("spanSeconds", "lags")}) == 1
     assert len(page["at"]) <= SPANS
     ends_s = page["at"][-1] / 1000 + width_s
     inside = [each for each in noted if first_s - 0.001 <= each[0] < ends_s - 0.001]
@@ -53,7 +53,12 @@ def test_its_memory_does_not_grow() -> None:
     series, at, kept = TimeSeries(0.0), 0.0, []
     for minute in range(30_000):  # three weeks
         at = minute * 60.0
-        series.add(TimeSpan(tuples=minute * 1.5, timed=1, took_s=minute * 0.1, longest_s=minute * 0.2, lag=minute), at)
+        series.add(
+            TimeSpan(
+                tuples=minute * 1.5, timed=1, took_s=minute * 0.1, longest_s=minute * 0.2, lags={"records": minute}
+            ),
+            at,
+        )
         if minute in (3_000, 29_999):
             kept.append(sum(len(line.spans) for line in series._lines))
     assert max(kept) <= 4 * SPANS
@@ -66,24 +71,24 @@ def test_its_memory_does_not_grow() -> None:
 def test_spans_are_short_while_the_topology_is_young() -> None:
     series = TimeSeries(100.0)
     for second in range(60):
-        series.add(TimeSpan(tuples=10, timed=2, took_s=1.0, longest_s=0.75, lag=7), 100.0 + second)
+        series.add(TimeSpan(tuples=10, timed=2, took_s=1.0, longest_s=0.75, lags={"records": 7}), 100.0 + second)
     for window in (*WINDOWS_S, 0):
         page = series.page(window, 160.0, 1_000_160.0)
         assert page["spanSeconds"] == 5
         assert page["at"] == [1_000_100_000 + 5000 * each for each in range(12)]
         assert page["tuplesPerSecond"] == [10.0] * 12
         assert (page["latencyMs"], page["longestMs"]) == ([500.0] * 12, [750.0] * 12)
-        assert page["lag"] == [7] * 12
+        assert page["lags"] == {"records": [7] * 12}
 
 
 def test_where_nothing_happened_nothing_is_known_but_that() -> None:
     series = TimeSeries(0.0)
-    series.add(TimeSpan(tuples=10, timed=1, took_s=1.0, longest_s=1.0, lag=3), 1.0)
+    series.add(TimeSpan(tuples=10, timed=1, took_s=1.0, longest_s=1.0, lags={"bytes": 3}), 1.0)
     series.add(TimeSpan(tuples=10, timed=1, took_s=1.0, longest_s=1.0), 16.0)
     page = series.page(600, 20.0, 20.0)
     assert page["tuplesPerSecond"] == [2.0, 0.0, 0.0, 2.0]
     assert page["latencyMs"] == [1000.0, None, None, 1000.0]
-    assert page["lag"] == [3, None, None, None]
+    assert page["lags"] == {"bytes": [3, None, None, None]}
 
 
 def failing(by_span: list[int]) -> TimeSeries:
@@ -131,6 +136,24 @@ def test_a_trend_is_that_of_its_window() -> None:
 def test_the_trend_of_a_lag_is_known_without_anyone_having_looked(lags: list[int | None], trend: str | None) -> None:
     series = TimeSeries(0.0)
     for number, lag in enumerate(lags):
-        series.add(TimeSpan(timed=1, lag=lag), 5.0 * number)
+        series.add(TimeSpan(timed=1, lags={} if lag is None else {"records": lag}), 5.0 * number)
     assert series.lag(5.0 * len(lags)) == trend
     assert series.lag(5.0 * len(lags) + 500) is None  # what was long ago says nothing of now
+
+
+def test_each_unit_has_a_lag_of_its_own() -> None:
+    series = TimeSeries(0.0)
+    for number in range(40):
+        series.add(TimeSpan(timed=1, lags={"records": 5, "bytes": 1000 + 50 * number}), 5.0 * number)
+    assert series.page(600, 200.0, 200.0)["lags"] == {
+        "bytes": [1000 + 50 * number for number in range(40)],
+        "records": [5] * 40,
+    }
+    assert series.lag(200.0) == "grows"
+
+
+def test_a_lag_that_a_source_does_not_say_has_no_trend() -> None:
+    series = TimeSeries(0.0)
+    for number in range(40):
+        series.add(TimeSpan(timed=1, lags={"records": 1000}, is_whole=number != 30), 5.0 * number)
+    assert series.lag(200.0) is None

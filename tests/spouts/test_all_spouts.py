@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,11 +48,6 @@ def test_a_spout_stands_outages_and_many_schedules(name: str, started: Any) -> N
     found = report.examine(SPOUTS[name], started, 60.0, 1)
     assert found.violated == set(SPOUTS[name].broken), str(found)
     assert not found.not_run
-
-
-def test_the_page_on_testing_checks_the_spout_of_the_page_on_writing() -> None:
-    (there,) = re.findall(r"^class CsvFolder.*?(?=\n\n\n)", (DOCS / "writing-a-spout.md").read_text(), re.M | re.S)
-    assert there in (DOCS / "testing-a-spout.md").read_text()
 
 
 def test_every_spout_of_batches_is_checked() -> None:

@@ -84,6 +84,34 @@ def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, c
         expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/", ["slot", "worker", "executor"]),
+        ("/#/topology/topology-0", ["executor", "worker"]),
+        ("/#/topology/topology-0/component/component-9", ["executor"]),
+    ],
+)
+def test_words_that_spark_uses_otherwise_are_explained_where_they_are_first(
+    browser: Browser, cluster: UIServer, path: str, words: list[str]
+) -> None:
+    with opened(browser, cluster.url + path) as page:
+        expect(page.locator("main > .keys strong")).to_have_text(words)
+        expect(page.locator("main > .keys span").first).to_have_text(re.compile(f"^{words[0]}: .{{30}}"))
+        told = page.locator(".tile, th").filter(has_text=re.compile("slot|worker|executor", re.IGNORECASE))
+        expect(told.first).to_be_visible()
+        for each in told.all():
+            expect(each).to_have_attribute("title", re.compile("^(slot|worker|executor): "))
+
+
+def test_the_stages_of_a_picture_are_explained_below_it(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        expect(page.locator(".band text").first).to_contain_text("stage 1")
+        expect(page.get_by_role("region", name="Picture", exact=True)).to_contain_text(
+            "stage: the steps of a batch that"
+        )
+
+
 @pytest.mark.long
 def test_the_page_of_a_trident_topology_says_what_it_does(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:

@@ -78,7 +78,7 @@ def print_topology(overview: TopologyOverview) -> None:
         "code": f"{code}, generation {base.generation}",
         "settings": ", ".join(f"{key}={value}" for key, value in shown_settings(base.conf).items()),
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
-        "pages": overview.heartbeat.pages if overview.heartbeat else "",
+        "page": overview.page,
     }
     for name, value in lines.items():
         if value:

@@ -22,7 +22,7 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import EnvironmentProblem
 from trident.extras import check_pyspark
-from trident.naming import counted
+from trident.naming import amount, counted
 from trident.planner import make_plan
 from trident.reading import open_state
 from trident.runtime.reading.open_partitions import make_state
@@ -90,7 +90,7 @@ class Demo:
     def _introduce(self, text: DemoText) -> None:
         what = "the Python standard library" if not self.paths else ", ".join(map(str, self.paths))
         left_out = f" ({text.skipped} that are not UTF-8 text were left out)" if text.skipped else ""
-        say(f"counting the words of {len(text.files):,} files, {text.size / 1e6:,.1f} MB, of {what}{left_out}")
+        say(f"counting the words of {len(text.files):,} files, {amount(text.size, 'bytes')}, of {what}{left_out}")
 
     def _run_once(self, folder: DemoFolder, topology: TridentTopology, bar: _Bar) -> tuple[int, float]:
         log = folder.log()

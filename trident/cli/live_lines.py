@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from rich import filesize
 from rich.console import Console
 from rich.text import Text
 
 from trident.cli.console import say
-from trident.naming import counted
+from trident.naming import amount, counted
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -116,8 +115,7 @@ def _behind(source: dict[str, Any]) -> list[str]:
         return []
     if not lag["amount"]:
         return ["up to date"]
-    amount = filesize.decimal(lag["amount"]) if lag["unit"] == "bytes" else f"{lag['amount']:,} {lag['unit']}"
-    return [f"{amount} behind"]
+    return [f"{amount(lag['amount'], lag['unit'])} behind"]
 
 
 def _troubles(status: dict[str, Any]) -> list[str]:

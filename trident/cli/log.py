@@ -21,7 +21,7 @@ from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
 from trident.coordination.records import LETTERS, TIME, CommitRecord, numbers_of
 from trident.errors import LogError
-from trident.naming import counted
+from trident.naming import amount, counted
 from trident.redaction import redacted
 from trident.servers.log_addresses import is_log_address
 from trident.spout.interfaces import TransactionAttempt
@@ -117,14 +117,14 @@ def _utc(ms: int) -> str:
 
 
 def _plain(definition: Any) -> Any:
-    """Return a definition as JSON has it; bytes, which only their spout understands, as their number; URLs without secrets."""
+    """Return a definition as JSON has it; of bytes, which only their spout understands, their size; URLs without secrets."""
     if isinstance(definition, dict):
         return {str(key): _plain(each) for key, each in definition.items()}
     if isinstance(definition, (list, tuple)):
         return [_plain(each) for each in definition]
     if isinstance(definition, str):
         return redacted(definition)
-    return f"<{len(definition)} bytes>" if isinstance(definition, bytes) else definition
+    return f"<{amount(len(definition), 'bytes')}>" if isinstance(definition, bytes) else definition
 
 
 def _short(value: Any) -> str:
@@ -217,7 +217,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
         definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
         console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
     if contents["tornBytes"]:
-        console.print(f"{contents['tornBytes']} bytes of a record that is unfinished follow", markup=False)
+        console.print(f"{amount(contents['tornBytes'], 'bytes')} of a record that is unfinished follow", markup=False)
 
 
 def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:

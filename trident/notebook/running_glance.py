@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trident.naming import counted
+from trident.naming import amount, counted
 from trident.notebook.html_pieces import table
 
 
@@ -61,7 +61,7 @@ class RunningGlance:
     def _lags(self) -> dict[str, str]:
         lags = {each["description"]: each["lag"] for each in self.status["sources"]}
         return {
-            source: "not known" if lag is None else f"{lag['amount']:,} {lag['unit']}" for source, lag in lags.items()
+            source: "not known" if lag is None else amount(lag["amount"], lag["unit"]) for source, lag in lags.items()
         }
 
     def _keys(self, state: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -60,6 +60,8 @@ class Read(NamedTuple):
         About how many bytes the batch has, None if a source does not say.
     tasks
         Into how many parts it was cut.
+    sizes
+        About how many bytes of it each source gave, None if that does not say.
     """
 
     rows: Mapping[str, int]
@@ -67,11 +69,20 @@ class Read(NamedTuple):
     came_in_s: float | None = None
     size: int | None = None
     tasks: int = 0
+    sizes: Mapping[str, int | None] = {}
 
     @property
     def tuples(self) -> int:
         """The rows of all sources."""
         return sum(self.rows.values())
+
+
+def summed(lags: Iterable[Lag]) -> list[Lag]:
+    """Return lags added up, one for each unit: the lag of a topology, wherever it is shown."""
+    amounts: dict[str, int] = {}
+    for each in lags:
+        amounts[each.unit] = amounts.get(each.unit, 0) + each.amount
+    return [Lag(amount, unit) for unit, amount in amounts.items()]
 
 
 class BatchCommitted(NamedTuple):

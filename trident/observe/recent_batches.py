@@ -54,18 +54,19 @@ class RecentBatches:
         return {"batches": count, "meanMs": {name: of_phases.get(name) for name in (*Phases._fields, "total")}}
 
     def sources(self, sources: Sequence[Mapping[str, Any]]) -> list[Entry]:
-        """Return the sources with rows and lag; `secondsBehind` is how long the lag takes at the rate of now."""
+        """Return the sources with rows and lag; `secondsBehind` is how long that takes at the rate of now, None if unknown."""
         entries = []
         for each in sources:
             name, lag = each["description"], each["lag"]
             rate = sum(batch.read.rows.get(name, 0) for batch in self._recent) / self._span_s
+            read = sum(_read(batch, name, lag["unit"]) for batch in self._recent) if lag else 0
             entries.append(
                 {
                     "source": name,
                     "tuples": each["numInputRows"],
                     "tuplesPerSecond": rate,
                     "lag": lag,
-                    "secondsBehind": lag["amount"] / rate if lag and lag["unit"] == "records" and rate else None,
+                    "secondsBehind": lag["amount"] / read * self._span_s if read else None,
                 }
             )
         return entries
@@ -85,6 +86,11 @@ class RecentBatches:
         counts = [each.key_counts.get(state, NO_KEYS) for each in self._all]
         read, cached, written = (sum(column) for column in zip(NO_KEYS, *counts, strict=True))
         return {"keysRead": read, "keysCached": cached, "keysWritten": written}
+
+
+def _read(batch: BatchCommitted, source: str, unit: str) -> int:
+    """Return how much of a source a batch has in the unit of its lag; 0 if that is not known."""
+    return {"records": batch.read.rows, "bytes": batch.read.sizes}.get(unit, {}).get(source) or 0
 
 
 _RATE_SPAN_S = 10.0

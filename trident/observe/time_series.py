@@ -2,7 +2,7 @@
 
 There are four lines of at most 120 spans: of 5 seconds (ten minutes), 90 seconds (three hours), 12 minutes (a day), and for all
 time of 12 minutes, which become twice as long whenever a line is full. A span is
-seven numbers; all of them take about 100 KB.
+eight figures; all of them take about 200 KiB.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
@@ -38,8 +38,8 @@ class TimeSpan:
     `timed`, `took_s`, `longest_s`: how many batches or messages were timed, how long they took together, and the slowest one; 0
     if that is not known.
     `failed`: attempts or messages that failed.
-    `lag`: the most that the sources had beyond what was committed; of spouts and bolts, that was pending. None if they do not
-    say.
+    `lags`: by unit, the most that the sources that say so had beyond what was committed; of spouts and bolts, that was pending.
+    `is_whole`: whether all sources said so.
     """
 
     number: int = 0
@@ -48,7 +48,8 @@ class TimeSpan:
     took_s: float = 0.0
     longest_s: float = 0.0
     failed: int = 0
-    lag: int | None = None
+    lags: dict[str, int] = field(default_factory=dict)
+    is_whole: bool = True
 
     def take(self, other: TimeSpan) -> None:
         """Add what happened in another one."""
@@ -57,8 +58,8 @@ class TimeSpan:
         self.took_s += other.took_s
         self.longest_s = max(self.longest_s, other.longest_s)
         self.failed += other.failed
-        if other.lag is not None:
-            self.lag = other.lag if self.lag is None else max(self.lag, other.lag)
+        self.lags |= {unit: max(lag, self.lags.get(unit, 0)) for unit, lag in other.lags.items()}
+        self.is_whole &= other.is_whole
 
 
 class _Line:
@@ -129,7 +130,7 @@ class TimeSeries:
             "tuplesPerSecond": [each.tuples / length for each, length in zip(spans, lengths, strict=True)],
             "latencyMs": [each.took_s / each.timed * _MS_PER_S if each.timed else None for each in spans],
             "longestMs": [each.longest_s * _MS_PER_S if each.longest_s else None for each in spans],
-            "lag": [each.lag for each in spans],
+            "lags": _by_unit(spans),
             "failed": [each.failed for each in spans],
         }
 
@@ -148,15 +149,14 @@ class TimeSeries:
         with self._guard:
             line, age_s = self._lines[0], now - self._began
             spans = [each for each in line.between(age_s - _LAG_S, age_s) if each.timed]
-        lags = [each.lag for each in spans if each.lag is not None]
-        if len(lags) < len(spans) or not spans:  # what is not known is not 0
+        if not spans or not all(each.lags and each.is_whole for each in spans):  # what is not known is not 0
             return None
         if (spans[-1].number - spans[0].number) * line.width_s < _LAG_SHORTEST_S:
             return None
-        first, last = lags[0], lags[-1]
-        if last > first * (1 + _SHARE) + _AMOUNT:
+        changes = [(spans[0].lags.get(unit, 0), last) for unit, last in spans[-1].lags.items()]
+        if any(last > first * (1 + _SHARE) + _AMOUNT for first, last in changes):
             return "grows"
-        return "shrinks" if last < first * (1 - _SHARE) - _AMOUNT else "steady"
+        return "shrinks" if any(last < first * (1 - _SHARE) - _AMOUNT for first, last in changes) else "steady"
 
     def _over(self, window_s: int, now: float) -> tuple[float, Sequence[TimeSpan]]:
         """Return the shortest spans that reach over a window, or over the age of the topology if that is less."""
@@ -165,6 +165,11 @@ class TimeSeries:
         with self._guard:
             line = next((each for each in self._lines if each.width_s * SPANS >= reach_s), self._lines[-1])
             return line.width_s, line.between(age_s - reach_s, age_s)
+
+
+def _by_unit(spans: Sequence[TimeSpan]) -> dict[str, list[int | None]]:
+    units = sorted({unit for each in spans for unit in each.lags})
+    return {unit: [each.lags.get(unit) for each in spans] for unit in units}
 
 
 def _failed(spans: Sequence[TimeSpan]) -> int:

@@ -18,10 +18,11 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
+from trident.naming import amount
 from trident.notebook.live_display import show
 from trident.notebook.running_glance import RunningGlance
 from trident.observe.at_work import AtWork
-from trident.observe.batch_committed import Placement
+from trident.observe.batch_committed import Placement, summed
 from trident.observe.component_statistics import TopologyStatistics
 from trident.observe.events import TopologyListener, TopologyStarted, TopologyTerminated
 from trident.observe.monitoring import Monitoring
@@ -43,6 +44,7 @@ from trident.runtime.start.opened_topology import OpenedTopology, open_log, open
 from trident.runtime.start.placements import PlacedState, executors_of
 from trident.runtime.topology_figures import TopologyFigures
 from trident.runtime.watch import Watch
+from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
@@ -240,8 +242,8 @@ class RunningTopology:
         moved, usual_s = max(self._progress.last_recorded, self._began), self._progress.usual_s
         batch = self._loop.at_work(moved)
         sources, _ = self._progress.sources()
-        lags = [each["lag"] for each in sources if each["lag"] and each["lag"]["amount"]]
-        left = " and ".join(f"{each['amount']:,} {each['unit']}" for each in lags)
+        lags = summed(Lag(**each["lag"]) for each in sources if each["lag"])
+        left = " and ".join(amount(*each) for each in lags if each.amount)
         return AtWork(
             self._clock.monotonic() - moved,
             "committed",

@@ -11,6 +11,7 @@ from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
 from trident.graph import Graph, JoinWithinNode, WindowNode
 from trident.observe.at_work import AtWork
+from trident.observe.batch_committed import summed
 from trident.observe.component_statistics import ComponentDescription, Edge, TopologyStatistics
 from trident.observe.recent_batches import RecentBatches
 from trident.observe.topology_status import TopologyStatus
@@ -22,6 +23,7 @@ from trident.runtime.figures.operation_totals import OperationTotals
 from trident.runtime.loop.progress import Progress
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of
+from trident.spout.interfaces import Lag
 
 _STATES = {"running": "ACTIVE", "inactive": "INACTIVE", "stopped": "STOPPED", "failed": "FAILED"}
 _OF_PAGE = ("message", "txid", "batches", "tuples", "share", "replays")
@@ -138,7 +140,7 @@ class TopologyFigures:
             "rates": batches.rates(),
             "phases": batches.phases(),
             "sources": sources,
-            "lags": [each["lag"] for each in sources if each["lag"] is not None],
+            "lags": [each._asdict() for each in summed(Lag(**each["lag"]) for each in sources if each["lag"])],
             "lagTrend": self._totals.series.lag(self._clock_now),
             "health": {
                 **{key: _shown(status[key]) for key in _OF_HEALTH},

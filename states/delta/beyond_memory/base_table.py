@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from states.delta.beyond_memory.bucket_files import BucketFile
+from states.delta.beyond_memory.bucket_files import ATTEMPT, BucketFile
 from states.delta.beyond_memory.bucketed_base import BucketedBase, Rewrite
 from states.delta.data_files import added
 from states.delta.published_table import Shown
@@ -61,7 +61,11 @@ class BaseTable:
         """
         table = self._table
         files = self._own_files() if files is None else files
-        return BucketedBase(list(files), table.schema, table.schema.names[:-1], table.filesystem())
+        return BucketedBase(list(files), table.schema.append(ATTEMPT), table.schema.names[:-1], table.filesystem())
+
+    def has_columns(self) -> bool:
+        """Whether all files of the version last seen have the columns of this declaration."""
+        return self._table.has_columns()
 
     def begin(self, files: Iterable[BucketFile], holds: Holds, shown: Shown) -> None:
         """Replace all rows by files in buckets, as the version after the one last seen."""
@@ -69,11 +73,19 @@ class BaseTable:
         self._append(self._synced(base.files), "overwrite", base, holds, shown)
 
     def move(self, base: BucketedBase, rewrites: Iterable[Rewrite], holds: Holds, shown: Shown) -> BucketedBase:
-        """Replace files of a base by a merge's, as the version after the one last seen; return the new base."""
-        rewrites, actions = list(rewrites), list[Any]()
+        """Replace files of a base by a merge's, as the version after the one last seen; return the new base.
+
+        All files, if the table has other columns: it gets those of this declaration.
+        """
+        rewrites = list(rewrites)
+        after = base.moved(rewrites)
+        if not self.has_columns():
+            assert not set(after.files) & set(base.files), "a version has files of its own columns only"
+            self._append(self._synced(after.files), "overwrite", after, holds, shown)
+            return after
+        actions = list[Any]()
         for rewrite in rewrites:
             actions += [*map(_removed, rewrite.removed), *self._synced(rewrite.added)]
-        after = base.moved(rewrites)
         self._append(actions, "append", after, holds, shown)
         return after
 

@@ -1,7 +1,10 @@
 """The files of a table in buckets: a bucket is a range of hashes, and the rows of its file are in the order of their hash.
 
-The hash is a column of the Parquet file that is no column of the table: readers ask for columns by their names, so they
-never see it. The name of a file says which bucket it is; nothing else records it.
+Two columns of the Parquet file are no columns of the table: the hash, and the attempt that wrote the value. Readers ask for
+columns by their names, so they never see them. The name of a file says which bucket it is; nothing else records it.
+
+A file has the columns that its table had when it was written. A former declaration may have written it, or the next one, which
+has been given up since; so its values get the type that is declared when they are read.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from states.delta.beyond_memory.key_hashes import HASH_BITS, Hashes, Places, pairs
+from trident.alignment import rebuild
 
 HASH_COLUMN = "_trident_hash"
+ATTEMPT = pa.field("_trident_attempt", pa.int64())
+"""The last column of a file: by the attempt one knows which declaration wrote a value. Null, or no column: it is not known."""
 
 ROWS_PER_GROUP = 1 << 14
 """A lookup of one key reads so many rows."""
@@ -100,10 +106,14 @@ def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFi
 
 
 class OpenedBucket:
-    """A file that is read: the whole of it, or the rows of some hashes."""
+    """A file that is read: the whole of it, or the rows of some hashes; as rows with their hashes and the columns of `schema`.
 
-    def __init__(self, file: BucketFile, system: FileSystem) -> None:
+    Columns are what they are by their places, because their names may have changed; those that the file has not are null.
+    """
+
+    def __init__(self, file: BucketFile, system: FileSystem, schema: pa.Schema) -> None:
         self._file = pq.ParquetFile(system.open_input_file(file.path), memory_map=False)
+        self._schema = with_hash(schema)
 
     def __enter__(self) -> OpenedBucket:
         return self
@@ -112,8 +122,8 @@ class OpenedBucket:
         self._file.close(force=True)
 
     def rows(self) -> pa.Table:
-        """Return all rows, with their hashes."""
-        return self._file.read()
+        """Return all rows."""
+        return self._in_columns(self._file.read())
 
     def candidates(self, wanted: Hashes) -> tuple[pa.Table, Places]:
         """Return the rows with the hashes that are wanted, given in order, and the place of each one's hash in `wanted`."""
@@ -127,8 +137,15 @@ class OpenedBucket:
         hit = np.unique(group_of)
         moved = np.zeros(len(groups), np.int64)  # by how much rows move if the groups before them are not read
         moved[hit] = starts[hit] - (np.cumsum(lengths[hit]) - lengths[hit])
-        rows = self._file.read_row_groups([groups[one] for one in hit.tolist()])
+        rows = self._in_columns(self._file.read_row_groups([groups[one] for one in hit.tolist()]))
         return rows.take(pa.array(at - moved[group_of])), places
+
+    def _in_columns(self, rows: pa.Table) -> pa.Table:
+        if rows.schema.equals(self._schema):
+            return rows
+        columns = [_column(*one) for one in zip(rows.columns, self._schema.types, strict=False)]
+        columns += [pa.chunked_array([pa.nulls(rows.num_rows, type_)]) for type_ in self._schema.types[len(columns) :]]
+        return pa.table(columns, schema=self._schema)
 
     def _groups_of(self, wanted: Hashes) -> list[int]:
         """Return the row groups that may hold a hash."""
@@ -138,3 +155,16 @@ class OpenedBucket:
             first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
             groups += [group] if first < end else []
         return groups
+
+
+def with_hash(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of rows that have their hashes."""
+    return schema.insert(0, pa.field(HASH_COLUMN, pa.int64()))
+
+
+def _column(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([rebuild(chunk, wanted, "", _cast) for chunk in column.chunks], wanted)
+
+
+def _cast(array: pa.Array, wanted: pa.DataType, _: str) -> pa.Array:
+    return array.cast(wanted)  # a narrower type holds all values, because only a later declaration had the wider one

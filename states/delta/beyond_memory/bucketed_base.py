@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from states.delta.beyond_memory.bucket_files import HASH_COLUMN, Bucket, BucketFile, OpenedBucket, write_bucket
+from states.delta.beyond_memory.bucket_files import Bucket, BucketFile, OpenedBucket, with_hash, write_bucket
 from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys, hashes_in, rows_only
 from trident.errors import StateError
 
@@ -37,7 +37,7 @@ class BucketedBase:
     """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads.
 
     `files`: all files of the version.
-    `schema`, `keys`: the columns of the table, and which of them make the key of a row.
+    `schema`, `keys`: the columns of the rows, and which of them make the key of a row.
     `system`: the folder of the files.
     `limits`: when buckets are split.
     Raises `StateError`: a bucket has two files, or is within another.
@@ -67,13 +67,15 @@ class BucketedBase:
     def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:
         """Iterate over all rows, or those that some changes do not change, a bucket at a time."""
         for file in self.files:
-            with OpenedBucket(file, self._system) as opened:
+            with self._opened(file) as opened:
                 rows = opened.rows()
             part = None if changes is None else changes.within(file.bucket)
             yield rows_only(rows if part is None else part.unchanged(rows))
 
-    def merge(self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None) -> Iterator[Rewrite]:
-        """Write the buckets that changes touch, one at a time; no log names the new files yet.
+    def merge(
+        self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
+    ) -> Iterator[Rewrite]:
+        """Write the buckets that changes touch, or `all_files`, one at a time; no log names the new files yet.
 
         The files of rewrites that are not used are the caller's to delete.
 
@@ -81,7 +83,7 @@ class BucketedBase:
         """
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):
             part = changes.within(bucket)
-            if len(part):
+            if len(part) or (all_files and file is not None):
                 yield self._merged(bucket, file, part if finish is None else finish(part))
 
     def moved(self, rewrites: Iterable[Rewrite]) -> BucketedBase:
@@ -108,7 +110,7 @@ class BucketedBase:
             part = wanted.within(file.bucket)
             if not len(part):
                 continue
-            with OpenedBucket(file, self._system) as opened:
+            with self._opened(file) as opened:
                 rows, at = opened.candidates(part.hashes)
             same, places = part.found(rows.select(self.keys), at)
             rows = rows_only(rows)
@@ -116,12 +118,15 @@ class BucketedBase:
 
     def _merged(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Rewrite:
         if file is None:
-            stored = self.schema.insert(0, pa.field(HASH_COLUMN, pa.int64())).empty_table()
+            stored = with_hash(self.schema).empty_table()
         else:
-            with OpenedBucket(file, self._system) as opened:
+            with self._opened(file) as opened:
                 stored = opened.rows()
         rows = changes.applied_to(stored)
         return Rewrite(() if file is None else (file,), tuple(self.written(rows, bucket)))
+
+    def _opened(self, file: BucketFile) -> OpenedBucket:
+        return OpenedBucket(file, self._system, self.schema)
 
     def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:
         """Iterate over buckets that have all hashes together, with their files; an empty one has none."""

@@ -3,7 +3,8 @@
 The rows of the base are the published ones: of each key the value after a committed batch P. Changes since then are in
 memory, in the columns of the change table. To the value rule of an opaque state the batch after P wrote each row of the
 base and changed nothing: so every reader and every commit after P finds the value, and a reader of a time
-before P gets an error that asks for a newer snapshot.
+before P gets an error that asks for a newer snapshot. Its attempt is the one that wrote the value, because the attempt says
+which declaration it is of; to the rule it is all the same.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trident.state.values import UNKNOWN_ATTEMPT
 _ROWS_AT_ONCE = 1 << 18
 
 Publish = Callable[[pa.Table], tuple[pa.Table, npt.NDArray[np.bool_]]]
-"""Of changes, in the columns of the change table: the published rows, and which of them have no value."""
+"""Of changes, in the columns of the change table: the rows of a base, and which of them have no value."""
 
 
 class Merge(NamedTuple):
@@ -39,9 +40,9 @@ class Merge(NamedTuple):
     changes: SortedRows
     publish: Publish
 
-    def rewrites(self) -> Iterator[Rewrite]:
-        """Write the buckets that change, one at a time; in any thread. See `BucketedBase.merge`."""
-        return self.base.merge(self.changes, self._published)
+    def rewrites(self, all_files: bool = False) -> Iterator[Rewrite]:
+        """Write the buckets that change, or `all_files`, one at a time; in any thread. See `BucketedBase.merge`."""
+        return self.base.merge(self.changes, self._published, all_files)
 
     def _published(self, changes: SortedRows) -> SortedRows:
         rows, without_value = self.publish(changes.rows)
@@ -52,7 +53,7 @@ class LargeIndex:
     """The raw value of each key, in files and in memory. Used by one thread at a time.
 
     `layout`: the columns of changes.
-    `base`: the published rows: the key columns, and the value as the last column.
+    `base`: its rows: the key columns, the value, and the attempt that wrote it.
     `shown`: the batch P that the base shows.
     """
 
@@ -151,16 +152,17 @@ class LargeIndex:
         return type(new)(numbers, flags, new.dtype, None, (names, None, False))
 
     def _as_changes(self, stored: pa.Table) -> pa.Table:
-        """Return rows of the base as an unknown attempt of the batch that comes next wrote them, over themselves."""
-        value, rows = _value_column(stored), stored.num_rows
-        wrote = [np.full(rows, self._shown + 1), np.full(rows, UNKNOWN_ATTEMPT)]
+        """Return rows of the base as if the batch that comes next had written them, over themselves."""
+        *_, value, attempts = stored.columns
+        wrote = [np.full(stored.num_rows, self._shown + 1), attempts.fill_null(UNKNOWN_ATTEMPT)]
         return pa.table([*wrote, value, value], names=list(self._layout.value_columns))
 
     def _raw(self, stored: pa.Table) -> Iterator[RawValue]:
         shown = self._shown
-        values = python_of(_value_column(stored))
+        *_, values, attempts = map(python_of, stored.columns)
         if self._layout.kind is StateType.OPAQUE:
-            return ((shown + 1, UNKNOWN_ATTEMPT, value, value) for value in values)
+            known = (UNKNOWN_ATTEMPT if one is None else one for one in attempts)
+            return ((shown + 1, attempt, value, value) for attempt, value in zip(known, values, strict=True))
         if self._layout.kind is StateType.TRANSACTIONAL:
             return ((shown, value) for value in values)
         return ((value,) for value in values)
@@ -179,10 +181,6 @@ class LargeIndex:
 def _fill(answers: list[RawValue | None], found: FoundRows, values: Iterator[RawValue]) -> None:
     for place, value in zip(found.places.tolist(), values, strict=True):
         answers[place] = value
-
-
-def _value_column(stored: pa.Table) -> pa.ChunkedArray:
-    return stored.column(stored.num_columns - 1)
 
 
 def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:

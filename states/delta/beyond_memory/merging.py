@@ -156,9 +156,8 @@ class Merging:
         self._thread.start()
 
     def _published(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        values = self._tables.rows.values(rows, snapshot)
-        columns = [*(rows[name] for name in self._tables.layout.key_columns), values]
-        return pa.table(columns, schema=self._tables.rows.schema), pc.is_null(values).to_numpy()
+        made = self._tables.rows.in_base(rows, snapshot)
+        return made, pc.is_null(made[self._tables.rows.value]).to_numpy()
 
     # ---- in the thread of a merge ---------------------------------------------------------------------------------
 
@@ -178,10 +177,11 @@ class Merging:
         table = self._table
         if table.refresh() != based_on and not moved_by_compactions(table, based_on):
             raise VersionMoved(f"the base is at version {table.version}, not {based_on}")
-        rewrites = list(merge.rewrites())
+        base = BaseTable(table, self._tables.name)
+        rewrites = list(merge.rewrites(all_files=not base.has_columns()))
         if not is_newest(self._changes, due.shown):
             raise VersionMoved("another writer has taken over")
-        return BaseTable(table, self._tables.name).move(merge.base, rewrites, holds, due.shown)
+        return base.move(merge.base, rewrites, holds, due.shown)
 
     def _keep_small(self, held: int | None) -> None:
         """Delete changes that the base before this one held already; now and then checkpoints and old files."""

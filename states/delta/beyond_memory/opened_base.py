@@ -49,7 +49,7 @@ class OpenedBase:
         self._tables, self._changes = tables, changes
         self._table = tables.at_path()
         self._base = BaseTable(self._table, tables.name)
-        self.bounds, self._ttl_s = MemoryBounds(tables.options, tables.evolves), tables.options.ttl_s
+        self.bounds, self._ttl_s = MemoryBounds(tables.options), tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
 
@@ -98,12 +98,12 @@ class OpenedBase:
         """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
         self._table.create()  # another program may have deleted it
         _LOGGER.info("%s is held in files from now on, because it is too large for memory", self._tables.what)
-        layout, empty = self._tables.layout, self._base.base([])
+        layout, rows_of, empty = self._tables.layout, self._tables.rows, self._base.base([])
         files = built(
             (part.filter(pc.is_null(part[SENTINEL_COLUMN])) for part in self._changes.batches()),
             empty,
             sum(file.rows for file in self._changes.files()),
-            lambda rows: self._tables.rows.of(layout.reduced(rows, drop_deleted=True), due.snapshot),
+            lambda rows: rows_of.with_value(rows_of.in_base(layout.reduced(rows, drop_deleted=True), due.snapshot)),
             layout.key_columns,
         )
         try:
@@ -121,12 +121,6 @@ class OpenedBase:
                 f"ttl_s={self._ttl_s} of {self._tables.what}: the state has outgrown memory and is held in files, whose rows "
                 "do not say when they were written. Leave ttl_s out, or move the state to a new path with trident state move"
             )
-        if holds is not None and self._tables.evolves:
-            raise ConfigError(
-                f"{self._tables.what}: the state has outgrown memory and is held in files, which have the columns of its "
-                "former declaration. Nothing was written. Give the new declaration another path, and move it there: trident "
-                f"state move OLD.py:topology {self._tables.state} --to NEW.py:topology"
-            )
         self.holds, self.version = holds, self._table.version
         self.rows = sum(file.rows for file in self._table.files())
 
@@ -134,10 +128,9 @@ class OpenedBase:
 class MemoryBounds:
     """When a state is too large for the memory of its writer, and when changes are enough to be merged into its files."""
 
-    def __init__(self, options: DeltaOptions, evolves: bool = False) -> None:
+    def __init__(self, options: DeltaOptions) -> None:
         self._keys, self._bytes = options.max_keys_in_memory, options.max_mb_in_memory << 20
-        # The rows of a base do not say when they were written, nor by which declaration.
-        self._grows = options.ttl_s is None and not evolves
+        self._grows = options.ttl_s is None  # the rows of a base do not say when they were written
 
     @property
     def bytes_of_changes(self) -> int:

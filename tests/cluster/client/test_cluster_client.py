@@ -66,6 +66,19 @@ def packed(text: str = "1", **manifest: Any) -> TopologyPackage:
     return TopologyPackage(read_manifest(io.BytesIO(data)), data)
 
 
+def test_the_page_that_is_shown_is_read_without_a_token(client: ClusterClient, nimbus: NimbusDaemon) -> None:
+    storm_id = client.submit(packed(), "words")
+    shown = client.show(storm_id)
+    address, _, fragment = shown.page.partition("/#/")
+    assert (address, fragment, shown.as_json()["page"]) == (nimbus.url, f"topology/{storm_id}", shown.page)
+    assert TOKEN not in shown.page
+    assert httpx.get(shown.page).headers["content-type"].startswith("text/html")
+    assert httpx.get(f"{address}/api/v1/page").json()["tokenForAll"] is False
+    assert httpx.get(f"{address}/api/v1/{fragment}").json()["name"] == "words"
+    nimbus.close()
+    assert client.show(storm_id).page == ""
+
+
 def test_a_topology_is_submitted_and_seen(client: ClusterClient) -> None:
     sent: list[int] = []
     package = packed("x" * 200_000)

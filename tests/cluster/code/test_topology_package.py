@@ -139,7 +139,7 @@ def test_code_that_is_too_large_is_refused_with_its_largest_files(
 ) -> None:
     (folder / "inner" / "table.csv").write_bytes(b"x" * 3000)
     monkeypatch.setattr(package_files, "MAX_BYTES", 2000)
-    with pytest.raises(BadPackage, match=r"The largest files are inner/table.csv \(0.0 MiB\), counts.py"):
+    with pytest.raises(BadPackage, match=r"The largest files are inner/table.csv \(2.9 KiB\), counts.py"):
         make_package("counts.py:topology")
 
 

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from tests.harness.cluster_session import SessionProcess
 from tests.harness.cluster_states import Opened
 from trident.cluster.state import sqlite_nodes as sqlite_leases
+from trident.cluster.state import sqlite_session, sqlite_state
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.sqlite_state import SqliteClusterState
 from trident.cluster_errors import ClusterError, ClusterUnreachable
@@ -48,6 +50,22 @@ def held(folder: Path) -> Iterator[None]:
 
 
 # ---- held by others ------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_begins_waits_for_a_busy_file_as_long_as_its_session_may_last(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_cluster_state(folder, 10.0).close()
+    monkeypatch.setattr(sqlite_state, "prepare", lambda path, busy_s: None)
+    monkeypatch.setattr(sqlite_session, "_MAX_BUSY_S", 0.01)
+    (file,) = folder.glob("*.db")
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as holder, ThreadPoolExecutor(1) as thread:
+        holder.execute("BEGIN IMMEDIATE")
+        state = thread.submit(open_cluster_state, folder, 60.0)
+        with pytest.raises(TimeoutError):
+            state.result(0.3)
+        holder.execute("COMMIT")
+        state.result(60).close()
 
 
 def test_a_change_waits_while_another_process_holds_the_file(folder: Path) -> None:

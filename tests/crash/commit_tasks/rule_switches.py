@@ -1,4 +1,4 @@
-"""Switches off E1 or E2 (`docs/placement.md`) in this process, to show that the campaign would see that they are missing.
+"""Switches off E1 or E2 (`docs/internals/placement.md`) in this process: the campaign must see that they are missing.
 
 The wrapped factory of a case brings the wish to each worker, where it is unpickled. A worker that serves the next case gets
 the wish of that one.

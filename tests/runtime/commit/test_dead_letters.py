@@ -633,7 +633,8 @@ def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> N
         driver.feed("s", "bad", "bad")
         driver.run()
         _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
-        assert driver._loop._sources.size_of({LETTERS: {1: [[1, 2]]}}) == letter.size > 0
+        assert driver._loop._sources.sizes_of({LETTERS: {1: [[1, 2]]}}) == {LETTERS: letter.size}
+        assert letter.size > 0
 
 
 def test_a_letter_of_any_size_comes_back(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.cassandra import CassandraState
 from states.delta import DeltaState
+from states.delta.beyond_memory.merging import Merging
 from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
@@ -165,13 +166,14 @@ def check_chain(
     draw = random.Random(seed)
     begin = draw.sample(kinds, 2)
     job = Job(spec, str(folder / f"log{seed}"), dict(zip(begin, begin, strict=True)), widens=widens)
-    copy, is_set_back = folder / "copy.db", folder / "state.db"
 
     def more(job: Job) -> None:
         job.rows += [(draw.choice("abcd"), draw.randint(-50, 50)) for _ in range(draw.randint(1, 7))]
 
     more(job)
     run(job, monkeypatch)
+    store = next((path for path in (folder / "state.db", folder / "state") if path.exists()), None)
+    copy = folder / "copy"
     for _ in range(5):
         new, rename = changed(job, draw, kinds)
         if early and new.name == job.name:
@@ -193,24 +195,35 @@ def check_chain(
         if not spec.facts.in_memory:
             done = verify_state(new.declared(), new.name, log_dir=new.log)
             assert [(list(one.wrong), one.refused) for one in done] == [([], "")], (seed, "verified")
-        if is_set_back.exists():
+        if store is not None:
             if not copy.exists() or draw.random() < 0.3:
-                shutil.copy(is_set_back, copy)
+                set_to(copy, store)
             elif draw.random() < 0.7:
-                shutil.copy(copy, is_set_back)
+                set_to(store, copy)
                 new.conf["state_recovery"] = "rewind"
                 run(new, monkeypatch)
                 assert new.found() == new.expected(), (seed, "set back")
         if draw.random() < 0.2 and lists and not spec.facts.in_memory:
             migrate_state(new.declared(), new.name, log_dir=new.log, history="7d")
-            copy.unlink(missing_ok=True)
+            remove(copy)
             assert new.found() == new.expected(), (seed, "migrated")
         job = new
+
+
+def set_to(path: Path, other: Path) -> None:
+    """Let a file or folder be a copy of another one."""
+    remove(path)
+    (shutil.copytree if other.is_dir() else shutil.copy)(other, path)
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 LOCAL: dict[str, Callable[[Path, str], StateSpec]] = {
     "SQLite": lambda folder, name: sqlite_state(str(folder / f"{name}.db")),
     "Delta": lambda folder, name: DeltaState.opaque(folder / name),
+    "Delta beyond memory": lambda folder, name: DeltaState.opaque(folder / name, max_keys_in_memory=1),
     "memory": lambda folder, name: MemoryMapState.opaque(),
 }
 
@@ -222,7 +235,19 @@ LOCAL: dict[str, Callable[[Path, str], StateSpec]] = {
 def test_chains_of_declarations(
     store: str, kinds: Sequence[str], seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    merges_now_and_then(seed, monkeypatch)
     check_chain(LOCAL[store](tmp_path, "state"), tmp_path, seed, monkeypatch, kinds)
+
+
+def merges_now_and_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let half of the merges of a state beyond memory not take place, so that its files are of any earlier declaration."""
+    draw, start_merge = random.Random(f"merges {seed}"), Merging._start
+
+    def start_or_not(self: Merging, *args: Any) -> None:
+        if draw.random() < 0.5:
+            start_merge(self, *args)
+
+    monkeypatch.setattr(Merging, "_start", start_or_not)
 
 
 SERVERS: dict[str, tuple[str, Callable[[Server, str], StateSpec]]] = {

@@ -124,7 +124,7 @@ def test_each_function_and_operator_has_a_generator() -> None:
 
 DIFFERENCES = re.findall(
     r"^\| `([^`]+)` \| `?([^`|]+?)`? \| `?([^`|]+?)`? \|",
-    (DOCS / "vectorised.md").read_text().partition("### Where Spark")[2],
+    (DOCS / "streams.md").read_text().partition("### Where Spark")[2],
     re.M,
 )
 

@@ -17,7 +17,7 @@ from tests.spouts.messages.places import Place
 from tests.spouts.messages.storm_words import EXECUTED, Refusing
 from trident.storm import LocalCluster, TopologyBuilder
 
-PAGE = Path(__file__).parents[3] / "docs" / "spouts" / "queues.md"
+PAGE = Path(__file__).parents[3] / "docs" / "storm" / "queues.md"
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import re
 import subprocess
 import sys
 import traceback
@@ -254,17 +252,3 @@ def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="vacuum_after_hours=0 of a Delta state: give a whole number of at least 1"):
         DeltaState.opaque("somewhere", vacuum_after_hours=0)
     assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "states" / "delta.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
-    run = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert version_of(tmp_path / "state" / "word-count") == 2

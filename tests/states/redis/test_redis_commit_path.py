@@ -1,4 +1,4 @@
-"""The files between the loop and the socket of a Redis commit are those of docs/architecture.md, and no more than nine."""
+"""The files between the loop and the socket of a Redis commit are those of docs/internals/architecture.md, nine at most."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMITTING = "trident/runtime/loop/attempts.py"  # called by the loop, in its ow
 
 
 def listed() -> set[str]:
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8")
     section = page.partition("## How a Redis state commits")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `([\w/]+\.py)`", section, re.MULTILINE))
 

@@ -249,7 +249,7 @@ def test_metrics_are_served_in_open_metrics() -> None:
         "__acker",
     }
     assert families["trident_storm_complete_seconds"][0].value < 10
-    page = (Path(__file__).parents[3] / "docs" / "bolts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "storm" / "bolts.md").read_text(encoding="utf-8")
     served = {name for name in families if name.startswith("trident_")}
     assert {name.removesuffix("_total") for name in re.findall(r"`(trident_\w+)`", page)} == served
 

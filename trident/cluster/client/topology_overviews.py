@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trident.cluster.nimbus.leadership import leader_of
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -23,6 +25,7 @@ class TopologyOverview:
 
     `why_waiting`: why it has no slot; "" if it has one, or needs none.
     `last_error`: of any component, while no driver of it runs; None if there was none.
+    `page`: its address on the page of the leading Nimbus, which is read without a token; "" while none leads.
     """
 
     storm_id: str
@@ -31,6 +34,7 @@ class TopologyOverview:
     heartbeat: WorkerHeartbeat | None
     why_waiting: str = ""
     last_error: ErrorInfo | None = None
+    page: str = ""
 
     @property
     def driver(self) -> str:
@@ -77,6 +81,7 @@ class TopologyOverview:
             "pid": None if beat is None else beat.pid,
             "driverUptime": None if beat is None else beat.uptime_secs,
             "heartbeat": None if beat is None else beat.time_secs,
+            "page": self.page or None,
             "pages": None if beat is None else beat.pages or None,
             "lastError": None if self.last_error is None else self.last_error.error,
             "verdict": self.verdict,
@@ -87,8 +92,12 @@ def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, by name."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
     why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
-    all_overviews = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
-    return sorted(all_overviews, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
+    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
+    leader = leader_of(cluster.state)
+    return sorted(
+        (_with_page(each, leader) for each in found),
+        key=lambda each: (each.base.storm_name, each.base.launch_time_secs),
+    )
 
 
 def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, StormBase]:
@@ -111,7 +120,7 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
     storm_id, base = find_topology(cluster, topology)
     assignment = cluster.assignment_info(storm_id)
     why = "" if assignment is not None else why_waiting(cluster, cluster.all_assignments())
-    return _one(cluster, storm_id, base, assignment, why)
+    return _with_page(_one(cluster, storm_id, base, assignment, why), leader_of(cluster.state))
 
 
 def errors_of(cluster: StormClusterState, topology: str) -> list[dict[str, Any]]:
@@ -123,6 +132,10 @@ def errors_of(cluster: StormClusterState, topology: str) -> list[dict[str, Any]]
         for each in errors
     ]
     return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
+
+
+def _with_page(found: TopologyOverview, leader: Mapping[str, Any] | None) -> TopologyOverview:
+    return found if leader is None else replace(found, page=f"{leader['url']}/#/topology/{found.storm_id}")
 
 
 def _one(

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
 from trident.cluster_errors import BadPackage
 from trident.config import SETTINGS_FILE
+from trident.naming import amount
 
 MAX_BYTES = 100 << 20
 """The most that a package may hold."""
@@ -123,17 +124,13 @@ def _check_size(files: dict[str, Path]) -> None:
     if total > MAX_BYTES:
         largest = sorted(sizes.items(), key=lambda each: each[1], reverse=True)[:_LARGEST_TOLD]
         raise BadPackage(
-            f"the code has {_mib(total)}; a package may have {_mib(MAX_BYTES)}. The largest files are {_listed(largest)}. Keep "
-            "data where the topology can read it from every machine"
+            f"the code has {amount(total, 'bytes')}; a package may have {amount(MAX_BYTES, 'bytes')}. The largest files "
+            f"are {_listed(largest)}. Keep data where the topology can read it from every machine"
         )
 
 
 def _listed(sizes: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{place} ({_mib(size)})" for place, size in sizes)
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
+    return ", ".join(f"{place} ({amount(size, 'bytes')})" for place, size in sizes)
 
 
 _MAX_ENTRIES = 50_000

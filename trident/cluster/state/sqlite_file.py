@@ -51,6 +51,12 @@ class SqliteFile:
             self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
         self._inode = _inode(path)
 
+    def wait_at_most(self, busy_s: float) -> None:
+        """Wait so long from now on while another process holds the file."""
+        self._busy_s = busy_s
+        with self.single() as db:
+            db.execute(f"PRAGMA busy_timeout = {busy_s * 1000:.0f}")
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """See the file as it is at one moment."""

@@ -25,13 +25,14 @@ class SqliteSession:
     def __init__(self, path: Path, timeout_s: float, poll_s: float, dispatcher: EventDispatcher) -> None:
         self._timeout_s, self._poll_s, self._dispatcher = timeout_s, poll_s, dispatcher
         # A connection of its own: SQLite shows it the changes of all others, including other connections of this process.
-        self._file = SqliteFile(path, min(_MAX_BUSY_S, timeout_s / 4))
+        self._file = SqliteFile(path, timeout_s)
         now = time.monotonic()
         with self._file.writing(durable=False) as db:
             for each in sqlite_nodes.lapsed(db, "", now):
                 sqlite_nodes.end(db, each)
             self.id = sqlite_nodes.open_lease(db, timeout_s)
             self.watches = JournalWatches(sqlite_nodes.journal_end(db))
+        self._file.wait_at_most(min(_MAX_BUSY_S, timeout_s / 4))
         self._seen_version = -1
         self._renewed_at = self._awake_since = self._look_at = now
         self._suspended = self._stopped = False

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trident.graph import PersistNode
-from trident.observe.batch_committed import BatchCommitted, Phases
+from trident.observe.batch_committed import BatchCommitted, Phases, summed
 from trident.observe.rolling_totals import Difference, Windows
 from trident.observe.time_series import TimeSeries, TimeSpan
 from trident.operations.metrics import add_counts
@@ -158,10 +158,15 @@ class OperationTotals:
 
 
 def _span_of(events: Sequence[BatchCommitted]) -> TimeSpan:
-    took, lags = [event.phases.total for event in events], [each for each in events[-1].read.lags.values() if each]
-    known = 0 < len(lags) == len(events[-1].read.lags)
-    tuples, lag = sum(event.tuples for event in events), sum(each.amount for each in lags) if known else None
-    return TimeSpan(tuples=tuples, timed=len(events), took_s=sum(took), longest_s=max(took), lag=lag)
+    took, lags = [event.phases.total for event in events], events[-1].read.lags.values()
+    return TimeSpan(
+        tuples=sum(event.tuples for event in events),
+        timed=len(events),
+        took_s=sum(took),
+        longest_s=max(took),
+        lags={each.unit: each.amount for each in summed(filter(None, lags))},
+        is_whole=None not in lags,
+    )
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[float]:

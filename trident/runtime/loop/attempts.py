@@ -62,14 +62,14 @@ class Attempts:
         `txids`: returns the batch's txids as the partitions of the states must see them.
         """
         try:
-            batch.size = size = self._sources.size_of(batch.definitions)
-            batch.runner = self._runner.of_size(size)
+            batch.sizes = self._sources.sizes_of(batch.definitions)
+            batch.runner = self._runner.of_size(batch.size)
             parts = self._sources.cut(batch)
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
             self._report(LoopMessage(batch.attempt, failure=error.failure))
             return
         batch.empty, batch.tasks = not parts, len(parts)
-        batch.lane = self._execution.lane_of(batch.runner, size, alone)
+        batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
         batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if batch.commits_now else None))
 

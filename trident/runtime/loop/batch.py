@@ -128,7 +128,7 @@ class Batch:
     `is_guess`: whether a definition may be taken back until the batch is recorded.
     `asked_for`: the events that were waited for when the spouts were asked.
     `cost_s`: how long processing kept a core of this process busy.
-    `size`, `tasks`: about how many bytes it has (None: unknown), and into how many parts it was cut.
+    `sizes`, `tasks`: about how many bytes it has of each source (None: unknown), and into how many parts it was cut.
     `commits_now`: whether the job that processes it commits states too.
     `written`: if tuples are left out, the states that may keep something of earlier attempts.
     `cold`: whether it may have to start Python workers, if it runs on Spark.
@@ -150,13 +150,19 @@ class Batch:
     is_guess: bool = False
     asked_for: list[threading.Event] = field(default_factory=list)
     cost_s: float = 0.0
-    size: int | None = None
+    sizes: Mapping[str, int | None] = field(default_factory=dict)
     tasks: int = 0
     commits_now: bool = False
     written: frozenset[str] = frozenset()
     cold: bool = False
     retried: bool = False
     checked: Checked | None = None
+
+    @property
+    def size(self) -> int | None:
+        """About how many bytes it has; None if a source does not say."""
+        known = [each for each in self.sizes.values() if each is not None]
+        return sum(known) if len(known) == len(self.sizes) else None
 
     @classmethod
     def of(

@@ -125,7 +125,7 @@ class Progress:
             *batch.attempt,
             outcome.tries,
             "in_process" if batch.runner.here else "spark",
-            Read(output.rows, dict(outcome.lags), came_in_s, batch.size, batch.tasks),
+            Read(output.rows, dict(outcome.lags), came_in_s, batch.size, batch.tasks, batch.sizes),
             times.phases(),
             times.recorded,
             outcome.share if batch.share is None else batch.share,

@@ -199,19 +199,16 @@ class Sources:
 
     # ---- a defined batch --------------------------------------------------------------------------------------------
 
-    def size_of(self, definitions: Definitions) -> int | None:
-        """Return about how many bytes a batch has; None if one of its spouts does not say."""
-        total = 0
+    def sizes_of(self, definitions: Definitions) -> dict[str, int | None]:
+        """Return about how many bytes a batch has of each spout, None where one does not say, and of dead letters."""
+        sizes: dict[str, int | None] = {}
         for name, definition in of_spouts(definitions):
             with failing_at(name):
-                size = self._coordinators[name].size(definition)
-            if size is None:
-                return None
-            total += size
+                sizes[name] = self._coordinators[name].size(definition)
         if LETTERS in definitions:
             with failing_at("dead letters"):
-                total += self._replays.size_of(definitions[LETTERS], self._log.state)
-        return total
+                sizes[LETTERS] = self._replays.size_of(definitions[LETTERS], self._log.state)
+        return sizes
 
     def cut(self, batch: Batch) -> list[Part]:
         """Cut a batch into parts, for the runner that takes it."""

@@ -78,9 +78,10 @@ class TopologyMonitor:
         now = self._clock()
         happened = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)
-        happened.lag = self._pending()
+        pending = self._pending()
+        happened.lags = {"messages": pending}
         self._series.add(happened, now)
-        if happened.tuples or not happened.lag:
+        if happened.tuples or not pending:
             self._moved = now
         if now >= self._next_look:
             self._next_look = now + _LOOK_S

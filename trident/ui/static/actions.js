@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 import { askNow, post, token } from "./api.js";
+import { Words } from "./pieces.js";
 
 const ALL = ["activate", "deactivate", "rebalance", "kill"];
 const TEXTS = {
@@ -62,6 +63,7 @@ function Dialog({ id, name, action, bolts, components, close }) {
       <h2 id="dialog-title">${title} <bdi>${name}</bdi>?</h2>
       <p>${meaning}</p>
       ${timed && html`<label>What is pending may take (seconds) <input type="number" name="wait" min="0" max="86400" step="any" value="30" required /></label>`}
+      ${action === "rebalance" && html`<${Words} of=${bolts ? ["worker", "executor"] : ["worker"]} />`}
       ${action === "rebalance" && html`<label>Workers (empty: as now) <input type="number" name="workers" min="1" /></label>`}
       ${action === "rebalance" && bolts && components.length <= 30 && components.map((each) => { const component = each.spoutId ?? each.boltId; return html`<label key=${component}>Executors of ${component} (now ${each.executors}, at most ${each.tasks}) <input type="number" name="executors" min="1" max=${each.tasks} /></label>`; })}
       ${wantsToken && html`<label>Token <input type="password" name="token" required autocomplete="off" /></label><p class="muted small">The command that serves this page has printed it, or the file that has it. It is kept in this tab until you close it.</p>`}

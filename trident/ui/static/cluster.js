@@ -2,12 +2,12 @@
 
 import { html } from "./vendor/preact-htm.js";
 import { useLive } from "./api.js";
-import { age, count, cut, firstLine, is, NONE, plural, rate } from "./format.js";
+import { age, amount, count, cut, firstLine, is, NONE, plural, rate } from "./format.js";
 import { logLink } from "./log.js";
-import { Card, Problem, Status, Table, Tile } from "./pieces.js";
+import { Card, Problem, Status, Table, Tile, Words } from "./pieces.js";
 
 export const link = (id, text) => html`<a href="#/topology/${encodeURIComponent(id)}">${text}</a>`;
-export const lagText = (lags) => (lags?.length ? lags.map((each) => plural(each.amount, each.unit)).join(" + ") : NONE);
+export const lagText = (lags) => (lags?.length ? lags.map((each) => amount(each.amount, each.unit)).join(" + ") : NONE);
 const lagOf = (row) => (row.lags ?? []).reduce((sum, each) => sum + each.amount, 0);
 
 const TOPOLOGIES = [
@@ -67,6 +67,7 @@ export function Cluster({ cluster: first }) {
         tone=${of("WAITING") && !cluster.slotsFree ? "warn" : ""} />
       <${Tile} label="Supervisors" value=${plural(cluster.supervisors, "supervisors")} note=${`${plural(cluster.executorsTotal ?? 0, "executors")}, ${plural(cluster.tasksTotal ?? 0, "tasks")}`} />
     </dl>
+    <${Words} of=${["slot", "worker", "executor"]} />
     <${Card} title="Topologies" id="topologies" wide>
       <${Table} caption="Topologies" columns=${TOPOLOGIES} rows=${rows} keyOf=${(row) => row.id} filter=${(row) => row.name}
         empty=${topologies ? "No topology was submitted. Begin with: trident submit MODULE:TOPOLOGY --name NAME" : "…"} />

@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/preact-htm.js";
 import { useLive } from "./api.js";
 import { count, distinct, is, ms, NONE, plural, rate, windowName } from "./format.js";
 import { Errors } from "./errors.js";
-import { Capacity, Card, Problem, Table, Tile, Windows } from "./pieces.js";
+import { Capacity, Card, Problem, Table, Tile, Windows, Words } from "./pieces.js";
 
 export const componentLink = (id, component, text = component) =>
   html`<a href="#/topology/${encodeURIComponent(id)}/component/${encodeURIComponent(component)}">${text}</a>`;
@@ -77,6 +77,7 @@ export function Component({ id, component }) {
       ${page.guarantee && html`<${Tile} label="Guarantee" value=${page.guarantee} />`}
       ${is(full) && html`<${Tile} label="Capacity" value=${html`<${Capacity} value=${Number(full)} />`} note="of the busiest executor, in ten minutes" />`}
     </dl>
+    ${is(page.executors) && html`<${Words} of=${page.executorStats?.length ? ["executor", "worker"] : ["executor"]} />`}
     ${windows.length > 0 && html`<${Windows} window=${window} choose=${choose} />`}
     ${tables.filter(([, rows]) => rows?.length).map(([title, rows, shown], index) => html`<${Card} key=${title} title=${title} id=${`c${index}`} wide>
       <${Table} caption=${title} columns=${shown} rows=${rows} keyOf=${named} /><//>`)}

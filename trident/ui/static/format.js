@@ -14,6 +14,13 @@ export const number = (value) => {
   return (Math.abs(value) >= 100 ? whole : Math.abs(value) >= 10 ? one : two).format(value);
 };
 export const plural = (value, unit) => `${count(value)} ${value === 1 ? unit.replace(/ies$/, "y").replace(/(ch|sh|x|ss)es$/, "$1").replace(/([^s])s$/, "$1") : unit}`;
+// The same as `amount` of trident/naming.py: bytes are shown in one way everywhere.
+export const amount = (value, unit) => {
+  const power = Math.min(Math.floor(Math.log2(value) / 10), 4);
+  if (unit !== "bytes" || !(power >= 1)) return plural(value, unit);
+  const size = value / 1024 ** power;
+  return `${(size >= 100 ? whole : one).format(size)} ${"KMGT"[power - 1]}iB`;
+};
 export const rate = (value, unit = "tuples") => (is(value) ? `${number(value)} ${unit}/s` : NONE);
 export const shortRate = (value) => (is(value) ? `${value >= 1000 ? compact.format(value) : number(value)}/s` : "");
 export const percent = (value) => (is(value) ? `${number(value * 100)} %` : NONE);

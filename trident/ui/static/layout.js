@@ -4,12 +4,13 @@ export const WIDTH = 176;
 export const HEIGHT = 56;
 const GAP_X = 96;
 const GAP_Y = 20;
-const BAND = 34; // above the nodes: the titles of stages
+const [BAND, BAND_LINE] = [20, 14]; // above the nodes: the titles of stages
 const MARGIN = 14;
 const SWEEPS = 6;
 
-export function layOut(nodes, edges) {
-  const all = new Map(nodes.map((node) => [node.id, { id: node.id, stage: node.stage ?? null, out: [], in: [], column: 0, y: 0, height: HEIGHT }]));
+// `height` of a node is what its texts need; `titleOf` gives the lines of a stage's title in a width.
+export function layOut(nodes, edges, titleOf) {
+  const all = new Map(nodes.map((node) => [node.id, { id: node.id, stage: node.stage ?? null, out: [], in: [], column: 0, y: 0, height: node.height }]));
   const known = edges.map((edge, index) => ({ ...edge, index })).filter((edge) => all.has(edge.source) && all.has(edge.target));
   const back = backEdges(all, known);
   const forward = known.filter((edge) => !back.has(edge.index) && edge.source !== edge.target);
@@ -21,7 +22,7 @@ export function layOut(nodes, edges) {
   const { columns, chains } = withDummies(all, forward);
   order(columns);
   place(columns);
-  return finished(all, columns, known, chains, nodes);
+  return finished(all, columns, known, chains, titleOf);
 }
 
 function backEdges(all, edges) {
@@ -148,18 +149,17 @@ function place(columns) {
   columns.forEach((column) => move(column, ["before", "after"]));
 }
 
-function finished(all, columns, edges, chains, nodes) {
+function finished(all, columns, edges, chains, titleOf) {
   const top = Math.min(0, ...columns.flat().map((node) => node.y));
-  const band = nodes.some((node) => is(node.stage)) ? BAND : 0;
-  const at = (node) => ({ x: MARGIN + node.column * (WIDTH + GAP_X), y: MARGIN + band + node.y - top });
+  const bands = bandsOf(all, titleOf);
+  const band = bands.length ? BAND + BAND_LINE * Math.max(...bands.map((each) => each.lines.length)) : 0;
+  const at = (node) => ({ x: MARGIN + node.column * (WIDTH + GAP_X), y: MARGIN + band + node.y - top, height: node.height });
   const places = new Map([...all].map(([id, node]) => [id, at(node)]));
   const lines = edges.map((edge) => (chains.has(edge.index) ? line(chains.get(edge.index), at, all.get(edge.source).out.length > 1) : loop(places.get(edge.source), places.get(edge.target))));
   const bottom = Math.max(HEIGHT, ...columns.flat().map((node) => at(node).y + node.height));
   const size = { width: 2 * MARGIN + columns.length * (WIDTH + GAP_X) - GAP_X, height: bottom + MARGIN };
-  return { places, edges, lines, size, bands: bandsOf(all, size) };
+  return { places, edges, lines, size, bands };
 }
-
-const is = (value) => value !== null && value !== undefined;
 
 // The label is where edges are apart: at the target if the source has several.
 function line(chain, at, fans) {
@@ -182,21 +182,22 @@ function line(chain, at, fans) {
 
 // An edge that leads back: below both of its nodes.
 function loop(from, to) {
-  const y = Math.max(from.y, to.y) + HEIGHT;
-  const path = `M${from.x + WIDTH},${from.y + HEIGHT / 2}C${from.x + WIDTH + 50},${y + 40} ${to.x - 50},${y + 40} ${to.x},${to.y + HEIGHT / 2}`;
+  const y = Math.max(from.y + from.height, to.y + to.height);
+  const path = `M${from.x + WIDTH},${from.y + from.height / 2}C${from.x + WIDTH + 50},${y + 40} ${to.x - 50},${y + 40} ${to.x},${to.y + to.height / 2}`;
   return { path, label: { x: (from.x + WIDTH + to.x) / 2, y: y + 22, anchor: "middle" } };
 }
 
-function bandsOf(all, size) {
+function bandsOf(all, titleOf) {
   const found = new Map();
   all.forEach((node) => {
     if (node.stage === null) return;
     const span = found.get(node.stage) ?? [node.column, node.column];
     found.set(node.stage, [Math.min(span[0], node.column), Math.max(span[1], node.column)]);
   });
-  return [...found].map(([stage, [first, last]]) => ({
-    stage, x: first * (WIDTH + GAP_X) + MARGIN - 10, width: (last - first) * (WIDTH + GAP_X) + WIDTH + 20, y: 4, height: size.height - 8,
-  }));
+  return [...found].map(([stage, [first, last]]) => {
+    const width = (last - first) * (WIDTH + GAP_X) + WIDTH + 20;
+    return { stage, x: first * (WIDTH + GAP_X) + MARGIN - 10, width, lines: titleOf(stage, width - 24) };
+  });
 }
 
 const round = (value) => Math.round(value * 10) / 10;

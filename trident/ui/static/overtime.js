@@ -1,12 +1,13 @@
 // What a topology did over the chosen window, as small lines. The server keeps it, so it is there when the page is opened.
 
 import { html } from "./vendor/preact-htm.js";
-import { clock, count, duration, is, moment, ms, NONE, number, plural, rate } from "./format.js";
+import { amount, clock, count, duration, is, moment, ms, NONE, number, rate } from "./format.js";
 import { Card } from "./pieces.js";
 
 const HEIGHT = 56;
 
-export function OverTime({ series, trident, unit }) {
+// `lags`: what the tile shows, which is where the lines of the lag end; `unknown`: of which sources it is not known.
+export function OverTime({ series, trident, lags, unknown }) {
   if (!series?.at?.length) return null;
   const [first, last] = [series.at[0], series.at.at(-1)];
   const when = last - first > 86_400_000 ? moment : clock;
@@ -14,22 +15,23 @@ export function OverTime({ series, trident, unit }) {
     ["Throughput", series.tuplesPerSecond, (value) => rate(value)],
     [trident ? "A batch takes" : "A message takes", series.latencyMs, ms],
     ...(trident ? [["The slowest batch", series.longestMs, ms]] : []),
-    [trident ? "Lag" : "Pending", series.lag, (value) => (is(value) ? plural(value, unit) : NONE)],
+    ...(Object.keys(series.lags ?? {}).length ? Object.entries(series.lags) : [["", [null]]]).map(([unit, values], _, all) =>
+      [trident ? all.length > 1 ? `Lag in ${unit}` : "Lag" : "Pending", values, (value) => (is(value) ? amount(value, unit) : NONE), lags.find((each) => each.unit === unit)?.amount ?? null]),
     [trident ? "Failed attempts" : "Failed messages", series.failed, count],
   ];
   return html`<${Card} title="Over time" id="overtime" wide side=${html`<span class="muted">a point is ${duration(series.spanSeconds)}</span>`}>
-    <div class="lines">${lines.map(([title, values, text]) => html`<figure key=${title}>
-      <figcaption>${title} <strong>${text(values.findLast(is))}</strong></figcaption>
-      <p class="muted small">${values.some(is) ? `at most ${text(Math.max(...values.filter(is)))}` : "not known"}</p>
-      <${Line} values=${values} label=${labelOf(title, values, text)} bad=${title.startsWith("Failed")} />
+    <div class="lines">${lines.map(([title, values, text, now = values.findLast(is)]) => html`<figure key=${title}>
+      <figcaption>${title} <strong>${text(now)}</strong></figcaption>
+      <p class="muted small">${values.some(is) ? `at most ${text(Math.max(...values.filter(is)))}${title.startsWith("Lag") && unknown ? `; ${unknown}` : ""}` : "not known"}</p>
+      <${Line} values=${values} label=${labelOf(title, values, text, now)} bad=${title.startsWith("Failed")} />
       <p class="ends muted"><span>${when(first)}</span><span>${when(last)}</span></p>
     </figure>`)}</div>
   <//>`;
 }
 
-const labelOf = (title, values, text) => {
+const labelOf = (title, values, text, now) => {
   const known = values.filter(is);
-  return known.length ? `${title}: now ${text(known.at(-1))}, at most ${text(Math.max(...known))}, at least ${text(Math.min(...known))}` : `${title}: not known`;
+  return known.length ? `${title}: now ${text(now)}, at most ${text(Math.max(...known))}, at least ${text(Math.min(...known))}` : `${title}: not known`;
 };
 
 // A line that is broken where nothing is known; a point alone is a dot.

@@ -10,6 +10,17 @@ const TONES = {
 export const Status = ({ status }) =>
   html`<span class="status ${TONES[status] ?? "quiet"}"><i aria-hidden="true"></i>${(status ?? "unknown").toLowerCase()}</span>`;
 
+// What Spark means something else by: explained where a view shows it first, and wherever the mouse rests on it.
+const WORDS = {
+  slot: "room for the driver of one topology on a machine; not a core of Spark",
+  worker: "a process that runs a share of a topology for as long as that runs, on Spark in one long task",
+  executor: "a thread in a worker that runs one spout or bolt, or an operation of Trident; Spark's executor is a process",
+  stage: "the steps of a batch that run without an exchange between them, as a stage of Spark in its Python workers; commits in the driver are one more",
+};
+const meaning = (text) => Object.keys(WORDS).filter((word) => new RegExp(`\\b${word}s?\\b`, "i").test(text)).map((word) => `${word}: ${WORDS[word]}`).join("\n") || null;
+
+export const Words = ({ of }) => html`<p class="keys muted">${of.map((word) => html`<span key=${word}><strong>${word}</strong>: ${WORDS[word]}</span>`)}</p>`;
+
 export const Card = ({ title, id, side, children, wide }) => html`
   <section class="card ${wide ? "wide" : ""}" aria-labelledby=${`h-${id}`}>
     <div class="cardhead"><h2 id=${`h-${id}`}>${title}</h2>${side}</div>
@@ -17,7 +28,7 @@ export const Card = ({ title, id, side, children, wide }) => html`
   </section>`;
 
 export const Tile = ({ label, value, note, tone, children }) => html`
-  <div class="tile ${tone ?? ""}"><dt>${label}</dt><dd>${value ?? NONE}</dd>${children}${note && html`<dd class="note">${note}</dd>`}</div>`;
+  <div class="tile ${tone ?? ""}" title=${meaning(`${label} ${value} ${note}`)}><dt>${label}</dt><dd>${value ?? NONE}</dd>${children}${note && html`<dd class="note">${note}</dd>`}</div>`;
 
 export const Problem = ({ error }) => error && error.status !== 0 && html`<p class="problem" role="alert">${error.message}</p>`;
 
@@ -65,7 +76,7 @@ export function Table({ caption, columns, rows, keyOf, empty, filter }) {
     ${filter && rows.length > 12 && html`<label class="filter">Filter <input type="search" value=${wanted} onInput=${(event) => setWanted(event.target.value)} /> <span class="muted" role="status">${wanted && `${matching} of ${rows.length}`}</span></label>`}
     <div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
       <caption class="hidden">${caption}</caption>
-      <thead><tr>${columns.map(([title, , sort, kind], index) => html`<th key=${title} scope="col" class=${kind ?? ""}
+      <thead><tr>${columns.map(([title, , sort, kind], index) => html`<th key=${title} scope="col" class=${kind ?? ""} title=${meaning(title)}
         aria-sort=${order?.index === index ? (order.down ? "descending" : "ascending") : null}>
         ${sort ? html`<button class="sort" onClick=${() => by(index)}>${title}<span aria-hidden="true">${order?.index === index ? (order.down ? " ↓" : " ↑") : ""}</span></button>` : title}</th>`)}</tr></thead>
       <tbody>${shown.map((row) => html`<tr key=${keyOf(row)}>${columns.map(([title, text, , kind], index) =>

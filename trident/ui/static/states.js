@@ -13,7 +13,7 @@ const COLUMNS = [
   ["Guarantee", (row) => html`<span class="status ${guarantee(row)[0]}" title=${row.guarantee ?? ""}><i aria-hidden="true"></i>${guarantee(row)[1]}</span>`],
   ["Store", (row) => row.store],
   ["Partitions", (row) => count(row.partitions), (row) => row.partitions, "num"],
-  ["Committed by", (row) => html`<span title=${row.placementWhy ?? ""}>${row.placement ? `the ${row.placement}` : NONE}</span>`],
+  ["Committed by", (row) => html`<span title=${row.placementWhy ?? ""}>${row.placement === "executors" ? "Spark's executors" : row.placement ? `the ${row.placement}` : NONE}</span>`],
   ["Last commit", (row) => (is(row.lastTxid) ? html`<span title=${moment(row.lastCommitTime)}>batch ${count(row.lastTxid)}${is(row.lastCommitTime) ? `, ${ago(row.lastCommitTime)}` : ""}</span>` : NONE), (row) => row.lastTxid, "num"],
 ];
 const MORE = [

@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { EVERY_MS, useLives } from "./api.js";
-import { age, count, distinct, duration, failedShare, is, ms, NONE, percent, plural, rate, value, windowName, WINDOWS } from "./format.js";
+import { age, amount, count, distinct, duration, failedShare, is, ms, NONE, percent, plural, rate, value, windowName, WINDOWS } from "./format.js";
 import { Actions } from "./actions.js";
 import { Batches, Phases } from "./batches.js";
 import { lagText } from "./cluster.js";
@@ -12,7 +12,7 @@ import { Log, logLink } from "./log.js";
 import { Letters } from "./letters.js";
 import { Line, OverTime } from "./overtime.js";
 import { Picture } from "./picture.js";
-import { Card, Folded, Problem, Status, Table, Tile, Windows } from "./pieces.js";
+import { Card, Folded, Problem, Status, Table, Tile, Windows, Words } from "./pieces.js";
 import { States } from "./states.js";
 
 const isServed = (page) => page.isServed !== false; // else nobody can say more than this page does
@@ -39,9 +39,16 @@ const sources = (id) => [
   ["Source", (row) => componentLink(id, row.source)],
   ["Rows", (row) => plural(row.tuples, "rows"), null, "num"],
   ["Rate", (row) => rate(row.tuplesPerSecond, "rows"), null, "num"],
-  ["Lag", (row) => (row.lag ? plural(row.lag.amount, row.lag.unit) : "not known"), null, "num"],
-  ["Behind by", (row) => (row.lag?.amount === 0 ? "nothing" : is(row.secondsBehind) ? duration(row.secondsBehind) : NONE), null, "num"],
+  ["Lag", (row) => (row.lag ? amount(row.lag.amount, row.lag.unit) : "not known"), null, "num"],
+  ["At the rate of now", (row) => (row.lag?.amount === 0 ? "nothing" : is(row.secondsBehind) ? `about ${duration(row.secondsBehind)}` : NONE), null, "num"],
 ];
+const unknownOf = (sources) => { const names = (sources ?? []).filter((each) => !each.lag).map((each) => each.source); return names.length ? `not known of ${names.join(", ")}` : ""; };
+// How much is left and how long that takes at the rate of now: sources are read at the same time, so the slowest counts.
+const lagNote = ({ lags, sources = [] }) => {
+  if (!lags?.length) return "the sources do not say";
+  const times = sources.filter((each) => each.lag?.amount).map((each) => each.secondsBehind);
+  return ["still to be read", times.length && times.every(is) && `about ${duration(Math.max(...times))} at the rate of now`, unknownOf(sources)].filter(Boolean).join("; ");
+};
 const SETTINGS = [
   ["Setting", ({ name }) => name, ({ name }) => name],
   ["Value", ({ set, found }) => html`<code class=${set ? "" : "muted"}>${value(found)}</code>`],
@@ -65,7 +72,6 @@ export function Topology({ id, meta, alone }) {
   const trident = page.kind === "trident";
   const batches = told?.batches ?? [];
   const figures = page.topologyStats ?? [];
-  const units = new Set((page.lags ?? []).map((each) => each.unit));
   return html`
     <div class="head">
       <div><h1>${page.name}</h1>
@@ -77,8 +83,9 @@ export function Topology({ id, meta, alone }) {
     ${page.note && !isSaid(page) && html`<p class="problem"><bdi>${page.note}</bdi></p>`}
     ${page.verdict && html`<${Verdict} found=${page.verdict} />`}
     <${Tiles} page=${page} batches=${batches} series=${series} window=${window} />
+    ${!trident && html`<${Words} of=${["executor", "worker"]} />`}
     <${Windows} window=${window} choose=${choose} />
-    <${OverTime} series=${series} trident=${trident} unit=${trident ? (units.size === 1 ? [...units][0] : "in all") : "messages"} />
+    <${OverTime} series=${series} trident=${trident} lags=${trident ? page.lags ?? [] : [{ amount: page.pending, unit: "messages" }]} unknown=${unknownOf(page.sources)} />
     ${!isServed(page) && html`<p class="muted">There is no picture, and there are no figures of now, while no driver of it answers.</p>`}
     ${drawn?.nodes?.length > 0 && html`<${Picture} id=${id} drawn=${drawn} />`}
     ${trident && html`<div class="columns">
@@ -126,7 +133,7 @@ function Tiles({ page, batches, series, window }) {
   return html`<dl class="tiles">
     <${Tile} label="Throughput" value=${rate(page.rates?.tuplesPerSecond)} note=${is(page.rates?.batchesPerSecond) ? rate(page.rates.batchesPerSecond, "batches") : trident ? "" : "acknowledged"}>
       ${series?.at?.length > 2 && html`<${Line} values=${series.tuplesPerSecond} label="Throughput within the window" small />`}<//>
-    ${trident && html`<${Tile} label="Lag" value=${lagText(page.lags)} note=${page.lags?.length ? "still to be read" : "the sources do not say"} />`}
+    ${trident && html`<${Tile} label="Lag" value=${lagText(page.lags)} note=${lagNote(page)} />`}
     ${trident && html`<${Tile} label="A batch takes" value=${ms(page.phases?.meanMs?.total)} note=${last ? `the last ${ms(last.durationMs.total)}${page.engine?.includes("resident") ? ", on resident workers" : ""}` : "none yet"} />`}
     ${trident && html`<${Tile} label="Committed" value=${`batch ${count(page.txid)}`} note=${`${plural(page.tuples ?? 0, "tuples")} in this run`} />`}
     ${!trident && html`<${Tile} label="A message takes" value=${slowest ? ms(slowest) : NONE} note="from its spout to the last ack" />`}

@@ -159,9 +159,9 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
     opened, read = list[str](), list[Any]()
     open_bucket, scan = OpenedBucket.__init__, StateTable.scan
 
-    def noted(self: OpenedBucket, file: BucketFile, system: Any) -> None:
+    def noted(self: OpenedBucket, file: BucketFile, *more: Any) -> None:
         opened.append(file.path)
-        open_bucket(self, file, system)
+        open_bucket(self, file, *more)
 
     def noted_scan(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
         read.append(columns)

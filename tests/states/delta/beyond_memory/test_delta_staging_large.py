@@ -15,7 +15,7 @@ from states.delta.beyond_memory.large_index import LargeIndex
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from tests.states.delta.test_delta_staging import stage, staged_files, step
 from trident.errors import BackendError
-from trident.state.interfaces import StateType
+from trident.state.interfaces import FormerTypes, StateConf, StateType
 from trident.state.txid import Snapshot, Txid
 
 KEYS = [f"w{number}" for number in range(60)]
@@ -68,6 +68,56 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
     step(other, driver, log, 7, 1, dict.fromkeys(KEYS[:10], 1))
     step(task, driver, log, 8, 1, dict.fromkeys(KEYS[:10], 1))
     assert values(reader_at(tmp_path), "w0", "w59") == [8, 5]
+
+
+class Wider(FormerTypes):
+    """Of a declaration that has made a bigint of an int, and of the former one again."""
+
+    def __init__(self, *until: int) -> None:
+        self.types = tuple((attempt, "int", {"count": "count"}) for attempt in until)
+
+    def converted(self, values: list[Any], former: str, names: Any) -> list[Any]:
+        return values
+
+    def declared(self, values: list[Any]) -> list[Any]:
+        return values
+
+    def stored(self, values: Any, attempt: int) -> Any:
+        return values
+
+
+def declared(path: Path, value: str, *until: int) -> Any:
+    conf = StateConf("words", "counts", (("word", "string"),), value, value_field="count", migrate=Wider(*until))
+    return state_at(path, conf, **{**LARGE, "background_maintenance": False})
+
+
+@pytest.mark.slow
+def test_tasks_and_driver_of_a_wider_declaration_go_on_and_the_former_ones_come_back(tmp_path: Path) -> None:
+    def type_at_path() -> Any:
+        assert merged(tmp_path) is not None
+        return DeltaTable(tmp_path).schema().to_arrow().field("count").type.bit_width
+
+    log = Log()
+    task, driver = (declared(tmp_path, "int") for _ in range(2))
+    for number in range(1, 6):
+        step(task, driver, log, number, 1, dict.fromkeys(KEYS, 1))
+    assert type_at_path() == 32
+    wide_task, wide_driver = (declared(tmp_path, "bigint", log.epoch + 2) for _ in range(2))
+    txid = log.txid(6, 2)
+    wide_driver.publish(txid, stage(wide_task, txid, {"w0": 1000}))  # and dies before it is recorded
+    assert type_at_path() == 64
+    task, driver = (declared(tmp_path, "int") for _ in range(2))
+    driver.read_sentinel()
+    step(task, driver, log, 6, 3, dict.fromkeys(KEYS, 1))
+    step(task, driver, log, 7, 3, dict.fromkeys(KEYS[:30], 1))
+    assert type_at_path() == 32
+    assert values(reader_at(tmp_path), "w0", "w59") == [7, 6]
+    wide_task, wide_driver = (declared(tmp_path, "bigint", log.epoch + 4) for _ in range(2))
+    wide_driver.read_sentinel()
+    for number in range(8, 12):
+        step(wide_task, wide_driver, log, number, 4, dict.fromkeys(KEYS[number:], 2**40))
+    assert type_at_path() == 64
+    assert values(reader_at(tmp_path), "w0", "w8", "w59") == [7, 7 + 2**40, 6 + 2**42]
 
 
 @pytest.mark.long

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from states.delta.beyond_memory.bucket_files import ATTEMPT
 from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketLimits
 from states.delta.beyond_memory.large_index import LargeIndex, Merge
 from states.delta.indexed_values import IndexedValues
 from states.delta.layout import DeltaLayout
 from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
-from trident.state.values import UNKNOWN_ATTEMPT
 
 WORDS = [*"abcdefgh", "long" * 20, None]
 CONFS = {
@@ -30,7 +30,7 @@ CONFS = {
 def large_index(path: Path, layout: DeltaLayout) -> LargeIndex:
     value = pa.field("total", layout.value_types[-1])
     keys = [f"of_{name}" for name in layout.key_columns]  # people may read them under other names
-    schema = pa.schema([*map(pa.field, keys, layout.key_types), value])
+    schema = pa.schema([*map(pa.field, keys, layout.key_types), value, ATTEMPT])
     system = SubTreeFileSystem(str(path), LocalFileSystem())
     return LargeIndex(layout, BucketedBase([], schema, keys, system, BucketLimits(5)), 0)
 
@@ -38,8 +38,10 @@ def large_index(path: Path, layout: DeltaLayout) -> LargeIndex:
 def published(layout: DeltaLayout, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
     """Take the newest value of each key, as if each attempt had won."""
     value = rows[layout.value_columns[-1]]
-    names = [*(f"of_{name}" for name in layout.key_columns), "total"]
-    return pa.table([*(rows[name] for name in layout.key_columns), value], names=names), value.is_null().to_numpy()
+    attempts = rows["attempt"] if layout.kind is StateType.OPAQUE else pa.nulls(rows.num_rows, ATTEMPT.type)
+    names = [*(f"of_{name}" for name in layout.key_columns), "total", ATTEMPT.name]
+    columns = [*(rows[name] for name in layout.key_columns), value, attempts]
+    return pa.table(columns, names=names), value.is_null().to_numpy()
 
 
 def value_of(kind: StateType, txid: int, number: Any) -> Any:
@@ -123,10 +125,10 @@ def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path)
     index.put({("a", 1): (4, 7, 1, 2), ("b", 1): (4, 7, 1, None)})
     merge = index.freeze(lambda rows: published(layout, rows))
     index.merged(merge.base.moved(merge.rewrites()), 9)
-    assert index.get([("a", 1), ("b", 1)]) == [(10, UNKNOWN_ATTEMPT, 2, 2), None]
+    assert index.get([("a", 1), ("b", 1)]) == [(10, 7, 2, 2), None]
     found = index.find([["a"], [1]])
     assert found is not None
-    assert found.values() == [OpaqueValue(10, UNKNOWN_ATTEMPT, 2, 2)]
+    assert found.values() == [OpaqueValue(10, 7, 2, 2)]
     assert found.values_before(10, Winners()) == found.values_before(99, Winners()) == [2]
     assert found.first_after(9) == (0, 10)  # a reader at batch 8 or before takes a newer snapshot
 

@@ -132,7 +132,7 @@ def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Pat
     everything: Model = {(f"w{n}", n): n for n in range(40)}
     base, _ = merged(tmp_path, base_in(tmp_path), everything)
     first = base.files[0]
-    with bucket_files.OpenedBucket(first, base._system) as opened:
+    with bucket_files.OpenedBucket(first, base._system, SCHEMA) as opened:
         gone = opened.rows().drop_columns(["_trident_hash"])
     emptied = base.moved(base.merge(SortedRows.of(gone, KEYS, np.ones(len(gone), np.bool_))))
     assert len(emptied) == 40 - len(gone)
