@@ -199,6 +199,7 @@ def test_a_folder_where_the_job_has_run_is_tested_without_what_that_left(tmp_pat
     with (tmp_path / "job.py").open("a", encoding="utf-8") as job:
         job.write("\nsys.exit('Wrong basePath' if Path('old').exists() else 0)\n")
     with_checkpoint(tmp_path, "old")
+    (tmp_path / "2026-11-29.log").touch()  # of the job, and beside it
     with closing(sqlite3.connect(tmp_path / "counts.db")) as db:
         db.execute("CREATE TABLE counts (word, n)")
         db.execute("INSERT INTO counts VALUES ('the', 9)")

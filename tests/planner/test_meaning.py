@@ -14,6 +14,7 @@ from trident import Stream, TridentTopology
 from trident.operations import Count, FilterNull, Max, Split, Sum
 from trident.planner.meaning import Meaning, compare, meaning_of
 from trident.spout import SpoutType
+from trident.state.winners import renamed_facts
 
 
 def meaning(
@@ -179,6 +180,10 @@ def test_states_change_their_names_and_go_on_but_do_not_exchange_them() -> None:
     (refused,) = compare(before, Meaning({"a": facts, "b": facts}, {}, {"a": "b", "b": "a"})).refused
     assert refused.text == "states 'a' and 'b': each has the name of the other now"
     gone_on = compare(Meaning({"b": facts}, {}), Meaning({"a": facts, "b": facts}, {}, {"a": "b"}))
+    (refused,) = compare(before, Meaning({"b": facts}, {}, {"a": "b"})).refused
+    assert refused.text == "state 'a': its name is 'b' now, and the log has another state of that name"
+    (refused,) = compare(Meaning({"b": renamed_facts(facts, "a")}, {}), Meaning({"a": facts, "b": facts}, {})).refused
+    assert refused.text == "state 'a' is new, and 'b', which was called so, is kept in its store under this name"
     assert (gone_on.renamed, gone_on.refused, gone_on.added) == ({}, (), ("state 'a'",))
 
 

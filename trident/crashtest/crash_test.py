@@ -296,7 +296,8 @@ class _Runs:
 def _left_by_earlier_runs(folder: Path) -> list[Path]:
     """Return the checkpoints, and the logs of Trident, that a folder has."""
     checkpoints = {each.parent for each in folder.rglob("offsets") if (each.parent / "metadata").is_file()}
-    return sorted(checkpoints | {each.parent for each in folder.rglob("[0-9]*-[0-9]*.log")})
+    logs = {each.parent for each in folder.rglob(f"{'[0-9]' * 8}-{'[0-9]' * 4}.log")}
+    return sorted((checkpoints | logs) - {folder})
 
 
 def _check_run(run: JobRun, left: str) -> None:

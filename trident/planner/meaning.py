@@ -17,7 +17,7 @@ from trident.operations.names import operation_name
 from trident.operations.several import Several
 from trident.planner.evolution import MEMBERS, Evolving, RefusedChange, evolution_of, named_type, renaming
 from trident.planner.guarantees import spout_type_of
-from trident.state.winners import CALLED, KEPT, renamed_facts
+from trident.state.winners import CALLED, KEPT, STORED_UNDER, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
 
@@ -116,7 +116,8 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             states[name] = evolving.recorded(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
-    refused += _under_other_names(before.states, now)
+    refused += _under_other_names(before.states, now.states)
+    refused += _taken_names(before.states, now)
     added, gone = _only_in(now, before), _only_in(before, now)
     recorded = Meaning(states, now.streams, now.rename, now.migrating)
     return TopologyChanges(recorded, evolutions, tuple(taken), tuple(refused), added, gone, renamed)
@@ -153,21 +154,10 @@ def _called_now(states: Facts, renamed: Mapping[str, str]) -> Facts:
     }
 
 
-def _under_other_names(before: Facts, meaning: Meaning) -> list[RefusedChange]:
-    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left.
-
-    And those that have exchanged their names.
-    """
-    facts, now = ("kind", "key", MEMBERS, "window"), meaning.states
-    exchanged = [
-        RefusedChange(
-            f"states {old!r} and {new!r}: each has the name of the other now",
-            f"three starts, each with one change of name: {old!r} to another one, {new!r} to {old!r}, that one to {new!r}",
-        )
-        for old, new in meaning.rename.items()
-        if old < new and meaning.rename.get(new) == old and {old, new} <= before.keys() & now.keys()
-    ]
-    return exchanged + [
+def _under_other_names(before: Facts, now: Facts) -> list[RefusedChange]:
+    """Return the states that are declared under another name: it would begin with nothing, and what is stored would be left."""
+    facts = ("kind", "key", MEMBERS, "window")
+    return [
         RefusedChange(
             f"state {old!r}: its name is {new!r} now, and its totals would begin with nothing",
             f"{renaming(old, new)}. To begin {new!r} with nothing, start once without {old!r}, then add {new!r}",
@@ -177,6 +167,39 @@ def _under_other_names(before: Facts, meaning: Meaning) -> list[RefusedChange]:
         if old not in now and new not in before and MEMBERS in known
         if all(known.get(fact) == own.get(fact) for fact in facts)
     ]
+
+
+def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
+    """Return the states that would get a name by which the log, or the store of another one, knows something else."""
+    there = [(old, new) for old, new in now.rename.items() if {old, new} <= before.keys() and new in now.states]
+    exchanged = [
+        RefusedChange(
+            f"states {old!r} and {new!r}: each has the name of the other now",
+            f"three starts, each with one change of name: {old!r} to another one, {new!r} to {old!r}, that one to {new!r}",
+        )
+        for old, new in there
+        if old < new and old in now.states and now.rename.get(new) == old
+    ]
+    in_use = [
+        RefusedChange(
+            f"state {old!r}: its name is {new!r} now, and the log has another state of that name",
+            f"give {old!r} a name that is new; or leave it out of rename=, if {new!r} is to go on with what it had",
+        )
+        for old, new in there
+        if old not in now.states
+    ]
+    return (
+        exchanged
+        + in_use
+        + [
+            RefusedChange(
+                f"state {name!r} is new, and {other!r}, which was called so, is kept in its store under this name",
+                f'give the new one a name that is new, state_name="{name}-2"',
+            )
+            for other, facts in before.items()
+            if (name := facts.get(STORED_UNDER)) in now.states and name not in before
+        ]
+    )
 
 
 def _only_in(one: Meaning, other: Meaning) -> tuple[str, ...]:

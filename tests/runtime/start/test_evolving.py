@@ -23,7 +23,7 @@ from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, migrate_state, open_state, verify_state
-from trident.errors import RewindError, StateError
+from trident.errors import RewindError, StateError, TopologyChangedError
 from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum, TopN
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.state import StateSpec
@@ -308,6 +308,14 @@ def test_a_state_whose_name_says_where_it_is_stays_there_under_another(
         job.rows += [("a", 5), ("c", 1)]
         run(job, monkeypatch, rename if name != "second" or before == "first" else None)
         assert job.found() == job.expected()
+    topology = job.declared()
+    more = topology.new_stream("more", FixedBatchSpout("k: string", 1, ["a"]))
+    more.group_by("k").persistent_aggregate(spec, Count(), "first")
+    with pytest.raises(
+        TopologyChangedError, match="'fourth', which was called so, is kept in its store under this name"
+    ):
+        topology.start(engine="in_process", log_dir=job.log)
+    assert job.found() == job.expected()
 
 
 def test_a_copy_of_before_its_values_were_rewritten_is_not_rewound(
