@@ -7,8 +7,9 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-# PySpark and Python: each PySpark with one Python that it knows, the newest one with all of them.
-COMPAT := 3.5-3.11 4.0-3.12 4.1-3.13 4.2-3.13 4.3-3.11 4.3-3.12 4.3-3.13 4.3-3.14
+# PySpark and Python: each PySpark with one Python that it knows, the newest one with all of them. "lowest" has the lowest
+# versions of all extras, and runs a job with each.
+COMPAT := lowest-3.11 3.5-3.11 4.0-3.12 4.1-3.13 4.2-3.13 4.3-3.11 4.3-3.12 4.3-3.13 4.3-3.14
 # What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
 COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/commit runtime/reading/test_views.py \
 	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/spark/test_dataframe_spout.py \
@@ -23,7 +24,11 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach words ledger docs screenshots test full quick compat check lint format types bench soak proof servers lock clean install java
+# What a package manager installs, which needs root.
+PACKAGED := redis-server memcached postgres rabbitmq-server chromium mvn
+ON_PATH := PATH="$$PATH:/usr/lib/rabbitmq/bin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"
+
+.PHONY: help demo reach words ledger docs site screenshots test full quick compat check lint format types bench soak proof servers announce lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -67,6 +72,9 @@ types: install ## check the types
 docs: install ## write the options in docs/command-line.md from the code
 	@$(BIN)/python -m tests.command_list
 
+site: install ## build the site with the reference of all exported names, build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "open build/site/index.html"
+
 screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
 	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
 	@$(BIN)/python -m tests.ui.readme_pictures
@@ -84,7 +92,9 @@ compat: install java servers ## run tests of what depends on Spark on each PySpa
 		if ! "python$${pair#*-}" -c '' 2>/dev/null; then missing="$${missing:-} $$pair"; continue; fi; \
 		echo "PySpark $${pair%-*}, Python $${pair#*-}"; \
 		$(MAKE) build/compat/$$pair/$(notdir $(STAMP)) && \
-			build/compat/$$pair/bin/python -m pytest -q -m spark -k "not kill" $(COMPAT_TESTS) $(ARGS) || failed="$${failed:-} $$pair"; \
+			build/compat/$$pair/bin/python -m pytest -q -m spark -k "not kill" $(COMPAT_TESTS) $(ARGS) && \
+		{ [ "$$pair" != lowest-3.11 ] || build/compat/$$pair/bin/python -m pytest -q -m "" tests/test_extras.py; } \
+			|| failed="$${failed:-} $$pair"; \
 	done; \
 	if [ -n "$${missing:-}" ]; then echo "not run, because no such Python is on PATH:$$missing" >&2; fi; \
 	if [ -n "$${failed:-}" ]; then echo "failed:$$failed" >&2; exit 1; fi
@@ -94,8 +104,11 @@ $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP))
 	@uv=$$(cat build/uv.path); pair=$*; spark=$${pair%-*}; here=build/compat/$*; \
 	echo "installing PySpark $$spark into $$here" >&2; \
 	$$uv venv --quiet --clear --python "$$(command -v python$${pair#*-})" $$here; \
-	sed -n 's/ *\\$$//; s/^\([a-z][^ =]*\)\[[^]]*\]==/\1==/; /^[a-z].*==/p' requirements.lock \
-		| grep -Ev '^(pyspark|py4j)==' >$$here/constraints.txt; \
+	if [ "$$spark" = lowest ]; then \
+		$$uv pip install --quiet --python $$here/bin/python --resolution lowest-direct -r pyproject.toml --extra all; \
+		$$uv pip freeze --quiet --python $$here/bin/python >$$here/constraints.txt; spark=3.5; \
+	else sed -n 's/ *\\$$//; s/^\([a-z][^ =]*\)\[[^]]*\]==/\1==/; /^[a-z].*==/p' requirements.lock \
+		| grep -Ev '^(pyspark|py4j)==' >$$here/constraints.txt; fi; \
 	$$uv pip install --quiet --python $$here/bin/python --constraint $$here/constraints.txt -r pyproject.toml \
 		$(addprefix --extra ,$(LOCK_EXTRAS)) "pyspark==$$spark.*"; \
 	$$uv pip install --quiet --python $$here/bin/python --no-deps --no-build-isolation --editable .
@@ -107,7 +120,7 @@ soak: install java servers build/services/azurite build/spark.jsa ## the long te
 proof: install java servers build/spark.jsa ## print the table of docs/internals/proof.md, in hours (ARGS="--row P2 --minutes 5" for a part of it)
 	@$(BIN)/python -m tests.proof $(ARGS)
 
-servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/s3 build/services/chromium ## install the servers that tests start
+servers: java announce $(PACKAGED:%=build/services/%) build/services/cassandra build/services/kafka build/services/zookeeper build/services/s3 ## install the servers that tests start
 
 lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
 	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
@@ -151,14 +164,22 @@ build/python.path:
 	echo "Install one (Debian, Ubuntu: apt-get install python3), then run make again." >&2; \
 	exit 1
 
+announce: # what needs root is said before it is done
+	@missing=; for each in $(PACKAGED); do \
+		if ! $(ON_PATH) command -v $$each >/dev/null; then missing="$$missing $$each"; fi; \
+	done; \
+	if [ -n "$$missing" ]; then \
+		echo "The tests need these commands; they are installed with apt-get, as root, unless you install them first:$$missing" >&2; \
+	fi
+
 # Debian's names of the packages are those of the commands, but for two. Its packages of servers start nothing where no
 # init runs; tests never use a server that was there before. Its PostgreSQL and the RabbitMQ that any user may start are
 # not on PATH.
-build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/chromium build/services/mvn: build/services/%:
+$(PACKAGED:%=build/services/%): build/services/%:
 	@mkdir -p $(@D); package=$(patsubst postgres,postgresql,$(*:mvn=maven)); \
-	if ! PATH="$$PATH:/usr/lib/rabbitmq/bin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" command -v $* >/dev/null; then \
+	if ! $(ON_PATH) command -v $* >/dev/null; then \
 		root=; if [ "$$(id -u)" != 0 ]; then root="sudo -n"; fi; \
-		echo "installing $$package" >&2; \
+		echo "installing $$package with apt-get, as root" >&2; \
 		if ! { command -v apt-get && $$root apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
 			$$root apt-get -qq -y install --no-install-recommends $$package; } >&2; \
 		then \
@@ -201,7 +222,7 @@ java:
 	if [ "$${found:-0}" -ge $(MIN_JAVA) ]; then exit; fi; \
 	root=; if [ "$$(id -u)" != 0 ]; then root="sudo -n"; fi; \
 	if [ -z "$${JAVA_HOME:-}" ] && command -v apt-get >/dev/null && $$root true 2>/dev/null; then \
-		echo "installing a Java runtime: openjdk-$(MIN_JAVA)-jre-headless" >&2; \
+		echo "installing a Java runtime with apt-get, as root: openjdk-$(MIN_JAVA)-jre-headless" >&2; \
 		if { $$root apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
 			$$root apt-get -qq -y install --no-install-recommends openjdk-$(MIN_JAVA)-jre-headless; } >&2; \
 		then exit; fi; \

@@ -68,9 +68,9 @@ def rows(text: str, header: str) -> list[list[str]]:
 # These start Spark or a server, or work for a second or more.
 _LONG = (
     "2-a-topology.md-1", "changing-a-job.md-2", "changing-a-job.md-3", "internals/delta-beyond-memory.md-1",
-    "keep-your-query.md-1", "keep-your-query.md-2", "keep-your-query.md-3", "monitoring.md-1", "reading-states.md-2", "spouts/kafka.md-1",
-    "states/cassandra.md-1", "states/delta.md-1", "storm/bolts.md-1", "testing.md-3", "writing-a-spout.md-2",
-    "writing-a-state.md-3",
+    "keep-your-query.md-1", "keep-your-query.md-2", "keep-your-query.md-3", "monitoring.md-1", "reading-states.md-2",
+    "spouts/kafka.md-1", "states/cassandra.md-1", "states/delta.md-1", "storm/bolts.md-1", "testing.md-3",
+    "writing-a-spout.md-2", "writing-a-state.md-3",
 )  # fmt: skip
 PROGRAMS = [
     pytest.param(
@@ -318,7 +318,7 @@ def test_the_table_of_spouts_has_the_promise_of_each() -> None:
     declared = {name: vars(spouts)[name].spout_type for name in of_batches}
     words = {SpoutType.NON_TRANSACTIONAL: "none"}
     assert said == {name: words.get(promise, promise.value) for name, promise in declared.items()}
-    single = rows(text_of(DOCS / "storm" / "queues.md"), "| spout | reads |")
+    single = rows(text_of(DOCS / "storm" / "bolts.md"), "| spout | reads |")
     assert {name for cell, *_ in single for name in _NAME.findall(cell)} == all_spouts - of_batches
 
 
@@ -371,13 +371,7 @@ def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
         assert set(names) - defined == set(), file
 
 
-# ---- glossary --------------------------------------------------------------------------------------------------------
-
-
-def carriers(page: str) -> set[str]:
-    """Return the names in the last column of the tables of terms."""
-    cells = re.findall(r"^\|[^|]+\|[^|]+\|([^|]+)\|$", page, re.MULTILINE)
-    return {name.rpartition(".")[2] for cell in cells for name in _NAME.findall(cell)}
+# ---- words -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", ["guarantees.md", "command-line.md"])
@@ -385,13 +379,6 @@ def test_an_attempt_is_written_as_it_is_shown(page: str) -> None:
     text = text_of(DOCS / page)
     assert f"`{TransactionAttempt(7, (2 << 20) + 1).in_words}`" in text
     assert "epoch.retry" not in text
-
-
-def test_every_name_in_the_glossary_is_defined_in_the_code() -> None:
-    names = carriers(text_of(DOCS / "glossary.md"))
-    code = "\n".join(text_of(ROOT / path) for path in modules())
-    assert len(names) > 40
-    assert names - set(re.findall(r"^ *(?:class |def )?(\w+) *[:=(]", code, re.MULTILINE)) == set()
 
 
 # ---- index -----------------------------------------------------------------------------------------------------------

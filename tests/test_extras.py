@@ -129,11 +129,20 @@ def test_without_an_extra_words_are_counted_in_memory(pip_install: Callable[...,
     assert run_words(pip_install(), tmp_path, _MEMORY) == "[2]\n"
 
 
+def test_without_the_extra_cli_the_command_says_what_to_install(
+    pip_install: Callable[..., Environment], tmp_path: Path
+) -> None:
+    done = _ended(pip_install("redis"), tmp_path, "doctor")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: the command `trident` needs the package typer")
+    assert done.stderr.endswith("pip install 'trident-spark[cli]'\n")
+
+
 @pytest.mark.long
 def test_without_pyspark_a_start_on_spark_says_what_to_do(
     pip_install: Callable[..., Environment], tmp_path: Path
 ) -> None:
-    bare = pip_install("delta")
+    bare = pip_install("delta", "cli")
     done = _ended(bare, tmp_path, "run", f"{words(tmp_path, _DELTA)}:topology", "--once")
     assert done.returncode == 1
     assert re.search(
@@ -148,11 +157,11 @@ def test_without_pyspark_a_start_on_spark_says_what_to_do(
 def test_the_doctor_finds_what_an_extra_brings(
     extra: str, pip_install: Callable[..., Environment], tmp_path: Path
 ) -> None:
-    done = _ended(pip_install(*filter(None, [extra])), tmp_path, "doctor", "--json")
+    done = _ended(pip_install("cli", *filter(None, [extra])), tmp_path, "doctor", "--json")
     told = json.loads(done.stdout)
     usable = {name for name, found in told["extras"].items() if found["usable"]}
     brought = {"": set(), "all": {*EXTRAS}, "ui": {"ui", "drpc"}, "cluster": {"cluster", "ui", "drpc", "zookeeper"}}
-    assert usable == brought.get(extra, {extra})
+    assert usable == brought.get(extra, {extra}) | {"cli"}
     assert told["pyspark"]["usable"] is (extra in ("spark", "all"))
     assert done.returncode == (0 if extra in ("spark", "all") and told["java"]["usable"] else 1)
     assert all("missing: " in found["problem"] for found in _others(told, usable | {"spark"}))
@@ -186,7 +195,7 @@ def test_spark(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_delta(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
-    bare = pip_install("delta")
+    bare = pip_install("delta", "cli")
     assert run_words(bare, tmp_path, _DELTA) == "[2]\n"
     assert "the" in bare.run("trident", "get", "words.py:topology", "count", "the", cwd=tmp_path)
 
@@ -284,7 +293,7 @@ def test_storm(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_ui(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
-    bare = pip_install("ui")
+    bare = pip_install("ui", "cli")
     command = ("run", f"{words(tmp_path, _MEMORY)}:topology", "--engine", "in_process", "--ui", "--ui-port", "0")
     with started(*command, cwd=tmp_path, program=(str(bare.scripts / "trident"),), variables=bare.variables) as running:
         url = running.says(r"http://[\d.:]+")

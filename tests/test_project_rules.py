@@ -28,7 +28,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w./}$~-])/(wor[k]|roo[t]|hom[e]|User[s])(/[\w
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
-GLOSSARY = ROOT / "docs" / "glossary.md"
+REFUSED = ROOT / "CONTRIBUTING.md"
 PLAIN = [
     ROOT / "README.md",
     *sorted((ROOT / "tests").rglob("*.md")),
@@ -86,8 +86,8 @@ def dead_links(document: Path) -> list[str]:
 
 @cache
 def private_words() -> dict[str, str]:
-    """Return the glossary's words that are not used, each with what to say instead."""
-    table = GLOSSARY.read_text(encoding="utf-8").split("\n| not | but |\n")[1].splitlines()[1:]
+    """Return the words that are not used, each with what to say instead."""
+    table = REFUSED.read_text(encoding="utf-8").split("\n| not | but |\n")[1].splitlines()[1:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table if row.startswith("|")]
     return {word: better for words, better in cells for word in words.split(", ")}
 
@@ -123,7 +123,7 @@ def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
     assert dead_links(ROOT / document) == []
 
 
-@pytest.mark.parametrize("path", [str(path.relative_to(ROOT)) for path in PLAIN if path != GLOSSARY])
+@pytest.mark.parametrize("path", [str(path.relative_to(ROOT)) for path in PLAIN])
 def test_a_page_or_module_uses_no_private_words(path: str) -> None:
     words = private_words()
     assert {word: words[word] for word in uses_of(words, text_of(ROOT / path))} == {}, "say this instead"

@@ -76,7 +76,7 @@ def words(quick: bool) -> Iterator[Point]:
         (in_process,) = _json_lines(*given, "--engine", "in_process")
         yield "in process", batch, in_process["warm_words_per_s"]
         if storms_own.JARS.exists():
-            yield "Storm's Trident", batch, storms_own.words_per_s(batch, max(20, sentences // batch))
+            yield "Storm's Trident (8 in flight)", batch, storms_own.words_per_s(batch, max(20, sentences // batch))
 
 
 def commits(quick: bool) -> Iterator[Point]:

@@ -87,7 +87,7 @@ def test_the_job_of_the_readme_counts_twice(folder: Path) -> None:
 
 @pytest.mark.parametrize("moments", [AFTER, EACH])
 def test_the_same_job_with_exactly_once_does_not(moments: tuple[KillMoment, ...], folder: Path) -> None:
-    (folder / "counted.py").write_text(page("docs/crashtest.md", "# counted.py"), encoding="utf-8")
+    (folder / "counted.py").write_text(page("docs/proving.md", "# counted.py"), encoding="utf-8")
     found = outcomes(crashed(folder, KEPT + textwrap.dedent(QUERY), "counted:rows", moments, ""))
     assert found.pop(KillMoment.older, TrialOutcome.refused) is TrialOutcome.refused
     assert set(found.values()) == {TrialOutcome.exact}

@@ -4,6 +4,6 @@ Begin with `app.py`, which declares the commands and their arguments; the work o
 `target.py` finds the topology that the command line names, `console.py` prints and turns errors into messages.
 """
 
-from trident.cli.app import main
+from trident.cli.entry import main
 
 __all__ = ["main"]

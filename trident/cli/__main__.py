@@ -1,6 +1,6 @@
 """`python -m trident.cli`: the command without its script."""
 
-from trident.cli.app import main
+from trident.cli import main
 
 if __name__ == "__main__":
     main()

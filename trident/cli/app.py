@@ -6,9 +6,10 @@ import json
 import platform
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from trident import __version__
 from trident.cli import cluster_commands, dead_letter_commands, proof_commands, state_commands
@@ -36,9 +37,18 @@ from trident.cli.run_command import add_run_command
 from trident.extras import pyspark_version
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
+_DAILY = ("run", "get", "log", "explain", "dead-letters", "crashtest", "doctor", "verify", "why", "state", "diff")
+
+
+class _DailyFirst(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands as the help shows them."""
+        return [*_DAILY, *(name for name in self.commands if name not in _DAILY)]
+
 
 app = typer.Typer(
     name="trident",
+    cls=_DailyFirst,
     help="Storm Trident's exactly-once topologies on Apache Spark: run them, read their states, look into their logs.",
     epilog="First steps: `trident demo`, then `trident demo --crash`.",
     no_args_is_help=True,
@@ -330,8 +340,3 @@ add_crashtest_command(app)
 add_daemon_commands(app)
 add_ui_command(app)
 cluster_commands.add_to(app)
-
-
-def main() -> None:
-    """Run the command line; the script `trident`."""
-    app(prog_name="trident")

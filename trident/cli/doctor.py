@@ -58,6 +58,7 @@ _CONNECT = {
 }
 _PAGE = {**_HTTP, "httpx": "httpx"}
 EXTRAS = {
+    "cli": Extra({"typer": "typer", "rich": "rich"}, more="the command trident"),
     "spark": Extra({"pyspark": "pyspark"}, ("DataFrameSpout", "StructuredStreamingSpout"), "topologies on Spark"),
     "delta": Extra({"deltalake": "deltalake", "pyarrow": "pyarrow"}, ("DeltaState", "DeltaSpout"), "trident demo"),
     "redis": Extra(
@@ -90,7 +91,7 @@ EXTRAS = {
     "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
 }
 ALWAYS = Extra(
-    {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle", "tzdata": "tzdata"},
+    {"pyarrow": "pyarrow", "numpy": "numpy", "msgpack": "msgpack", "cloudpickle": "cloudpickle"},
     (
         "MemoryMapState",
         "TextFileSpout",

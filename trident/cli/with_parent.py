@@ -24,7 +24,7 @@ def _watch() -> None:
 
 
 if __name__ == "__main__":
-    from trident.cli.app import main
+    from trident.cli import main
 
     end_with_parent()
     main()

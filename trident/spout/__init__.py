@@ -2,7 +2,7 @@
 
 Begin with `interfaces.py`: `ITridentSpout` with its `BatchCoordinator` and `Emitter`, and `IBatchSpout` for rows in the
 driver. `partitioned.py` has sources in partitions, `rich.py` Storm's spout of single tuples.
-docs/writing-a-spout.md writes one of each.
+docs/writing-a-spout.md shows how to write each.
 """
 
 from trident.spout.completing import (

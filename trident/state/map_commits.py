@@ -148,6 +148,10 @@ class CommittedMap(State, ABC):
         """Return the sentinel in the store: this partition's last commit."""
         return self._guard.read_sentinel()
 
+    def begun_txid(self) -> int:
+        """Return the batch whose commit began last, if the sentinel does not say it; it may be in the store in part."""
+        return self._guard.begun_txid() if isinstance(self._guard, ReservedKeySentinel) else 0
+
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Write the sentinel, with the name of this state; `force` also moves it back."""
         self._guard.move_sentinel(sentinel._replace(place=self.name), force)

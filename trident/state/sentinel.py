@@ -158,7 +158,7 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
     Parameters
     ----------
     what, own, found, seen
-        As of `displaced`, which says what is raised.
+        As for `displaced`, which says what is raised.
     force
         The sentinel may also go back, to another incarnation, or to the place of another state.
     """
@@ -176,7 +176,7 @@ def is_other_run(found: Sentinel, own: Sentinel) -> bool:
 
 
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
-    """Return the error of a writer that finds another sentinel than the one that it read or laid last.
+    """Return the error for a writer that finds a sentinel other than the one that it read or laid last.
 
     Parameters
     ----------
@@ -221,6 +221,11 @@ class ReservedKeySentinel:
         """Read the last complete commit."""
         self._seen = self._look()
         return self._seen[0]
+
+    def begun_txid(self) -> int:
+        """Return the batch whose commit began last; 0 if none did."""
+        begun = self._look()[1]
+        return 0 if begun is None else begun.txid
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Note that a commit begins (it is not sealed), or that it is complete.

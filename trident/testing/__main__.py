@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from trident.extras import needs_package
 from trident.roles import missing
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.spout.rich import IRichSpout
@@ -16,6 +15,9 @@ from trident.testing.backend.limits import Limits
 from trident.testing.backend.suite import backend_suite
 from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_suite import spout_suite
+
+with needs_package("python -m trident.testing", "cli"):
+    import typer
 
 __all__ = ["main"]
 

@@ -113,6 +113,11 @@ def test_random_rewinds_end_exact(kind: str, tmp_path: Path) -> None:
     assert judge(101, kind, tmp_path) > 40
 
 
+def test_a_store_of_two_methods_copied_within_a_commit_is_not_taken_for_one_of_the_batch_before(tmp_path: Path) -> None:
+    """Its sentinel says batch 1, half of its values are of batch 2, and another state is computed again from batch 1 on."""
+    assert judge(357, "changing", tmp_path) > 40
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(200, 400, 50))
 def test_many_random_rewinds_end_exact(first: int, tmp_path: Path) -> None:

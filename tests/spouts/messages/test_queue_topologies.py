@@ -17,7 +17,7 @@ from tests.spouts.messages.places import Place
 from tests.spouts.messages.storm_words import EXECUTED, Refusing
 from trident.storm import LocalCluster, TopologyBuilder
 
-PAGE = Path(__file__).parents[3] / "docs" / "storm" / "queues.md"
+PAGE = Path(__file__).parents[3] / "docs" / "storm" / "bolts.md"
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -75,7 +75,7 @@ class _DiesOnce(Refusing):
 
 def test_the_topology_of_the_page_runs(redis_server: Server) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    (program,) = (block for block in blocks if "TopologyBuilder" in block)
+    (program,) = (block for block in blocks if "RedisStreamRichSpout" in block)
     client: Any = redis.Redis(port=redis_server.port)
     client.flushall()
     for user, amount in (("ann", 5), ("bob", 7), ("ann", 1)):

@@ -20,7 +20,9 @@ from trident.planner.meaning import Meaning, compare
 from trident.runtime.replaying.recorded_past import Mark, RecordedPast
 from trident.runtime.start.accidents import Found
 from trident.runtime.start.recovery import empty, lay
-from trident.state.interfaces import StateType, kind_of
+from trident.state.interfaces import State, StateType, kind_of
+from trident.state.map_commits import CommittedMap
+from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel, epoch_of
 
 
@@ -60,6 +62,7 @@ class Lacking:
     `writes`: by partition, whether the batches behind `done` go to its store.
     `goal`, `lacks`: the last batch that the store lacks, 0 if it lacks none; and from the first to the last, how many.
     `empties`: whether the store has to be emptied first, because the state was, after what is there.
+    `content`: the last batch of which anything may be in the store.
     `laid`: by partition, the sentinel in the store.
     """
 
@@ -72,6 +75,7 @@ class Lacking:
     goal: int = 0
     lacks: int = 0
     empties: bool = False
+    content: int = 0
     laid: list[Sentinel] = field(default_factory=list)
 
     @classmethod
@@ -97,6 +101,8 @@ class Lacking:
         one.empties = any(s is None or s.txid <= emptied for s in one._of_behind(found.sentinels)) and emptied >= 0
         if one.empties:
             one.lower_to(emptied)
+        else:
+            one.content = max(map(_last_written, found.sentinels, found.instances), default=0)
         one.goal = max((each.txid for each in one._of_behind(one.expected) if each is not None), default=0)
         one.lacks = max(0, one.goal - min(one.done))
         if is_read and found.mismatches:
@@ -112,11 +118,6 @@ class Lacking:
     def is_behind(self) -> bool:
         """Whether it lacks batches itself."""
         return bool(self.found.mismatches)
-
-    @property
-    def content(self) -> int:
-        """The last batch of which anything is in the store."""
-        return 0 if self.empties else max((each.txid for each in self.found.sentinels if each is not None), default=0)
 
     def lower_to(self, txid: int) -> None:
         """Let all partitions that a batch has written take part from a batch on."""
@@ -184,6 +185,13 @@ class Lacking:
             )
             raise RewindError(self.name, why, 0)
         self.lower_to(first - 1)
+
+
+def _last_written(sentinel: Sentinel | None, state: State) -> int:
+    """Return the last batch of which a partition may have anything: its store may be a copy from the middle of a commit."""
+    inner = state.inner if isinstance(state, SnapshottableMap) else state
+    begun = inner.begun_txid() if isinstance(inner, CommittedMap) else 0
+    return max(begun, 0 if sentinel is None else sentinel.txid)
 
 
 def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:
