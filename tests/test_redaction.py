@@ -113,7 +113,7 @@ def test_every_option_that_sounds_like_a_secret_is_marked() -> None:
 
 
 def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'ftp://\*\*\*@host' is no address"):
+    with pytest.raises(ConfigError, match=r"'ftp://\*\*\*@host' is not the address"):
         DRPCClient("ftp://user:hush@host")
     with DRPCClient("http://user:hush@127.0.0.1:1") as client, pytest.raises(DRPCExecutionException) as refused:
         client.execute("words", "the")

@@ -186,10 +186,10 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
         lambda s: s.group_by("n").persistent_aggregate(MemoryMapState(), Count(), "n"),
         "cannot add field 'n' to stream 'lines'",
     ),
-    "no state": (lambda s: s.persistent_aggregate(7, Count(), "n1"), "7 is no state: give one of a store"),  # type: ignore[arg-type]
+    "no state": (lambda s: s.persistent_aggregate(7, Count(), "n1"), "7 is not a state: give one of a store"),  # type: ignore[arg-type]
     "class of a state": (
         lambda s: s.persistent_aggregate(MemoryMapState, Count(), "n1"),  # type: ignore[arg-type]
-        r"MemoryMapState'> is no state: it is a class; give a state of it: MemoryMapState\(\.\.\.\)",
+        r"MemoryMapState'> is not a state: it is a class; give an instance of it: MemoryMapState\(\.\.\.\)",
     ),
     "state name twice": (
         lambda s: (counts(s), counts(s)),
@@ -255,7 +255,7 @@ TOPOLOGY: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no spout": (
         lambda: TridentTopology("t").new_stream("a", NoSpout()),  # type: ignore[arg-type]
-        "stream 'a' got NoSpout, which is no spout. It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout",
+        "stream 'a' got NoSpout, which is not a spout. It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout",
     ),
     "spout without types": (
         lambda: TridentTopology("t").new_stream("a", Shapeless()),
@@ -267,7 +267,7 @@ TOPOLOGY: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "static state": (
         lambda: TridentTopology("t").new_static_state(None),  # type: ignore[arg-type]
-        "None is no state",
+        "None is not a state",
     ),
     "state of the graph": (
         lambda: topology_of(counts(declared()[1])).graph().state("cuont"),

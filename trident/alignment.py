@@ -91,7 +91,7 @@ def fields_of_schema(schema: pa.Schema) -> Fields:
         if type_ is None:
             others = ", ".join(repr(one) for one, ddl in zip(schema.names, types, strict=True) if ddl is not None)
             raise TopologyError(
-                f"column {column.name!r} is of Arrow type {column.type}, which Spark has no type for; cast it first, where it "
+                f"column {column.name!r} is of Arrow type {column.type}, for which Spark has no type; cast it where it "
                 f"is written, or leave it out: name the fields to read, of {others or 'which there are no others'}"
             )
     return Fields.of(schema.names, types)

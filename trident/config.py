@@ -18,7 +18,7 @@ from trident.setting_types import check_types, close_to, flat, gathered, read_se
 __all__ = ["NO_URL", "SETTINGS_FILE", "Config", "is_url", "resolve", "settings_of_environment"]
 
 NO_URL = (
-    "must be a folder of a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
+    "must be a folder on a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
 _LAST_PORT = 65535
@@ -188,7 +188,7 @@ class Config(Redacted):
 
     def __post_init__(self) -> None:
         if renamed := _RENAMED.get(str(self.state_recovery)):
-            raise ConfigError(f"state_recovery={self.state_recovery!r} is called {renamed!r} now")
+            raise ConfigError(f"state_recovery={self.state_recovery!r} is now called {renamed!r}")
         check_types(self)
         if self.max_spout_pending is not None and self.max_spout_pending < 1:
             raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
@@ -232,7 +232,7 @@ class Config(Redacted):
             check_log_address(self.log_dir or "")
         elif is_url(self.log_dir or ""):
             raise ConfigError(
-                f"log_dir={self.log_dir!r}: must be a folder of a local disk, a path without a scheme, or one of {LIKE}"
+                f"log_dir={self.log_dir!r}: must be a folder on a local disk, a path without a scheme, or one of {LIKE}"
             )
         if is_url(self.dead_letter_dir or ""):
             raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")

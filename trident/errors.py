@@ -12,7 +12,7 @@
     ├── FailedException          raised by user code: "replay this batch"
     │   └── ReportedFailedException
     ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
-    │   └── RetriesUsedUpError   so many batches failed that this driver has no attempt left to number
+    │   └── RetriesUsedUpError   so many batches failed that this driver has run out of attempt numbers
     ├── ReplayDiffersError       a step gave other results when a batch was processed twice
     ├── DRPCExecutionException   a DRPC request got no answer; says why, and in which step
     ├── ReplayFailedError        a recorded batch cannot be processed again; names txid, step and cause
@@ -22,8 +22,8 @@
     │   │   └── AlreadyRunningError  this very process holds it
     │   ├── ForeignLogError      the log belongs to another topology
     │   ├── CorruptLogError      a record in the middle of the log is damaged
-    │   ├── HistoryGapError      a piece of its history is
-    │   └── HistoryStartError    its history begins too late for what is asked
+    │   ├── HistoryGapError      a piece of its history is damaged
+    │   └── HistoryStartError    its history begins too late for what was asked
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── ChangesGoneError         a reader of changes came too late
@@ -41,11 +41,11 @@
     │   ├── CorruptValueError        a stored value cannot be read
     │   ├── WrongKeyError            what was asked for cannot be a key of this state
     │   ├── UnsupportedOperation     the store cannot do this
-    │   └── BackendError             the store refused, or another writer was there
+    │   └── BackendError             the store refused, or another writer got there first
     │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
     └── SpoutError
         ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
-        ├── BadDataError         a source has data that is no row of it, at each try
+        ├── BadDataError         a source has data that cannot be read as a row, at any try
         ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
         └── SourceAwayError      the source does not answer; the batch is tried again until it does
             └── PartitionLostError   a partition of a batch that must be replayed is not there
@@ -53,7 +53,7 @@
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
 
-`can_heal` says whether the same may go well later although nothing was changed; an error that cannot heal
+`can_heal` says whether the same call may succeed later although nothing was changed; an error that cannot heal
 ends a topology at its first try, at the start too. `TridentError.waits_for` names what has to come back first.
 """
 
@@ -123,8 +123,8 @@ class TridentError(Exception):
     can_heal
         Whether another try of the same may succeed although nothing was changed.
     waits_for
-        What does not answer at the moment, such as `PostgreSQL at db:5432/shop`; tries while it is away do not count. Empty:
-        that is not what is wrong.
+        The store or source that does not answer at the moment, such as `PostgreSQL at db:5432/shop`; tries while it is
+        away do not count. Empty if something else is wrong.
     """
 
     can_heal: bool = True
@@ -150,7 +150,7 @@ class InexactPairingError(TopologyError):
             "No state is exact behind such a spout by itself: use a transactional or opaque spout, or leave out what came "
             "before, as docs/spouts/redis-streams.md shows,"
             if spout_kind.startswith("non")
-            else "Use an opaque state that stores the attempts, as all do but with serializer='storm' (exact with "
+            else "Use an opaque state that stores the attempts, as all do except with serializer='storm' (exact with "
             "transactional and opaque spouts),"
         )
         return (
@@ -182,7 +182,7 @@ class TopologyChangedError(TopologyError):
     Attributes
     ----------
     topology, differences
-        Its name; of each change what, from what, to what; and what to do about it.
+        The topology's name; and for each change what it is, from what and to what, and what to do about it.
     """
 
     def __init__(self, topology: str, differences: Sequence[tuple[str, str]]) -> None:
@@ -194,8 +194,8 @@ class TopologyChangedError(TopologyError):
             f"  {text}\n    To do: {remedy.replace('{name}', self.topology)}" for text, remedy in self.differences
         )
         return (
-            f"topology {self.topology!r} is not what its log was written with, and what is stored would be read as something "
-            f"that it is not. Nothing was written; with its former declaration it goes on.\n{changes}"
+            f"topology {self.topology!r} is not what its log was written with, so what is stored would be misread. "
+            f"Nothing was written; with its former declaration the topology goes on.\n{changes}"
         )
 
 
@@ -212,7 +212,7 @@ class EnvironmentProblem(TridentError):
 
     @classmethod
     def of_now(cls, message: str) -> Self:
-        """Make one that another process may not have: a part of Spark is away, or slow, or busy."""
+        """Make one that may pass by itself: a part of Spark is away, slow or busy."""
         problem = cls(message)
         problem.can_heal = True
         return problem
@@ -261,7 +261,7 @@ class BatchFailedError(TridentError):
 
 
 class RetriesUsedUpError(BatchFailedError):
-    """A batch failed, and since its start this driver has had so many failures that it can number no further attempts."""
+    """A batch failed, and since its start this driver has had so many failures that it can number no more attempts."""
 
     def __str__(self) -> str:
         return (
@@ -426,18 +426,18 @@ class HistoryGapError(LogError):
     def __str__(self) -> str:
         place, missing, resume, cause = self.args
         return (
-            f"the history of the transaction log {place} lacks {missing}: {cause}. What is behind them can be read from "
-            f"batch {resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
+            f"the history of the transaction log {place} lacks {missing}: {cause}. The batches after them can be read "
+            f"from batch {resume} on (`first={resume}`, `--since {resume}`). The topology goes on without them"
         )
 
 
 class HistoryStartError(LogError):
-    """The history of a log begins too late: what the batches before made of the states is not known.
+    """The history of a log begins too late: what the earlier batches did to the states is not known.
 
     Attributes
     ----------
     first
-        The first batch that is kept; None: none is.
+        The first batch that is kept; None if none is.
     """
 
     can_heal = False
@@ -491,8 +491,8 @@ class ChangesGoneError(StateError):
         if since >= first:
             found = f"the log ends with batch {last}; it was lost or set back, and counts from the beginning"
         return (
-            f"the changes of state {state!r} of {topology!r} since batch {since}: {found}. Begin with snapshot(), which gives "
-            "the rows as of one batch and goes on behind it; raise changes= of the state if its readers are away for longer"
+            f"the changes of state {state!r} of {topology!r} since batch {since}: {found}. Begin with snapshot(), which "
+            "gives the rows as of one batch and continues after it; raise changes= of the state if readers are away for longer"
         )
 
 
@@ -505,15 +505,15 @@ class ChangesReplacedError(ChangesGoneError):
     def __str__(self) -> str:
         topology, state, txid, read, found = self.args
         return (
-            f"the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it was set "
-            "back to a copy, and what was read of the batches behind that was undone. Put snapshot() in the place of all that "
-            "was made of the changes; a topology that follows begins with another log and empty states, and since=0 if all of "
-            "them are kept, or is set back as well, log and stores, to a copy of a moment before"
+            f"the changes of state {state!r} of {topology!r} were read up to batch {txid}, {read}; the log {found}: it "
+            "was set back to a copy, and the batches read after that copy were undone. Replace all that was made of "
+            "the changes with snapshot(); a topology that follows must begin with another log and empty states (and "
+            "since=0 if all changes are kept), or be set back as well, log and stores, to a copy from before that moment"
         )
 
 
 class StateMismatchError(StateError):
-    """A state's last commit by the store and by the log do not belong together. Nothing was written."""
+    """The last commit of a state according to the store does not match the log. Nothing was written."""
 
     can_heal = False
 
@@ -586,7 +586,7 @@ class RewindError(StateMismatchError):
 
 
 class StateMovedError(StateMismatchError):
-    """The topology is declared with a place that `trident state move` has emptied of meaning, or has not filled yet.
+    """The topology declares a place that `trident state move` has moved the state from, or has not filled yet.
 
     Parameters
     ----------
@@ -612,7 +612,7 @@ class StateMovedError(StateMismatchError):
 class SecondRunError(StateError):
     """Spark ran a task that commits twice, and the other run has begun this commit; the batch is tried again as a whole.
 
-    Two runs may have different rows, and both would be of one attempt: what only the other one wrote would count.
+    Two runs may have different rows, and both would belong to one attempt: what only the other run wrote would count.
     Nothing was written.
     """
 
@@ -733,7 +733,7 @@ class UnsupportedOperation(StateError):
 
 
 class BackendError(StateError):
-    """A store refused, or another writer was there.
+    """A store refused, or another writer got there first.
 
     Parameters
     ----------
@@ -760,7 +760,7 @@ class StoreAwayError(BackendError):
     Parameters
     ----------
     message
-        As of `BackendError`.
+        As for `BackendError`.
     store
         Its kind and address, without user and password: `Redis at localhost:6379`.
     """
@@ -776,7 +776,7 @@ class SpoutError(TridentError):
 
 
 class BadDataError(SpoutError):
-    """A source has data that is no row of it, such as a wrong value in a file. It is the same at each try."""
+    """A source has data that cannot be read as a row, such as a wrong value in a file. Every try meets the same data."""
 
     can_heal = False
 
@@ -788,7 +788,7 @@ class ReplayMismatchError(SpoutError):
 
 
 class CheckpointMismatchError(SpoutError):
-    """What a source notes of its own progress does not belong to the log. The batch is not tried again."""
+    """A source's own record of its progress does not belong to the log. The batch is not tried again."""
 
     can_heal = False
 
@@ -814,10 +814,10 @@ class PartitionLostError(SourceAwayError):
 
     def __str__(self) -> str:
         return (
-            f"{self.spout}: batch {self.txid} has rows of {self.lost}, which the source does not have now (there: "
+            f"{self.spout}: batch {self.txid} has rows of {self.lost}, which the source does not have now (it has: "
             f"{self.there}). A transactional spout gives the same rows again, so the batch waits until the source has them "
             "back. If they are gone for good, begin with another log and empty states, and make it an opaque spout, which "
-            "goes on with what is there"
+            "goes on with the rows that are left"
         )
 
 
@@ -832,10 +832,10 @@ _MISTAKES = (
 
 
 def can_heal(error: BaseException) -> bool:
-    """Whether the same may go well later although nothing was changed; of errors of Python and of libraries too.
+    """Whether the same call may succeed later although nothing was changed; also for errors of Python and of libraries.
 
-    A mistake in code or data (`ZeroDivisionError`, `KeyError`, `ImportError` …) is the same each time; what a disk, a network
-    or a library said may pass.
+    A mistake in code or data (`ZeroDivisionError`, `KeyError`, `ImportError` …) is the same each time; an error from a
+    disk, a network or a library may pass.
     """
     if isinstance(error, TridentError):
         return error.can_heal

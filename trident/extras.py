@@ -63,8 +63,8 @@ def check_pyspark(otherwise: str) -> str:
         )
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < MINIMUM_PYSPARK:
         raise EnvironmentProblem(
-            f"running on Spark takes PySpark {least} or newer, and {sys.executable} has {version}. Take a newer one: "
-            f"pip install 'trident-spark[spark]'. Without Spark: {otherwise}"
+            f"running on Spark takes PySpark {least} or newer, and {sys.executable} has {version}. Install a newer "
+            f"one: pip install 'trident-spark[spark]'. Without Spark: {otherwise}"
         )
     try:
         from pyspark import SparkContext  # noqa: F401  only to see whether it can be

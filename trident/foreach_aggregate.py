@@ -52,12 +52,12 @@ def exactly_once(
         Promise that a batch that Spark repeats has the same rows, so that the state may be transactional; see
         `QueryBatches`.
     rows_are
-        What the rows of a query are that aggregates in output mode `update` or `complete`, see `QueryBatches`; with `Last()`,
-        which alone takes them, `"totals"`.
+        What the rows are if the query aggregates in output mode `update` or `complete`, see `QueryBatches`; `"totals"`
+        with `Last()`, the only aggregator that takes them.
     adopt_checkpoint
         Take the query's first batch as the next one, although checkpoint and log do not belong together: for one start.
     rename, listeners, conf, settings
-        As of `TridentTopology` and its `start`; `log_dir` names the log.
+        As for `TridentTopology` and its `start`; `log_dir` names the log.
 
     Examples
     --------

@@ -39,8 +39,8 @@ def read_in_spark(column: Any, type_: pa.DataType, name: str) -> Any:
     """Return the same of texts that Spark reads as these, in a session in UTC: there a timestamp needs no offset."""
     strange = column.filter(pc.invert(pc.match_substring_regex(column, IN_SPARK)))
     if len(strange):
-        like = "2024-03-31 or 2024-03-31 02:30:00.5, with Z or +02:00 behind it if it has an offset"
-        raise pa.ArrowInvalid(f"{name}: {strange[0].as_py()!r} is no {ddl_of(type_)}, which is written here as {like}")
+        like = "2024-03-31 or 2024-03-31 02:30:00.5, with Z or +02:00 after it if it has an offset"
+        raise pa.ArrowInvalid(f"{name}: {strange[0].as_py()!r} is not a {ddl_of(type_)}, written here as {like}")
     return read_moments(column, type_, name, partial(_read, in_utc=True))
 
 
@@ -74,7 +74,7 @@ def read_formatted(texts: Any, formats: Sequence[str], type_: pa.DataType, name:
     lacking = texts.filter(pc.and_(pc.is_valid(texts), pc.is_null(made)))
     if len(lacking):
         raise pa.ArrowInvalid(
-            f"{name}: {lacking[0].as_py()!r} is no {ddl_of(type_)} in {' or '.join(map(repr, formats))}"
+            f"{name}: {lacking[0].as_py()!r} is not a {ddl_of(type_)} in {' or '.join(map(repr, formats))}"
         )
     return made
 
@@ -97,4 +97,4 @@ def _check_formatted(texts: Any, made: Any, format_: str, name: str) -> None:
             if "match" in problem and "%Z" not in format_:  # Arrow takes other words and spaces, for the same
                 continue
         if problem:
-            raise pa.ArrowInvalid(f"{name}: {text!r} is no moment in {format_!r}{problem}")
+            raise pa.ArrowInvalid(f"{name}: {text!r} is not a time in {format_!r}{problem}")

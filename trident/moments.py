@@ -43,7 +43,7 @@ def moment_of(text: str, type_: str, in_utc: bool = False) -> Any:
     """
     found = _TEXT.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no {type_}, which is written as {_LIKE[type_]}")
+        raise ValueError(f"{text!r} is not a {type_}, which is written as {_LIKE[type_]}")
     day, time, offset = found.groups()
     if in_utc and type_ == "timestamp":
         offset = offset or "Z"
@@ -57,7 +57,7 @@ def moment_of(text: str, type_: str, in_utc: bool = False) -> Any:
     except OverflowError:
         raise ValueError(f"{text!r} is in UTC beyond the years 1 to 9999") from None
     except ValueError as error:
-        raise ValueError(f"{text!r} is no {type_}: {error}") from None
+        raise ValueError(f"{text!r} is not a {type_}: {error}") from None
 
 
 def _misfit(type_: str, time: str, offset: str | None) -> str | None:

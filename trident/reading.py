@@ -52,8 +52,8 @@ def open_state(
     state
         What `persistent_aggregate` or `partition_persist` returned, or its name.
     conf, settings
-        As of `TridentTopology.start`; `log_dir` names the log. By default it is that of the topology in its cluster, if the one
-        that `TRIDENT_CLUSTER` names, or the folder `trident-cluster`, has one of this name; else `trident-log/TOPOLOGY`.
+        As for `TridentTopology.start`; `log_dir` names the log. By default it is that of the topology in its cluster, if
+        the cluster that `TRIDENT_CLUSTER` names, or the folder `trident-cluster`, has it; else `trident-log/TOPOLOGY`.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def open_state(
     UnsupportedOperation
         The state is in the memory of the process that runs the topology.
     LogError, ForeignLogError
-        There is no log, or it is of another topology.
+        There is no log, or it belongs to another topology.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def open_states(
     Parameters
     ----------
     topology, states, conf, settings
-        As of `open_state`. The states are opaque.
+        As for `open_state`. The states are opaque.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def open_states(
     UnsupportedOperation
         A state is not opaque, or in the memory of the process that runs the topology.
     LogError, ForeignLogError
-        There is no log, or it is of another topology.
+        There is no log, or it belongs to another topology.
 
     Examples
     --------
@@ -140,24 +140,24 @@ def changes(
     Parameters
     ----------
     topology, state, conf, settings
-        As of `open_state`. The state is declared with `changes=`, in PostgreSQL or Redis.
+        As for `open_state`. The state is declared with `changes=`, in PostgreSQL or Redis.
     since
-        The batch behind which to begin: the `position` of a feed up to which its changes were worked up, or the number of a
-        batch. Of a position it is found if the log was set back meanwhile and has other batches under these numbers. None: the
-        last one that is committed now.
+        The batch after which to begin: the `position` of a feed up to which its changes were processed, or the number
+        of a batch. With a position it is noticed if the log was set back meanwhile and has other batches under these
+        numbers. None: the last batch that is committed now.
 
     Returns
     -------
     ChangeFeed
         A context manager and an iterator over batches, each with its `txid` and its `changes`: `(key, before, after)`. `read()`
-        returns what is there now, `snapshot()` the rows of the state to begin with.
+        returns the batches that are there now, `snapshot()` the rows of the state to begin with.
 
     Raises
     ------
     UnsupportedOperation
         The state keeps no changes.
     TopologyError, LogError, ForeignLogError
-        As of `open_state`.
+        As for `open_state`.
     ValueError
         `since` is neither.
 
@@ -187,18 +187,18 @@ def move_state(
 ) -> Moved:
     """Move a state to where another declaration of its topology has it: store, layout, place, number of partitions.
 
-    No driver may run meanwhile; readers may. Called again after it was interrupted, at whatever moment, it goes on.
+    No driver may run meanwhile; readers may. If it was interrupted, at whatever moment, call it again: it goes on.
 
     Parameters
     ----------
     topology, to
-        The former declaration and the new one, as of `open_state`.
+        The former declaration and the new one, as for `open_state`.
     state, conf, settings
-        As of `open_state`.
+        As for `open_state`.
     progress
         Called now and then with `"count"`, `"copy"` or `"compare"`, how many rows are done, and of how many (0: not known yet).
     called
-        What the refusal of the former declaration calls the new one; default: `to`, if that is a text.
+        The name of the new declaration when the former one is refused; default: `to`, if that is a text.
 
     Returns
     -------
@@ -228,19 +228,19 @@ def migrate_state(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     **settings: Any,
 ) -> Moved:
-    """Make all values of a state that are of former types values of the type that it is declared with, by its `migrate=`.
+    """Convert all values of a state that have former types to the type that it is declared with, by its `migrate=`.
 
     A topology does so by itself for each key that it reads, so this need not be called; afterwards no value of a former type
-    is left, and `migrate=` can go. No driver may run meanwhile; readers may. Parameters as of `move_state`.
+    is left, and `migrate=` can go. No driver may run meanwhile; readers may. Parameters as for `move_state`.
 
     Raises
     ------
     LogHeldError
         A driver runs.
     TopologyError
-        The state has no `migrate=`, or means something else that this does not cover.
+        The state has no `migrate=`, or its meaning has changed in a way that this does not cover.
     StateError
-        A value cannot be migrated; those before it are.
+        A value cannot be migrated; the values before it are.
     """
     from trident.runtime.start.migrating import migrate_state
 
@@ -257,15 +257,15 @@ def forget_keys(
 ) -> Forgotten:
     """Remove keys of a state for good: value, value before, their changes, and the dead letters that name them.
 
-    No driver may run meanwhile; readers may. For the topology the keys were never written: the next tuple of one starts it
-    again. Called again after it was interrupted, it goes on.
+    No driver may run meanwhile; readers may. To the topology, the keys were never written: the next tuple of one starts
+    it again. If it was interrupted, call it again: it goes on.
 
     Parameters
     ----------
     topology, state, conf, settings
-        As of `open_state`.
+        As for `open_state`.
     keys
-        As of `multi_get`.
+        As for `multi_get`.
 
     Returns
     -------
@@ -277,7 +277,7 @@ def forget_keys(
     LogHeldError
         A driver runs.
     WrongKeyError
-        One cannot be a key of the state.
+        One of them cannot be a key of the state.
     UnsupportedOperation
         The store cannot delete keys, or the state is a single value.
     """
@@ -296,7 +296,7 @@ def verify_state(
     progress: Callable[[int], None] = lambda _: None,
     **settings: Any,
 ) -> list[Verified]:
-    """Compute states again from their sources, by the history of the log, and compare them with what the stores have.
+    """Recompute states from their sources, with the history of the log, and compare them with what the stores have.
 
     All batches are processed again in this process, with all states in memory; nothing is written anywhere. The topology may be
     running meanwhile.
@@ -304,7 +304,7 @@ def verify_state(
     Parameters
     ----------
     topology, states, conf, settings
-        As of `open_states`; no states: all of them.
+        As for `open_states`; no states: all of them.
     keys
         Compare these keys only, of the one state that is named.
     share
@@ -315,8 +315,8 @@ def verify_state(
     Returns
     -------
     list[Verified]
-        For each state `equal`, how many keys are, and `wrong`: `(key, found, expected, since)`; `refused` says why a state that
-        was not named cannot be verified.
+        For each state `equal`, the number of equal keys, and `wrong`: `(key, found, expected, since)`; `refused` says
+        why a state that was not named cannot be verified.
 
     Raises
     ------
@@ -327,7 +327,7 @@ def verify_state(
     UnsupportedOperation
         A state that is named, or a source, cannot be verified.
     TopologyError, LogError, ForeignLogError
-        As of `open_state`.
+        As for `open_state`.
 
     Examples
     --------
@@ -351,24 +351,24 @@ def rehearse_upgrade(
     conf: Config | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[Rehearsed]:
-    """Say which totals new code would change: the last batches go through former and new code, over what the stores have now.
+    """Say which totals new code would change: the last batches run in former and new code, over what the stores have now.
 
-    It is as if these batches came once more. Nothing is written anywhere; the topology may be running.
+    It is as if these batches came again. Nothing is written anywhere; the topology may be running.
 
     Parameters
     ----------
     topology, to
-        The former declaration and the new one, as of `open_state`.
+        The former declaration and the new one, as for `open_state`.
     batches
         How many of the last batches to run, as far as the history has them.
     conf, settings
-        As of `open_state`.
+        As for `open_state`.
 
     Returns
     -------
     list[Rehearsed]
-        For each state `equal`, of how many keys both make the same, and `changed`: `(key, now, former, new)`; `refused` says
-        why a state is not compared.
+        For each state `equal`, the number of keys to which both give the same value, and `changed`:
+        `(key, now, former, new)`; `refused` says why a state is not compared.
 
     Raises
     ------
@@ -403,16 +403,16 @@ def why(
     conf: Config | Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[ValueOrigin]:
-    """Say which batches, positions of sources and rows made a value: all batches are processed again, as by `verify_state`.
+    """Say which batches, source positions and rows a value comes from: all batches are processed again, as by `verify_state`.
 
     Parameters
     ----------
     topology, state, conf, settings
-        As of `open_state`.
+        As for `open_state`.
     key
         The key of the value; None: the state is a single value.
     last
-        The last batches that wrote the value, at most; None: all.
+        How many of the last batches that wrote the value; None: all.
     rows
         How many rows of each batch to keep.
 
@@ -425,7 +425,7 @@ def why(
     Raises
     ------
     HistoryStartError, ReplayFailedError, UnsupportedOperation, TopologyError, LogError, ForeignLogError
-        As of `verify_state`.
+        As for `verify_state`.
     WrongKeyError
         The key cannot be one of the state.
 
@@ -491,7 +491,7 @@ def read_history(
     Raises
     ------
     HistoryGapError
-        A piece is damaged or missing; all batches before it were given. It says how to read what is behind it.
+        A piece is damaged or missing; all batches before it were given. The error says how to read what comes after it.
     LogError
         There is no log, or it cannot be read.
     """

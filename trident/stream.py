@@ -213,9 +213,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         `MapGet` and `SnapshotGet` of a state of structs (as `Last` of several fields keeps) fill one output field with the
         struct, or as many as it has fields with these.
 
-        Different from Storm: a query in batch t sees an opaque state exactly as after batch t-1, also in a replay. Of any
-        other it may see what a failed attempt wrote, so its answers must not feed a state: `start` refuses that
-        (`DirtyReadError`), unless the query is behind the state's own update, or no stream updates the state.
+        Different from Storm: a query in batch t sees an opaque state exactly as after batch t-1, also in a replay. In
+        any other state it may see what a failed attempt wrote, so its answers must not feed a state: `start` refuses
+        that (`DirtyReadError`), unless the query is behind the state's own update, or no stream updates the state.
 
         Parameters
         ----------
@@ -415,9 +415,9 @@ class GroupedStream(Windowing[Stream]):
         Parameters
         ----------
         migrate
-            The value, its aggregator or its input may have changed since the log was written: a function that makes of a
-            stored value and the name of its former type a value of the type that is declared now. For opaque states. Aggregates
-            that come, go or get another name and wider types need none: see
+            For a value, aggregator or input that has changed since the log was written: a function that turns a stored
+            value and the name of its former type into a value of the type that is declared now. For opaque states. New,
+            dropped or renamed aggregates and wider types need none: see
             [changing a topology](changing-a-job.md).
         """
         return self._stream._aggregate(self._group, True, state, args, state_name, migrate)
@@ -455,7 +455,7 @@ class GroupedStream(Windowing[Stream]):
         Raises
         ------
         TopologyError
-            A state that is not opaque, a field that is not there or is no time, an object that is no process.
+            A state that is not opaque, a field that is not there or not a time, an object that is not a process.
         """
         return declare_process(self._stream, self._group, args, event_time, delay, state_name)
 
@@ -509,9 +509,9 @@ class TridentState(TridentNames):
     def remove(self, stream: Stream, fields: FieldsLike | None = None) -> TridentState:
         """Remove the keys that the tuples of a stream name, in their own batch: the state keeps a value per key.
 
-        A key that a batch removes is absent after it, also if the batch has tuples for it, of which nothing is counted then.
-        The next batch starts it from nothing. `new_values_stream()` has no row for it; a feed of changes has one without a
-        value after. A key that is absent already is ignored.
+        A key that a batch removes is absent after it, even if the batch has tuples for it, none of which is counted
+        then. The next batch starts it from nothing. `new_values_stream()` has no row for it; a feed of changes has one
+        without a value after. A key that is absent already is ignored.
 
         Parameters
         ----------

@@ -103,7 +103,7 @@ def _double(value: Any, type_: Any) -> float:
     number = number_of(value)
     nearest = float(number)  # OverflowError is an ArithmeticError
     if not isinstance(number, float) and nearest != number and number == number:
-        raise ValueError(f"the nearest of the type is {nearest!r}; round it, or declare the field as a decimal")
+        raise ValueError(f"the nearest value of that type is {nearest!r}; round it, or declare the field as a decimal")
     return nearest
 
 
@@ -113,7 +113,7 @@ def _float(value: Any, type_: Any) -> float:
         nearest = float(np.float32(wide))
     is_lost = (wide and not nearest) or math.isinf(nearest) != math.isinf(wide)
     if is_lost or (nearest != wide and not isinstance(value, float | np.floating)):
-        raise ValueError(f"the nearest of the type is {nearest!r}; declare the field as a double")
+        raise ValueError(f"the nearest value of that type is {nearest!r}; declare the field as a double")
     return nearest
 
 
@@ -238,7 +238,7 @@ def _maps(values: Sequence[Any], type_: Any) -> pa.Array:
             if None in plain[start:end]:  # for which Arrow ends the process
                 raise Misfit(row, values[row], "a map has no key None")
             if len(set(plain[start:end])) < end - start:  # two floats may round to the same 32 bits
-                raise Misfit(row, values[row], "two of its keys are one key as values of their type")
+                raise Misfit(row, values[row], "two of its keys are the same key as values of their type")
     inner = _inner(items, type_.item_type, ends, lambda at, _: f"[{shown(names[at])}]")
     return pa.MapArray.from_arrays(offsets, keys, inner)
 

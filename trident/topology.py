@@ -42,10 +42,10 @@ class TridentTopology(Declaration):
         Letters, digits, `_`, `.` and `-`. Names the log and prefixes the keys in shared stores, so a topology keeps its
         name for as long as its state exists.
     config
-        Settings of every start; `trident.toml` beside the module, the environment, the command line and `start` go before it.
+        Settings of every start; `trident.toml` beside the module, the environment, the command line and `start` override them.
     rename
-        What aggregates, states, and fields of keys and of sources, are called now, by their former names: `{"old": "new"}`. It
-        may go once a batch is committed under the new names; see [changing a topology](changing-a-job.md).
+        New names of aggregates, states, and fields of keys and of sources, by their former names: `{"old": "new"}`. It
+        can be removed once a batch is committed under the new names; see [changing a topology](changing-a-job.md).
 
     Examples
     --------
@@ -85,9 +85,9 @@ class TridentTopology(Declaration):
     def new_drpc_stream(self, function: str) -> Stream:
         """Declare what answers the requests of a DRPC function: a stream with the one field `args`, a text.
 
-        The answer of a request is the list of the tuples that the last step gives, of all steps behind this stream, in
-        order of declaration. The stream may query states and be joined or merged with itself; it meets no other stream
-        and feeds no state. Ask with `RunningTopology.drpc`, `LocalDRPC` or `DRPCClient` (trident.drpc).
+        The answer to a request is the list of the tuples that the last step gives, of all steps after this stream, in
+        order of declaration. The stream may query states and be joined or merged with itself; it cannot meet another
+        stream, nor feed a state. Ask with `RunningTopology.drpc`, `LocalDRPC` or `DRPCClient` (trident.drpc).
         """
         if not is_name(function):
             raise TopologyError(f"{function!r} cannot name a DRPC function; use letters, digits, '_', '.' and '-'")
@@ -109,7 +109,7 @@ class TridentTopology(Declaration):
     def join(self, *args: Any, null_keys_match: bool = True) -> Stream:
         """Join streams batch by batch: `join(s1, key1, s2, key2, …, out[, join_type[, mode]])`.
 
-        The lists' form is `join(streams, keys, out[, join_type[, mode]])`. The result has the key once and then the other
+        With lists: `join(streams, keys, out[, join_type[, mode]])`. The result has the key once and then the other
         fields of each side (`JoinOutFieldsMode.PRESERVE`: all fields of all sides), under the names `out`. A side with
         `JoinType.OUTER` may be missing: its fields are null then; `JoinType.mixed(…)` says it for each side.
 
@@ -136,10 +136,10 @@ class TridentTopology(Declaration):
     ) -> Stream:
         """Join two streams over time: rows of the same key whose times lie close together, of any batches.
 
-        Each pair comes exactly once, in the batch in which the later of both arrives, whichever that is, and however batches
-        are cut, replayed or interrupted. The result has the key once and then the other fields of each side, under the names
-        `out`. A key with a null meets nothing. The order of the rows is not defined. `parallelism_hint` on the result is the
-        number of partitions of the state, by key.
+        Each pair comes exactly once, in the batch in which the later of the two arrives, whichever that is, and however
+        batches are cut, replayed or interrupted. The result has the key once and then the other fields of each side,
+        under the names `out`. A key with a null meets nothing. The order of the rows is not defined. `parallelism_hint`
+        on the result is the number of partitions of the state, by key.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class TridentTopology(Declaration):
         Raises
         ------
         TopologyError
-            A state that is not opaque, a field that is not there or is no time, keys of different types, a DRPC stream.
+            A state that is not opaque, a field that is not there or not a time, keys of different types, a DRPC stream.
         """
         sides, keys = (left, right), (left_key, right_key)
         return Stream(self, join_within(self, sides, keys, out, times, within, delay, state, join_type, state_name))
@@ -197,8 +197,8 @@ class TridentTopology(Declaration):
     ) -> Config:
         """Return the settings of a start, or of a reader, that is given these; `origins` says where each comes from.
 
-        What is given goes before environment variables (`TRIDENT_HISTORY=7d`), these before `trident.toml` in the folder of the
-        module that declares the topology, and that before `config`. `origin` says what gives `conf`.
+        What is given overrides environment variables (`TRIDENT_HISTORY=7d`), these override `trident.toml` in the
+        folder of the module that declares the topology, and that overrides `config`. `origin` says what gives `conf`.
 
         Raises
         ------
@@ -268,10 +268,10 @@ class TridentTopology(Declaration):
         Parameters
         ----------
         conf, listeners, settings
-            As of `start`, without those that say how batches are made and where they run.
+            As for `start`, without those that say how batches are made and where they run.
         adopt_checkpoint
-            Take the query's first batch as the next one, although its checkpoint and the log do not belong together. For one
-            start, by one who knows what the states have.
+            Take the query's first batch as the next one, although its checkpoint and the log do not belong together.
+            For one start, if you know what the states have.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class TridentTopology(Declaration):
         """Return what runs where, as text: `print(topology.explain())`, or as the last line of a notebook's cell.
 
         The stages of a batch with what fused in them; of each step whether it is an Arrow kernel or runs row by row in
-        Python, and which columns live on behind it; what is exchanged, by what, into how many partitions; the order in
+        Python, and which columns are kept after it; what is exchanged, by what, into how many partitions; the order in
         which queries and states commit; the states with their guarantees; the settings that are not left at their defaults,
         and where each comes from. Nothing is opened and no engine is started.
 
@@ -303,7 +303,7 @@ class TridentTopology(Declaration):
     def describe(self) -> list[dict[str, Any]]:
         """Return a mapping for each state, as plain data.
 
-        `state`, `kind` (None of a state of your own), `store`, `partitions`, `static`, `key` and `value` (fields with
+        `state`, `kind` (None for a state of your own), `store`, `partitions`, `static`, `key` and `value` (fields with
         types), and `streams`: for each stream that feeds it `spout` (what that promises), `cell` of the guarantee matrix,
         `exact` (None: unknown), `guarantee` and `why`. Of a window's state also `window`, in words.
         """

@@ -44,12 +44,12 @@ class StateChangesSpout:
     Parameters
     ----------
     topology, state
-        Whose changes: as of `trident.changes`. The state is declared with `changes=`.
+        The state whose changes to read, as for `trident.changes`; it must be declared with `changes=`.
     log_dir
-        The log of that topology, as of `trident.open_state`.
+        The log of that topology, as for `trident.open_state`.
     since
-        The batch behind which the first batch of this source begins, or the `position` of a feed; None: the last one that is
-        committed at the first start.
+        The batch after which the first batch of this source begins, or the `position` of a feed; None: the last one
+        that is committed at the first start.
     max_batches
         How many batches of the other topology one batch takes at most.
     """
@@ -158,8 +158,8 @@ class _ChangesCoordinator(BatchCoordinator):
     def _check_log(self, definition: Definition | None) -> None:
         if definition is not None and definition["log"] != self._feed.incarnation:
             raise ReplayMismatchError(
-                f"{self._feed!r} has been read up to batch {definition['until']} of another log: the topology began again, and "
-                "its batches are other ones. Begin with another log and empty states here too"
+                f"{self._feed!r} has been read up to batch {definition['until']} of another log: the topology began "
+                "again, and its batches are different ones. Begin with another log and empty states here too"
             )
 
     def lag(self, definition: Definition) -> Lag:

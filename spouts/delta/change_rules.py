@@ -42,8 +42,8 @@ class ChangeRules:
         """Refuse a table whose columns are not the stream's; columns that it has `later` may be missing still."""
         if metadata.configuration.get(_MAPPING, "none") != "none":
             raise SpoutError(
-                f"the Delta table {self.table} maps its columns by {metadata.configuration[_MAPPING]} ({_MAPPING}), so names "
-                "in its files are others. Read it with Spark (StructuredStreamingSpout), or copy it into a table without "
+                f"the Delta table {self.table} maps its columns by {metadata.configuration[_MAPPING]} ({_MAPPING}), so "
+                "its files have other names. Read it with Spark (StructuredStreamingSpout), or copy it into a table without "
                 "column mapping"
             )
         there = fields_of_table(metadata.schema)
@@ -97,7 +97,7 @@ class ChangeRules:
             return []
         raise SpoutError(
             f"version {entry.version} of the Delta table {self.table} ({entry.operation}) removed rows, "
-            f"{len(entry.removed)} files of them, which a stream of appended rows cannot say. Choose: mode='changes' reads "
+            f"{len(entry.removed)} files of them, which a stream of appended rows cannot express. Choose: mode='changes' reads "
             "what was inserted, updated and deleted, if the table has delta.enableChangeDataFeed=true; on_removal='skip' "
             "reads nothing of such versions; on_removal='added_files' reads all files that they wrote, with rows that were "
             "only copied"

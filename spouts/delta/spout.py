@@ -25,21 +25,21 @@ class DeltaSpout:
     table
         A folder, or the URL of an object store. All workers must see it under the same name.
     fields
-        The columns to read; others are not read from the files. A type that is not declared is the table's. None: all
-        columns that the table has now.
+        The columns to read; others are not read from the files. A type that is not declared comes from the table. None:
+        all columns that the table has now.
     mode
         `"append"`: the rows of files that are added. `"changes"`: the change data feed, with `_change_type` (`insert`,
         `update_preimage`, `update_postimage`, `delete`), `_commit_version` and `_commit_timestamp` after the fields.
     starting_version
-        Where a stream begins whose topology has no log yet. `"earliest"`: with the whole table as it is then (as inserts),
-        followed by what comes after it. `"latest"`: with the next version. A number: with that version.
+        Where the stream begins if its topology has no log yet. `"earliest"`: with the whole table as it is then (as
+        inserts), followed by what comes after it. `"latest"`: with the next version. A number: with that version.
     on_removal
-        With `mode="append"`, what a version means that removes rows (an update, a delete, a merge, an overwrite): `"error"`;
-        `"skip"`, nothing of it is read; `"added_files"`, all files are read that it wrote, with rows that it only copied.
+        With `mode="append"`, what to do about a version that removes rows (an update, a delete, a merge, an overwrite):
+        `"error"`; `"skip"`, nothing of it is read; `"added_files"`, all files that it wrote are read, copied rows too.
     max_batch_bytes, max_batch_files
         The greatest number of packed bytes and of files of one batch. A larger file makes a batch of its own.
     storage_options
-        Of the object store, as delta-rs has them.
+        Options of the object store, as delta-rs takes them.
     """
 
     spout_type = SpoutType.TRANSACTIONAL

@@ -123,8 +123,8 @@ class TableLog:
         what = f"the entry of version {version} in the log of the Delta table {self.name} ends in the middle"
         if self.stamp(version + 1) is not None:
             raise SpoutError(
-                f"{what}, and version {version + 1} is there: a writer that is not atomic was interrupted, so what the version "
-                'has is not known. Restore the entry; if the version had no rows, put {"commitInfo":{}} into its place'
+                f"{what}, and version {version + 1} is there: a writer that is not atomic was interrupted, so what it "
+                'wrote is not known. Restore the entry; if the version had no rows, put {"commitInfo":{}} into its place'
             )
         if version != self._warned:
             _log.warning("%s; its writer is not atomic, and is waited for", what)
@@ -222,8 +222,8 @@ def not_there(table: str, version: int, newest: int) -> SpoutError:
     """Say that the first version to be read is not in the log."""
     if version > newest:
         return SpoutError(
-            f"starting_version={version}, but the newest version of the Delta table {table} is {newest}. Give a version that "
-            "is there, the next one, 'latest' or 'earliest'"
+            f"starting_version={version}, but the newest version of the Delta table {table} is {newest}. Give a "
+            "version that exists, the next one, 'latest' or 'earliest'"
         )
     return SpoutError(
         f"starting_version={version} of the Delta table {table} is no longer in its log, whose newest version is {newest}: the "
@@ -247,7 +247,7 @@ def other_table(table: str, read_id: str, read_version: int, version: int, id_: 
         "" if id_ != read_id else ", or a writer that is not atomic had not finished this version when it was read"
     )
     return ReplayMismatchError(
-        f"the Delta table {table} was read up to version {read_version} as table {read_id}, and is another one now (version "
+        f"the Delta table {table} was read up to version {read_version} as table {read_id}, and is another table now (version "
         f"{version}, table {id_}): it was made again, or restored from a copy{replaced}. Put back the table that was read; or "
         "begin with a new log_dir and empty states"
     )

@@ -63,7 +63,7 @@ class TablePlace:
             table: DeltaTable = package.DeltaTable(self._uri, version=version, storage_options=self._options)
         except package.exceptions.TableNotFoundError as error:
             raise SpoutError(
-                f"there is no Delta table at {self.name}: {short(error)}. Mend the path, or create it"
+                f"there is no Delta table at {self.name}: {short(error)}. Correct the path, or create it"
             ) from error
         except (package.exceptions.DeltaError, OSError, ValueError) as error:
             at = "" if version is None else f" at version {version}"

@@ -119,7 +119,9 @@ def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Sca
             return pa.scalar(plain).cast(pa.timestamp("us")).cast(type_)
         return pa.scalar(text).cast(type_)
     except (pa.ArrowException, ValueError) as error:
-        raise SpoutError(f"the value {text!r} of partition column {column!r} is no {type_}: {error}") from error
+        raise SpoutError(
+            f"the value {text!r} of partition column {column!r} is not of type {type_}: {error}"
+        ) from error
 
 
 def _bytes_of(text: str) -> bytes:

@@ -72,7 +72,7 @@ def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
         doubted = texts if is_whole else texts.filter(is_extreme(made))
         bent = doubted.filter(pc.match_substring_regex(doubted, _HEX if is_whole else NOT_0))
         if len(bent):
-            raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is no {made.type}")
+            raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is not of type {made.type}")
 
 
 def may_be_small(text: bytes) -> bool:

@@ -63,7 +63,7 @@ class CsvFormat:
         except csv.Error as error:
             raise BadDataError(
                 f"the header of {path} cannot be read ({str(error).partition(' - ')[0]}). If its lines end with \\r alone, "
-                "which is no line end here, convert it (tr '\\r' '\\n'), or give multiline=True, where it is one"
+                "which is not a line end here, convert it (tr '\\r' '\\n'), or give multiline=True, where it is one"
             ) from error
         names[:1] = [name.removeprefix("\ufeff") for name in names[:1]]
         self.check_names(path, names)

@@ -50,7 +50,7 @@ class CsvFileSpout(RowFileSpout):
     null_values
         What stands for null where it is not quoted; so by default `a,,b` has a null, and `a,"",b` an empty string.
     missing_columns
-        What a header without a field means: `"error"`, or `"null"`.
+        What to do if a header lacks a field: `"error"`, or `"null"`.
     timestamp_formats
         Formats as in `%d.%m.%Y %H:%M`, tried in order, for timestamps; default: ISO 8601. A `timestamp` needs an offset in its
         text (`%z`), a `timestamp_ntz` none.
@@ -65,7 +65,7 @@ class CsvFileSpout(RowFileSpout):
     with_file
         Emit `file: string`, the path, after all other fields.
     encoding, errors, max_line_bytes
-        As of `TextFileSpout`, but `errors` is `"strict"` by default. With `multiline`, `max_line_bytes` is for a row.
+        As for `TextFileSpout`, but `errors` is `"strict"` by default. With `multiline`, `max_line_bytes` is for a row.
     files
         The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.csv` and `*.csv.gz`), `recursive`,
         `follow`, `tail`, `allow_empty`; see `FileSettings`.
@@ -121,7 +121,7 @@ class CsvFileSpout(RowFileSpout):
 def _check_marks(**marks: str | None) -> None:
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
-            raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and no line end")
+            raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and not a line end")
 
 
 def _flat_fields(fields: Fields) -> Fields:
@@ -187,7 +187,7 @@ class WholeCsvEmitter:
                     yield self._format.typed(batch)
             except pa.ArrowException as error:
                 raise BadDataError(
-                    f"the CSV file {path} cannot be read: {error}. Mend it, change the fields, or raise "
+                    f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
                     f"max_line_bytes={longest} if a row is longer"
                 ) from error
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:

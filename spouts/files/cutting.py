@@ -99,7 +99,7 @@ class FileCoordinator(BatchCoordinator):
         for path, one in [] if due else self._tails.items():
             if not one.is_told:
                 one.is_told = True
-                _log.warning("%s is not read to its end: %s. It is read once that is whole", path, _left(one))
+                _log.warning("%s is not read to its end: %s. It is read once that is complete", path, _left(one))
         return bool(due)
 
     def away(self) -> Away | None:

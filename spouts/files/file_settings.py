@@ -96,7 +96,7 @@ class ChosenFiles:
                 )
         if not self.allow_empty and not self.source.files():
             raise SpoutError(
-                f"no {self.kind} file to read in {self.source}. Mend the path or the pattern, or give allow_empty=True if "
+                f"no {self.kind} file to read in {self.source}. Correct the path or the pattern, or give allow_empty=True if "
                 "files will come later"
             )
         return FileCoordinator(

@@ -36,14 +36,14 @@ class JsonFileSpout(RowFileSpout):
         The members to read, with their types; `struct` and `array` as deep as the objects are. A member that an object does
         not have is null.
     unknown_fields
-        What a member that is no field means: `"ignore"`, or `"error"`.
+        What to do with a member that is not a field: `"ignore"`, or `"error"`.
     bad_lines
         The name of a further field of type string: a line that cannot be read gives its text there, and null in all other
         fields. Without it such a line raises `SpoutError`.
     with_file
         Emit `file: string`, the path, after all other fields.
     encoding, errors, max_line_bytes
-        As of `TextFileSpout`, but `errors` is `"strict"` by default.
+        As for `TextFileSpout`, but `errors` is `"strict"` by default.
     files
         The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.json`, `*.jsonl` and `*.ndjson`, also
         with `.gz`), `recursive`, `follow`, `tail`, `allow_empty`; see `FileSettings`.
@@ -158,6 +158,6 @@ def _objects_of(text: bytes) -> tuple[int, bool]:
     for at in np.flatnonzero(odd).tolist():
         line = text[begins[at] : ends[at]].strip()
         if line and not line.startswith(b"{"):
-            raise pa.ArrowInvalid("it is no object: an object begins with {")
+            raise pa.ArrowInvalid("it is not an object: an object begins with {")
         count, is_apart = count - (not line), is_apart and line[-1:] in (b"", b"}")
     return count, is_apart

@@ -116,7 +116,7 @@ def batches_of(
         for name, column in zip(int96, () if exact is None else next(exact), strict=True):
             if any(map(_is_cut, leaves(batch[name]), leaves(column))):
                 raise BadDataError(
-                    f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp has not. Round "
+                    f"column {name!r} of {what} has a moment in INT96 with nanoseconds, which a timestamp does not have. Round "
                     "them to microseconds where they are written, or leave the column out"
                 )
         yield batch
@@ -269,7 +269,7 @@ class ParquetFiles:
                 tail.hold(0)
                 return FileCut(None, Rest.HELD, None)
             raise SpoutError(
-                f"{path} has no footer: it is no Parquet file, or its writer has not ended. Remove it, or leave it out "
+                f"{path} has no footer: it is not a Parquet file, or its writer has not finished. Remove it, or leave it out "
                 "with pattern"
             )
         at = footer.bounds.index(0 if before is None else before.offset)
@@ -287,7 +287,7 @@ class ParquetFiles:
         footer, status = _footer_of(path)
         if before is not None and (footer is None or footer.crc != before.crc or before.offset not in footer.bounds):
             raise ReplayMismatchError(
-                f"the Parquet file {path} was read up to byte {before.offset} and is another one now, of {status.st_size} "
+                f"the Parquet file {path} was read up to byte {before.offset} and is a different file now, of {status.st_size} "
                 "bytes: it was replaced. Its rows up to there are counted already; give new content a name of its own"
             )
         return footer, status

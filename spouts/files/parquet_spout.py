@@ -34,13 +34,13 @@ class ParquetFileSpout:
     paths
         A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
     fields
-        The columns to read; others are not read from the disk. A type that is not declared is the first file's by
+        The columns to read; others are not read from the disk. A type that is not declared comes from the first file by
         path. None: all columns of that file.
     max_batch_rows
         The greatest number of rows of one batch, as well as `max_batch_bytes` (here 64 MiB by default, unpacked). The least
         that a batch takes is a row group.
     missing_columns
-        What a file without a field means: `"error"`, or `"null"`.
+        What to do if a file lacks a field: `"error"`, or `"null"`.
     with_file
         Emit `file: string`, the path, after all other fields.
     files

@@ -162,14 +162,16 @@ def check_goes_on(path: str, file: int, size: int, before: Position | None) -> N
         )
     if zlib.crc32(bytes_before(file, before.offset)) != before.crc:
         raise ReplayMismatchError(
-            f"the file {path} was read up to byte {before.offset}, and the bytes before that are others now: it was "
+            f"the file {path} was read up to byte {before.offset}, and the bytes before that are different now: it was "
             "replaced. Give new content a name of its own"
         )
 
 
 def went_on(path: str, end: int) -> SourceAwayError:
     """Say that a range was defined too early; it is not in the log, and is defined again."""
-    return SourceAwayError(f"the file {path} goes on behind byte {end}, where it seemed to be whole; it is read again")
+    return SourceAwayError(
+        f"the file {path} goes on after byte {end}, where it seemed to be complete; it is read again"
+    )
 
 
 def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
@@ -184,7 +186,7 @@ def check_unchanged(file: int, range_: FileRange, whole: bool) -> None:
     if size < end or (whole and size != end):
         found = "it was truncated or replaced"
     elif zlib.crc32(bytes_before(file, end)) != crc:
-        found = f"the bytes before {end} are others: it was replaced"
+        found = f"the bytes before {end} are different: it was replaced"
     else:
         return
     raise ReplayMismatchError(

@@ -138,8 +138,8 @@ class LineEmitter:
             shown = f"{shown[:_SHOWN]}… ({len(shown)} characters)"
         where = f"line {_line_number(text.path, offset)} of {text.path} (at byte {offset})"
         return BadDataError(
-            f"{where} is no row: {bad.cause}. It is: {shown!r}. "
-            "Mend it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
+            f"{where} is not a row: {bad.cause}. It is: {shown!r}. "
+            "Fix it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
             "of such lines into a field of that name (start once with allow_changed_topology=True)"
         )
 

@@ -44,7 +44,7 @@ class TextFileSpout:
     encoding
         Any encoding in which ASCII is ASCII. A byte order mark at the beginning of UTF-8 is dropped.
     errors
-        What becomes of bytes that are no text: `"replace"` (U+FFFD, one warning a file) or `"strict"` (`SpoutError`).
+        What becomes of bytes that are not text: `"replace"` (U+FFFD, one warning a file) or `"strict"` (`SpoutError`).
     with_source
         Emit `file: string` and `offset: bigint` after the line: its path and the byte at which it begins (of `.gz`
         files, in the unpacked text).

@@ -46,12 +46,12 @@ class KafkaSpout(MessageSpout):
     fields
         What is emitted, in this order: any of `value`, `key`, `timestamp`, `partition`, `offset`, `topic`, `headers`.
     first_poll
-        Where a partition begins that the group has no offset of: `"earliest"`, `"latest"`, or a `datetime`. One that is
-        added to a topic later begins at its first record.
+        Where a partition begins for which the group has no offset: `"earliest"`, `"latest"`, or a `datetime`. One that
+        is added to a topic later begins at its first record.
     max_pending
         The most records that a task holds before they are acknowledged.
     max_uncommitted
-        The most offsets of a partition from the lowest that is not acknowledged on. Then the partition waits for that one.
+        The most offsets of a partition from the lowest unacknowledged one on. Then the partition waits for that one.
     commit_every_s
         How often offsets are committed; also whenever `max_pending` more records are done.
     max_failures
@@ -59,11 +59,11 @@ class KafkaSpout(MessageSpout):
     first_pause_s, longest_pause_s
         Seconds before the first retry; each further pause is twice as long, up to the longest.
     dead_letters
-        The topic that gets records that are given up, and in headers why; it must be there. None: the log gets them.
+        The topic that gets records that are given up, with the reason in headers; it must exist. None: the log gets them.
     isolation
         `"read_committed"` leaves out the records of transactions that were aborted or are open; `"read_uncommitted"`.
     refresh_s
-        After so many seconds new partitions and topics are looked for.
+        Seconds between searches for new partitions and topics.
     on_lost
         What happens if records that come next are gone (retention, an unclean election): `"fail"`, or `"skip"` goes on
         without them and logs it.
@@ -111,7 +111,7 @@ class KafkaSpout(MessageSpout):
             )
         if options.first_poll == "committed":
             raise ConfigError(
-                'first_poll="committed": what is committed comes first in any case; say what if there is none'
+                'first_poll="committed": committed offsets are used in any case; say where to begin without them'
             )
         if isinstance(options.value, ByColumns):
             raise ConfigError("value=ByColumns(...): a spout of single records takes ByRecord(fields, function)")

@@ -84,8 +84,8 @@ class OwnPartitions:
         silent = sorted(spot for spot in at_first if spot not in bounds)
         if silent and self._options.first_poll != "earliest":
             raise SourceAwayError(
-                f"no leader answers for {silent[0]} at {self._options.bootstrap_servers}: where partitions begin that are "
-                f"read for the first time is chosen for all of them at once (first_poll={self._options.first_poll!r})"
+                f"no leader answers for {silent[0]} at {self._options.bootstrap_servers}: where new partitions begin "
+                f"is chosen for all of them at once (first_poll={self._options.first_poll!r})"
             )
         found = self._gone_on({spot: start for spot, start in committed.items() if spot in bounds}, topics, bounds)
         fresh = [spot for spot in bounds if spot not in committed]

@@ -145,7 +145,7 @@ class KafkaEmitter:
             try:
                 return [array.cast(pa.string())]
             except pa.ArrowInvalid:
-                why = 'its key is no text in UTF-8; read it with key="bytes"'
+                why = 'its key is not text in UTF-8; read it with key="bytes"'
                 raise BadValue(dict.fromkeys(filter(partial(_is_no_text, array), range(len(array))), why)) from None
         return [array]
 

@@ -65,7 +65,7 @@ class _KafkaSpout:
 
 
 class OpaqueTridentKafkaSpout(_KafkaSpout):
-    """Emits each record of Kafka topics; a replay may hold other records, and none twice or never. Opaque.
+    """Emits each record of Kafka topics; a replay may hold other records, but none is lost or repeated. Opaque.
 
     A partition that is away is left out of batches until it is back. Use it with opaque states.
 
@@ -84,7 +84,7 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
     fields
         What is emitted, in this order: any of `value`, `key`, `timestamp`, `partition`, `offset`, `topic`, `headers`.
     first_poll
-        Where a topic begins that the topology's log does not know: `"earliest"`, `"latest"`, a `datetime` (records from
+        Where a topic that is not in the topology's log yet begins: `"earliest"`, `"latest"`, a `datetime` (records from
         then on), `"committed"` (the offsets of `group_id`, the beginning where it has none). A partition that is added to a
         topic later, and a topic that a pattern finds later, begin at their first record in any case.
     max_batch_records, max_batch_bytes, max_batch_s
@@ -96,7 +96,7 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
         Offsets are committed to this consumer group after the record of each batch, for monitors of lag. They are read
         only with `first_poll="committed"`.
     refresh_s
-        After so many seconds new partitions and topics are looked for.
+        Seconds between searches for new partitions and topics.
     partition_timeout_s
         How many seconds an attempt waits for a partition that gives nothing. Then it fails, and is tried again until the
         partition is back; these tries do not count.
@@ -104,7 +104,7 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
         What happens if records that come next are gone (retention, a topic created again, an unclean election): `"fail"`,
         or `"skip"` goes on without them; each skip is logged and counted.
     on_bad
-        What happens to a value that is no text, JSON or Avro: `"fail"`, or `"null"`: its fields are None.
+        What happens to a value that is not text, JSON or Avro: `"fail"`, or `"null"`: its fields are None.
     config
         Any settings of librdkafka, as for TLS and SASL.
     """

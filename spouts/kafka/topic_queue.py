@@ -209,8 +209,8 @@ class TopicQueue:
         """Say once which partitions are not read, and that a pattern matches none."""
         if self._is_first and is_empty and self._options.topics.pattern is not None:
             _log.warning(
-                "no topic matches %s on %s yet. One that comes while this task runs is read from its first record. A group has "
-                "no offsets before it has a topic: one that comes while the task does not run begins as first_poll says",
+                "no topic matches %s on %s yet. A topic that appears while this task runs is read from its first "
+                "record. A group has no offsets before it has a topic: one that appears between runs begins as first_poll says",
                 self._options.topics, self._options.bootstrap_servers,
             )  # fmt: skip
         if set(silent) - self._silent:

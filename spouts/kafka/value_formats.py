@@ -67,7 +67,7 @@ class Format(ABC):
         if not bad_is_null or not bad:
             told = bad or {0: "it cannot be read with the others"}
             hint = 'on_bad="null" would read it as None'
-            raise BadValue({at: f"its value is no {self.name}: {why}; {hint}" for at, why in told.items()})
+            raise BadValue({at: f"its value is not {self.name}: {why}; {hint}" for at, why in told.items()})
         mask = pa.array([at in bad for at in range(len(values))])
         return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
 

@@ -213,7 +213,7 @@ def broker_errors(doing: str, place: str) -> Iterator[None]:
         text = f"{doing} on RabbitMQ {place}: {_found(error)}"
         if not _is_final(error):
             raise SourceAwayError(f"{text}; is the broker up, and its address right?") from error
-        advice = next((f". To mend it, {text}" for part, text in _ADVICE if part in str(error)), "")
+        advice = next((f". To fix it, {text}" for part, text in _ADVICE if part in str(error)), "")
         raise SpoutError(f"{text}{advice}") from error
 
 

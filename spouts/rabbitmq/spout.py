@@ -34,7 +34,7 @@ class RabbitMQSpout(MessageSpout):
     url
         `amqp://[user:password@]host:port/virtual-host`, or `amqps://` (TLS). The virtual host `/` is written `%2F`.
     queue
-        The queue, which must be there: classic or quorum. Only a quorum queue counts the deliveries to tasks that died.
+        The queue, which must exist: classic or quorum. Only a quorum queue counts the deliveries to tasks that died.
     value
         What a body is: `"bytes"`, `"text"` (UTF-8), `Json("account: string, amount: bigint")`, `Avro(schema)`. JSON and Avro
         emit their fields in the place of `value`.
@@ -48,7 +48,7 @@ class RabbitMQSpout(MessageSpout):
         Seconds before the first retry; each further pause is twice as long, up to the longest. Then the message goes back to
         the queue, where any task may get it.
     dead_letters
-        The queue that gets messages that are given up, and why; it must be there. None: the log gets them.
+        The queue that gets messages that are given up, and why; it must exist. None: the log gets them.
     **server
         `user`, `password`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`, `connect_timeout_s` (5),
         `timeout_s` (10), `heartbeat_s` (60).

@@ -188,7 +188,7 @@ class ConsumerGroup:
 def stream_info(info: Mapping[str, Any]) -> StreamInfo:
     """Read the answer to XINFO STREAM."""
     if "entries-added" not in info:
-        raise SpoutError("the server is older than Redis 7, which brought the numbers that losses are found by")
+        raise SpoutError("the server is older than Redis 7, which introduced the numbers that losses are found by")
     first = info["first-entry"]
     last, deleted = id_of(info["last-generated-id"]), id_of(info["max-deleted-entry-id"])
     return StreamInfo(

@@ -76,7 +76,7 @@ def _misfit(
             why = f": {cause}" if pa.types.is_temporal(type_) else ""
             shown = value if value is None or len(value) <= 80 else value[:80] + b"..."
             return SpoutError(
-                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is no {type_}{why}. "
+                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is not {type_}{why}. "
                 f"Declare the field as '{name}: binary' and read it in a step, whose exceptions may become dead letters"
             )
     return SpoutError(f"field {name!r} cannot be read as {type_}: {error}")

@@ -210,9 +210,9 @@ class RangeCoordinator(BatchCoordinator):
             return info.added - info.length if look.after == NOTHING else None
         if not look.is_of(*at):
             raise SpoutError(
-                f"the stream {stream!r} on Redis {self._server.place} was read up to entry {at[0]}, and is another one now "
-                f"(its last entry is {info.last}): it was deleted and made again, or the server lost its last writes. Restore "
-                "it, or start with another log_dir to read it as a new stream"
+                f"the stream {stream!r} on Redis {self._server.place} was read up to entry {at[0]}, and is another "
+                f"stream now (its last entry is {info.last}): it was deleted and made again, or the server lost its "
+                "last writes. Restore it, or start with another log_dir to read it as a new stream"
             )
         missing = info.missing(*at[:2])
         if missing:

@@ -30,7 +30,7 @@ class RedisStreamRichSpout(MessageSpout):
     url
         `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
     streams
-        The key of a stream, or several. What is not there yet is created with the group.
+        The key of a stream, or several. A stream that does not exist yet is created with the group.
     fields
         The fields of entries to read, with their types: `"user: string, amount: bigint"`. `id: string` follows, and with
         several streams `stream: string`.
@@ -41,7 +41,7 @@ class RedisStreamRichSpout(MessageSpout):
     max_pending
         The most entries that a task takes before they are acknowledged.
     claim_idle_s
-        After so many seconds without a sign of a consumer others take its entries over.
+        After so many seconds without a sign of life from a consumer, others take over its entries.
     max_failures
         After so many failures an entry is given up, deliveries to tasks that died among them. None: never, or after 10 if
         there are `dead_letters`.
@@ -53,7 +53,7 @@ class RedisStreamRichSpout(MessageSpout):
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
         `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), as of `RedisState`.
+        `connect_timeout_s` (5), `timeout_s` (10), as for `RedisState`.
     """
 
     def __init__(

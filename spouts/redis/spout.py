@@ -71,7 +71,7 @@ class RedisStreamSpout(_Streams):
     url
         `redis://[user:password@]host:port/database`, `rediss://` or `unix://path`.
     streams
-        The key of a stream, or several. What is not there yet is created with the group.
+        The key of a stream, or several. A stream that does not exist yet is created with the group.
     fields
         The fields of entries to read, with their types: `"user: string, amount: bigint"`. `id: string` follows, and with
         several streams `stream: string`.
@@ -86,16 +86,16 @@ class RedisStreamSpout(_Streams):
     claim_idle_s
         Entries that have been pending for so long are taken over from any other consumer. Longer than any batch takes.
     lost_entries
-        When entries were trimmed or deleted that were never read, or before they were acknowledged: `"refuse"` raises
+        When entries were trimmed or deleted before they were read or acknowledged: `"refuse"` raises
         `SpoutError`, `"skip"` warns and goes on.
     lost_group
-        When the group or the stream is gone that earlier batches read: `"refuse"` raises `SpoutError`, `"recreate"` creates
-        the group again, at the start, behind the last entry that was read; what was pending then is lost.
+        When the group or the stream that earlier batches read is gone: `"refuse"` raises `SpoutError`, `"recreate"`
+        creates the group again, at the start, behind the last entry that was read; what was pending then is lost.
     with_stream
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
         `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), `retries` (3), as of `RedisState`.
+        `connect_timeout_s` (5), `timeout_s` (10), `retries` (3), as for `RedisState`.
     """
 
     spout_type = SpoutType.NON_TRANSACTIONAL
@@ -156,7 +156,7 @@ class TransactionalRedisStreamSpout(_Streams):
     Parameters
     ----------
     url, streams, fields, with_stream, **server
-        As of `RedisStreamSpout`. A stream need not be there yet.
+        As for `RedisStreamSpout`. A stream need not exist yet.
     first
         Where the first batch begins: `"0"` with all entries, `"$"` with those added from the first start on, or behind an id.
     max_entries

@@ -32,7 +32,7 @@ class RedisStreamBolt(BaseBasicBolt):
     max_entries
         About how many entries the stream keeps; older ones are trimmed, read or not. None keeps all.
     **server
-        As of `RedisStreamRichSpout`.
+        As for `RedisStreamRichSpout`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RedisStreamBolt(BaseBasicBolt):
             raise ConfigError(f"max_entries={max_entries}: must be at least 1, or None")
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """Connect; `SpoutError` if the server cannot be reached, or the key is no stream."""
+        """Connect; `SpoutError` if the server cannot be reached, or the key is not a stream."""
         self._server = StreamServer(self._options)
         self._server.missing([self._stream])
 

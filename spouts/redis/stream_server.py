@@ -21,7 +21,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _SAY_EVERY_S = 60.0
 _ADVICE = {
     "NOPERM": "grant the user the commands that docs/spouts/redis-streams.md lists, on these keys",
-    "WRONGTYPE": "the key is used for something else than a stream",
+    "WRONGTYPE": "the key is used for something other than a stream",
     "MOVED": "the server is a node of a cluster, and the stream is on another one: give that one's address",
 }
 

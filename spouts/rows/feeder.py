@@ -138,7 +138,7 @@ class _Channel:
             closings, deadline = self._closings, monotonic() + timeout_s
             while self._committed < number:
                 txid = self._batches.get(number)
-                where = "no batch has been made of it" if txid is None else f"it is batch {txid}"
+                where = "no batch has it yet" if txid is None else f"it is batch {txid}"
                 if self._closings != closings:
                     raise SpoutError(
                         f"feed {number} was not committed: the topology stopped before ({where}). "

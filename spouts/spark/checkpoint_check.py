@@ -80,7 +80,7 @@ def check_checkpoint(checkpoint: Checkpoint, last: Mapping[str, Any] | None, sou
 def _problem(checkpoint: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> str | None:
     batch, path = last["batch"], f"the checkpoint {checkpoint.path}"
     if checkpoint.query is None:
-        return f"{path} is empty: it was deleted, or another folder is named. Spark would read from the beginning"
+        return f"{path} is empty: it was deleted, or a different folder is named. Spark would read from the beginning"
     if checkpoint.query != last["query"]:
         return f"{path} is of query {checkpoint.query}: it was deleted and begun again, or it is of another query"
     if sources != last["sources"]:
@@ -89,7 +89,7 @@ def _problem(checkpoint: Checkpoint, last: Mapping[str, Any], sources: list[str]
         return f"{path} ends with batch {checkpoint.planned}: it was restored from an older copy"
     if checkpoint.digest(batch) != last["offsets"]:
         return (
-            f"batch {batch} of {path} is another one: it was restored from an older copy and has gone on since, "
+            f"batch {batch} of {path} is a different one: it was restored from an older copy and has gone on since, "
             "or two topologies share it"
         )
     if checkpoint.done is not None and checkpoint.done > batch:

@@ -146,7 +146,7 @@ def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFram
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
     if session is None:
         raise SpoutError(
-            'a DataFrame needs Spark, which does not run: start with engine="spark", or start Spark before'
+            'a DataFrame needs Spark, which is not running: start with engine="spark", or start Spark first'
         )
     made: DataFrame = source(session)
     if not is_dataframe(made) or fields_of_dataframe(made) != fields:

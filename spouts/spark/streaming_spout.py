@@ -41,11 +41,11 @@ class StructuredStreamingSpout:
         Where the rows of a batch are from its plan to its record; all machines of Spark must see it under this path.
         Default: a folder in the checkpoint.
     trigger
-        As of `DataStreamWriter.trigger`, such as `{"processingTime": "10 seconds"}` or `{"availableNow": True}`. Default:
-        a batch as soon as there are rows.
+        As for `DataStreamWriter.trigger`, such as `{"processingTime": "10 seconds"}` or `{"availableNow": True}`.
+        Default: a batch as soon as there are rows.
     adopt_checkpoint
-        Take the checkpoint as it is, although it does not belong to the log. For one start, by one who knows what the
-        states have.
+        Take the checkpoint as it is, although it does not belong to the log. For one start, if you know what the states
+        have.
     """
 
     spout_type = SpoutType.TRANSACTIONAL

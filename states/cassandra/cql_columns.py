@@ -122,8 +122,8 @@ class CqlColumn(PlainColumn[CqlForm]):
         bad = next((value for value in values if value is not None and value.microsecond % 1000), None)
         if bad is not None:
             raise CorruptValueError(
-                f"cannot write {bad} into column {self.name!r}: a timestamp of Cassandra has milliseconds. Cut off "
-                "what is below them, or give layout='binary'"
+                f"cannot write {bad} into column {self.name!r}: a Cassandra timestamp has milliseconds. Round it to "
+                "milliseconds, or give layout='binary'"
             )
 
 

@@ -150,7 +150,7 @@ def _describe(connection: CassandraConnection, keyspace: str, table: str) -> _De
 
 def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, form: TableForm, address: str) -> None:
     if found is None:
-        raise StateError(f"table {full} was made in Cassandra at {address}, and is not there; try again")
+        raise StateError(f"table {full} was made in Cassandra at {address}, but is not there; try again")
     columns, comment, ttl = found
     marked = _COMMENT.search(comment)
     if marked is not None:

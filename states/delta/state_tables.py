@@ -71,9 +71,9 @@ def refuse_reused_names(conf: StateConf, path: str) -> None:
         for name, type_ in () if names is None else struct_fields(former):
             if not widens(type_, own.get(name, type_)):
                 raise StateError(
-                    f"open Delta table {path}: {name!r} of state {conf.called!r} is of type {own[name]}, and what had that "
-                    f"name before is of type {type_}, which does not fit into a column of this type. Nothing was written. Give "
-                    "it another name"
+                    f"open Delta table {path}: {name!r} of state {conf.called!r} is of type {own[name]}, and what had "
+                    f"this name before is of type {type_}, which does not fit into a column of this type. Nothing was "
+                    "written. Give it another name"
                 )
 
 

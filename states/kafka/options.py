@@ -35,9 +35,9 @@ class KafkaTopicOptions(StoreOptions):
         Of batches of records: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`.
     connect_timeout_s, timeout_s
         Seconds to wait for the first answer, and for each later one; a commit may take the second. `transaction.timeout.ms`
-        in `config` is at least that; it follows from it if it is not given.
+        in `config` must be at least that; it is derived from it if it is not given.
     config
-        Any further setting of librdkafka's, as `{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", …}`; shown
+        Any further setting of librdkafka, as `{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", …}`; shown
         nowhere.
     """
 

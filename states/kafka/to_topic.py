@@ -27,7 +27,7 @@ class ToTopic:
     """Writes each tuple as a record; the updater of a `KafkaTopicState`.
 
     The fields `key`, `value`, `headers`, `partition` and `timestamp` are taken where the tuple has them; other names can be
-    given. Without a field for the value, it is a JSON object of all fields that are nothing else. None is a null.
+    given. Without a field for the value, it is a JSON object of all remaining fields. None is a null.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} is nothing that JSON has")
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode

@@ -67,8 +67,8 @@ class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
         durable
             A state that `map_state` made, or a store of this package on a server (Redis, Cassandra), with `cache=0`.
         servers, options
-            As of the states; of the options, `allow_eviction`, `serializer`, `cache`, `snapshot_key` and `num_partitions`
-            do not matter.
+            As for the states; of the options, `allow_eviction`, `serializer`, `cache`, `snapshot_key` and
+            `num_partitions` do not matter.
         """
         factory = durable.factory
         if not isinstance(factory, MapStateFactory) or factory.cache:

@@ -150,7 +150,7 @@ class MemoryMapState(_MemoryFactory):
     home: str = field(default_factory=this_process, repr=False)
 
     Factory: ClassVar[type[MemoryMapState]]
-    """Trident's name of the factory; the class itself."""
+    """Trident's name for the factory; the class itself."""
 
 
 MemoryMapState.Factory = MemoryMapState
@@ -168,7 +168,7 @@ class LRUMemoryMapState(_MemoryFactory):
     max_size
         How many entries of a partition are kept; at least 1.
     id, kind, home
-        As of `MemoryMapState`.
+        As for `MemoryMapState`.
     """
 
     max_size: int
@@ -177,10 +177,10 @@ class LRUMemoryMapState(_MemoryFactory):
     home: str = field(default_factory=this_process, repr=False)
 
     facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, forgets=True)
-    """Not for what must be whole (a window)."""
+    """Not for what must be complete (a window)."""
 
     Factory: ClassVar[type[LRUMemoryMapState]]
-    """Trident's name of the factory; the class itself."""
+    """Trident's name for the factory; the class itself."""
 
     def __post_init__(self) -> None:
         if self.max_size < 1:

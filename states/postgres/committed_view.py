@@ -75,7 +75,7 @@ class CommittedView:
         if found is not None and not found[0].startswith(_OURS):
             if self._topology is not None:
                 _LOG.warning(
-                    "there is no view of the committed values of %s, because %s is another's: rename that one, and start again",
+                    "there is no view of the committed values of %s, because %s is not ours: rename that, and start again",
                     identifier(*self._table), name,
                 )  # fmt: skip
         elif self._topology is not None:

@@ -178,13 +178,13 @@ def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str
     save = config["save"]
     if save == "":
         return (
-            "there is no persistence (appendonly no, save ''): a restart loses the state. That is found, and the state "
-            "must then start again; set appendonly yes to keep it"
+            "there is no persistence (appendonly no, save ''): a restart loses the state. That is detected, and the "
+            "state must then start again; set appendonly yes to keep it"
         )
     every = f" (save {save})" if save else ""
     return (
-        f"there is no append-only file: a crash loses every batch since the last RDB snapshot{every}. That is found, and "
-        "the start then says what keeps the totals right; set appendonly yes to keep them"
+        f"there is no append-only file: a crash loses every batch since the last RDB snapshot{every}. That is "
+        "detected, and the start then says what keeps the totals right; set appendonly yes to keep them"
     )
 
 

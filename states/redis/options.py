@@ -20,8 +20,8 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     Attributes
     ----------
     url
-        As of `RedisServer`, or `redis+cluster://` and `rediss+cluster://` with one or several `host:port`, separated by
-        commas.
+        As for `RedisServer`, or `redis+cluster://` and `rediss+cluster://` with one or several `host:port`, separated
+        by commas.
     cluster
         True: the server is a node of a Redis cluster, as with `redis+cluster://`.
     cluster_buckets

@@ -56,7 +56,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
         ("exact exact missed", "exact after 2 kills in 9 s: 1 row as in an undisturbed run"),
         ("exact refused", "exact after 2 kills in 9 s: 1 row as in an undisturbed run; it refused to go on after 1"),
         ("exact wrong stopped", "WRONG after 2 of 3 kills in 9 s"),
-        ("missed", "not shown: the job was never killed, as it ended before; another --seed may meet other batches"),
+        ("missed", "not shown: the job was never killed, because it ended first; another --seed may hit other batches"),
     ],
 )
 def test_the_verdict(found: str, text: str) -> None:
@@ -70,9 +70,9 @@ def test_the_verdict(found: str, text: str) -> None:
     ("words", "code", "part"),
     [
         (("--table", "/data/words", *JOB), 2, "is not a path below the folder"),
-        (("--table", "postgresql://db/shop?table=t", *JOB), 2, "If it is one, say so: --copy shop;"),
+        (("--table", "postgresql://db/shop?table=t", *JOB), 2, "If it is one, confirm it with --copy shop,"),
         (("--table", "words", "--", "no-such-program"), 2, "there is no program 'no-such-program'"),
-        (("--table", COUNTS, "--key", "wort", "--kills", "1", *JOB), 2, "--key wort is no column of the table"),
+        (("--table", COUNTS, "--key", "wort", "--kills", "1", *JOB), 2, "--key wort is not a column of the table"),
         (("--table", "words", *JOB), 1, "error: the job ran 4 batches and wrote nothing into words"),
         ((*AFTER, "--max-copy-mb", "1", "--folder", "large", *JOB), 1, "which has more than 1 MB"),
     ],

@@ -132,7 +132,7 @@ def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_t
     running = run_once()
     assert (running.txid, list(running.state("count").multi_get(["bad", "mended\u2028"]))) == (3, [None, 2])
     again = dead_letters("replay", LOG, "--from", "edited.jsonl")
-    assert again == "2 dead letters of edited.jsonl wait no more, and are left as they are\nno dead letter waits\n"
+    assert again == "2 dead letters of edited.jsonl no longer wait, and are left as they are\nno dead letter waits\n"
     assert run_once().txid == 3
 
 
@@ -159,7 +159,7 @@ def test_a_line_that_is_wrong_is_named_and_nothing_is_put_back(folder: Path) -> 
         ({**right, "tuple": {**right["tuple"], "wrod": "x"}}, "the tuple has no field 'wrod'; did you mean 'word'?"),
         ({**right, "tuple": {"word": "x"}}, "the tuple lacks the field 'price'"),
         ({**right, "tuple": {**right["tuple"], "price": "cheap"}}, "field 'price': 'cheap' cannot be a Decimal"),
-        (right, "dead letter 1-0 is there twice"),
+        (right, "dead letter 1-0 occurs twice"),
         ("word", "is not a line"),
     ]:
         Path("edited.jsonl").write_text(f"{json.dumps(right)}\n{json.dumps(wrong)}\n")
@@ -186,10 +186,10 @@ def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     shutil.move(folder / LOG / "dead_letters", folder / "elsewhere")
     missing = invoke("list", LOG)
     assert (missing.exit_code, missing.stdout) == (0, "no dead letter waits\n")
-    assert f"2 more wait, but are not in {LOG}/dead_letters" in missing.stderr
+    assert f"2 more are waiting, but are not in {LOG}/dead_letters" in missing.stderr
     log = FileLog.open(folder / LOG, "counts")
     asked = dead_letters("replay", LOG, "1-0", "--dead-letter-dir", "elsewhere")
-    assert asked.startswith("asked for 1 dead letter, to be put back by the driver at work, ")
+    assert asked.startswith("asked for 1 dead letter, to be put back by the running driver, ")
     log.close()
     assert len(list((folder / "elsewhere" / "replay").iterdir())) == 1
 

@@ -55,7 +55,7 @@ def test_counts_are_exact_and_a_second_run_has_nothing_to_do(folder: Path) -> No
 
     second = trident("demo", "text", *IN_PROCESS, cwd=folder)
     assert second.returncode == 0
-    assert "nothing new to count: all of it was counted up to batch" in second.stdout
+    assert "nothing new to count: everything was counted up to batch" in second.stdout
     assert "exact: yes" in second.stdout
 
 
@@ -95,7 +95,8 @@ def test_text_that_comes_is_counted_and_text_that_changes_is_noticed(folder: Pat
     changed = trident("demo", "text", *IN_PROCESS, cwd=folder)
     assert changed.returncode == 1
     assert (
-        "more.txt was read up to byte 17, and the bytes before that are others now: it was replaced" in changed.stderr
+        "more.txt was read up to byte 17, and the bytes before that are different now: it was replaced"
+        in changed.stderr
     )
 
     fresh = trident("demo", "text", *IN_PROCESS, "--fresh", cwd=folder)
@@ -195,7 +196,7 @@ def test_what_a_failed_job_said_is_passed_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kill", "said"),
-    [(Kill(2, 7, 8), "batch 8 was in the store, not in the log"), (Kill(2, 7, 7), "had not reached the store")],
+    [(Kill(2, 7, 8), "batch 8 was in the store but not in the log"), (Kill(2, 7, 7), "had not reached the store")],
 )
 def test_a_kill_says_where_the_store_was(kill: Kill, said: str) -> None:
     assert str(kill).startswith("kill 2: SIGKILL after the record of batch 7; ")

@@ -64,7 +64,7 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, words, env={"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"})
     assert result.exit_code == 2
-    assert "must be a folder of a local disk" in result.output
+    assert "must be a folder on a local disk" in result.output
     assert not list(tmp_path.iterdir())
 
 

@@ -80,10 +80,7 @@ def test_a_record_that_is_not_finished_is_mentioned(log: FileLog) -> None:
     found = report(log.path, 0)
     assert found["tornBytes"] > 0
     assert found["pending"] == []
-    assert (
-        f"{found['tornBytes']} bytes of a record that is unfinished"
-        in trident("log", "log", cwd=log.path.parent).stdout
-    )
+    assert f"{found['tornBytes']} bytes of an unfinished record" in trident("log", "log", cwd=log.path.parent).stdout
 
 
 def test_tables_for_people_and_json_for_programs(log: FileLog) -> None:
@@ -130,7 +127,7 @@ def test_a_damaged_log_is_an_error(log: FileLog) -> None:
 
 
 def test_an_error_of_the_log_is_of_the_framework(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="it has no segment of one"):
+    with pytest.raises(LogError, match="it has no segment of a log"):
         report(tmp_path, 1)
 
 

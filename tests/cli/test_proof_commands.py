@@ -135,7 +135,7 @@ def test_new_code_of_another_folder_has_its_own_modules_though_they_are_called_t
     ("words", "said"),
     [
         (("verify", TARGET, "--share", "2"), "2: more than 0, and at most 1"),
-        (("verify", TARGET, "--key", "the"), "name the state that the keys are of"),
+        (("verify", TARGET, "--key", "the"), "name the state that the keys belong to"),
     ],
 )
 def test_wrong_usage_is_said(words: tuple[str, ...], said: str) -> None:

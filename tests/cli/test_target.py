@@ -60,7 +60,7 @@ def test_a_file_is_read_anew_whatever_has_its_name(folder: Path) -> None:
         ("nowhere.py:topology", "there is no file 'nowhere.py'"),
         ("counts:topolgy", "module 'counts' has no 'topolgy'; its topologies are: topology, endless"),
         ("json:JSONDecodr", "module 'json' has no 'JSONDecodr'; did you mean 'JSONDecoder'?"),
-        ("json:topology", "module 'json' has no 'topology'; it has no topology at all"),
+        ("json:topology", "module 'json' has no 'topology'; it has no topology"),
     ],
 )
 def test_a_target_that_is_not_there_is_wrong_usage(target: str, said: str) -> None:

@@ -49,4 +49,4 @@ def test_a_client_is_not_led_to_an_empty_cluster(folder: Path) -> None:
 @pytest.mark.slow
 def test_who_starts_an_empty_cluster_there_is_told(folder: Path) -> None:
     with started("up", "--port", "0", cwd=folder.parent) as up:
-        assert up.says("warning: an empty cluster begins: .*of old, words")
+        assert up.says("warning: starting with an empty cluster: .*of old, words")

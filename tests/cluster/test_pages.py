@@ -301,7 +301,7 @@ def test_a_machine_has_one_name_wherever_it_is_named(cluster: StormClusterState)
     assert page["note"] == "its driver in slot vm:6700 starts"
     (runs,) = [each["runs"] for each in pages.supervisor_summary()["supervisors"] if each["id"] == "vm-1"]
     assert runs == [{"port": 6700, "id": storm_id}]
-    with pytest.raises(ClusterError, match=f"the log of {storm_id} is on vm, whose supervisor is not there"):
+    with pytest.raises(ClusterError, match=f"the log of {storm_id} is on vm, whose supervisor is not running"):
         pages.log(storm_id)
 
 

@@ -203,7 +203,7 @@ def test_any_flipped_bit_before_the_last_record_is_an_error_and_nothing_is_chang
     whole, frames = segment.read_bytes(), frames_of(segment)
     for at in range(frames[-1].offset):
         segment.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
-        with pytest.raises(CorruptLogError, match="does not check, and another one follows") as caught:
+        with pytest.raises(CorruptLogError, match="has a wrong checksum, and another one follows") as caught:
             LogReader(path).refresh()
         assert caught.value.args[1] == max(each.offset for each in frames if each.offset <= at)
     before = files(path)
@@ -226,17 +226,17 @@ def test_a_damaged_header_is_an_error(path: Path) -> None:
     reopened(path)
     segment = newest(path)
     segment.write_bytes(segment.read_bytes()[:-1])
-    with pytest.raises(CorruptLogError, match="at byte 0: the header does not check"):
+    with pytest.raises(CorruptLogError, match="at byte 0: the header has a wrong checksum"):
         FileLog.open(path, TOPOLOGY)
     segment.write_bytes(b"")
-    with pytest.raises(CorruptLogError, match="at byte 0: the header does not check"):
+    with pytest.raises(CorruptLogError, match="at byte 0: the header has a wrong checksum"):
         FileLog.open(path, TOPOLOGY)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "other"}, "not a transaction log's"),
+        ({"format": "other"}, "not the header of a transaction log"),
         ({"seq": 7}, "the header is of segment 7 of epoch 1"),
         ({"state": {}}, "not a folded log"),
         ({"version": 3}, "format version 3; this version of the software reads version 1"),

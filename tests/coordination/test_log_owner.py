@@ -91,7 +91,9 @@ def test_a_writer_whose_directory_was_restored_from_a_copy_stops(path: Path) -> 
     shutil.rmtree(path)
     (path.parent / "copy").rename(path)
     for _ in range(2):
-        with pytest.raises(FencedError, match=r"the claim epoch-00000001 is another file now \(is log_dir a copy\?\)"):
+        with pytest.raises(
+            FencedError, match=r"the claim epoch-00000001 is a different file now \(is log_dir a copy\?\)"
+        ):
             log.append(commit(3))
     log.close()
     assert reopened(path).txid == 1

@@ -264,8 +264,8 @@ def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(hom
         ("s3://bucket", "name a bucket and a prefix that no other topology has, as in s3://BUCKET/PREFIX"),
         ("s3:///prefix", "name a bucket"),
         ("s3://bucket/a//b", "name a bucket"),
-        ("s3://key:hush@bucket/prefix", "has neither credentials nor options in it"),
-        ("gs://bucket/prefix?token=hush", "has neither credentials nor options in it"),
+        ("s3://key:hush@bucket/prefix", "must have neither credentials nor options in it"),
+        ("gs://bucket/prefix?token=hush", "must have neither credentials nor options in it"),
     ],
 )
 def test_a_wrong_address_is_refused_before_anything_is_asked(address: str, why: str) -> None:

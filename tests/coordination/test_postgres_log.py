@@ -148,8 +148,8 @@ def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> No
     [
         ("postgresql://localhost/db", r"name the log, as in postgresql://USER@HOST/DATABASE\?topology=NAME"),
         ("postgresql://localhost/db?topology=", "name the log"),
-        ("postgresql://me:hush@localhost/db?topology=a", "has no password in it, because it is shown in logs"),
-        ("postgresql://me@localhost/db?topology=a&password=hush", "has no password in it"),
+        ("postgresql://me:hush@localhost/db?topology=a", "must have no password in it, because it is shown in logs"),
+        ("postgresql://me@localhost/db?topology=a&password=hush", "must have no password in it"),
     ],
 )
 def test_a_wrong_address_is_refused_before_anything_is_asked(address: str, why: str) -> None:

@@ -445,7 +445,7 @@ def test_any_changed_byte_is_an_error_that_names_the_node_and_changes_nothing(
     data[at] ^= 1
     home.client.set(path, bytes(data))
     before = home.contents()
-    with pytest.raises(CorruptLogError, match=f"{path} is damaged at byte 0: the record there does not check"):
+    with pytest.raises(CorruptLogError, match=f"{path} is damaged at byte 0: the record there has a wrong checksum"):
         home.open(takeover=True)
     assert home.contents() == before
 
@@ -519,14 +519,14 @@ def test_addresses_are_read(address: str, read_as: str) -> None:
     [
         ("zookeeper://host:2181", "name a path after the servers, as in zookeeper://host1:2181,host2:2181/trident/"),
         ("zookeeper://host:2181/", "name a path after the servers"),
-        ("zookeeper:///path", "'' is no server; give HOST:PORT"),
-        ("zookeeper://a,,b/path", "'' is no server"),
-        ("zookeeper://host:port/path", "'host:port' is no server"),
-        ("zookeeper://host:70000/path", "'host:70000' is no server"),
+        ("zookeeper:///path", "'' is not a server; give HOST:PORT"),
+        ("zookeeper://a,,b/path", "'' is not a server"),
+        ("zookeeper://host:port/path", "'host:port' is not a server"),
+        ("zookeeper://host:70000/path", "'host:70000' is not a server"),
         ("zookeeper://host/a//b", "a path in ZooKeeper has no empty part"),
-        ("zookeeper://host/a/../b", "none that is . or .."),
+        ("zookeeper://host/a/../b", "no part that is . or .."),
         ("zookeeper://host/zookeeper/log", "ZooKeeper keeps /zookeeper for itself"),
-        ("zookeeper://user:secret@host/log", "no user and no password in it, .* TRIDENT_ZOOKEEPER_AUTH"),
+        ("zookeeper://user:secret@host/log", "no user or password in it, .* TRIDENT_ZOOKEEPER_AUTH"),
     ],
 )
 def test_a_wrong_address_is_refused_before_anything_starts(address: str, message: str) -> None:

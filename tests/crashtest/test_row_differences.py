@@ -69,5 +69,5 @@ def test_other_values_are_not(one: Any, other: Any) -> None:
 
 
 def test_a_key_that_is_no_column_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="--key wort is no column of the table; it has word, n"):
+    with pytest.raises(ConfigError, match="--key wort is not a column of the table; it has word, n"):
         Comparison(["wort"]).differences(counts(cow=1), [])

@@ -264,7 +264,9 @@ def test_a_store_that_is_not_called_a_copy_is_refused_by_name(table: str, tmp_pa
     name = "shop:rows" if ":" in table[:5] else "shop"
     for copy in ("", "shop_copy"):
         test = CrashTest(COMMAND, tmp_path, table_named(table), Comparison(), "true", copy)
-        with pytest.raises(ConfigError, match=f"'{name}' again and again .*If it is one, say so: --copy {name};"):
+        with pytest.raises(
+            ConfigError, match=f"'{name}' again and again .*If it is one, confirm it with --copy {name},"
+        ):
             test.run()
 
 

@@ -108,7 +108,7 @@ def test_a_function_is_called_in_the_copy(tmp_path: Path) -> None:
     (tmp_path / "n").write_text("7")
     assert table_named("shop:rows").read(tmp_path) == [{"_c0": "7", "_c1": None}]
     with pytest.raises(
-        TridentError, match=r"shop:cols\(\) gave no rows of the table: AttributeError: .* no attribute 'cols'"
+        TridentError, match=r"shop:cols\(\) gave no rows for the table: AttributeError: .* no attribute 'cols'"
     ):
         table_named("shop:cols").read(tmp_path)
 

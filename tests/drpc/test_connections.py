@@ -271,7 +271,7 @@ def test_the_head_of_a_request_has_a_deadline_of_its_own(monkeypatch: pytest.Mon
         connection.sendall(HEAD + b"Content-Length: 2\r\n\r\na")  # a body has the request's own time
         with connected(server) as half:
             half.sendall(HEAD)
-            assert problem(rest_of(half))["cause"] == "no whole head of a request within 0.3 s"
+            assert problem(rest_of(half))["cause"] == "no complete head of a request within 0.3 s"
         with connected(server) as second:
             second.sendall(HEAD + b"Content-Length: 1\r\n\r\na" + HEAD)
             assert rest_of(second).count(b"HTTP/1.1 408 ") == 1

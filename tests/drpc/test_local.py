@@ -321,7 +321,10 @@ def test_a_topology_without_functions_is_refused() -> None:
 
 
 def test_arguments_are_one_text() -> None:
-    with LocalDRPC(failing()) as drpc, pytest.raises(DRPCExecutionException, match="the arguments are one text, got 3"):
+    with (
+        LocalDRPC(failing()) as drpc,
+        pytest.raises(DRPCExecutionException, match="the arguments must be one text, got 3"),
+    ):
         drpc.execute("f", 3)  # type: ignore[arg-type]
 
 

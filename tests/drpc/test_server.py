@@ -201,8 +201,8 @@ def test_a_page_of_another_site_cannot_run_a_function(who: str, token: str | Non
         ("POST", "/drpc/echo", '{"arg": "a"}', "application/json", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", "[" * 100_000, "application/json", 400, "expected a JSON object"),
         ("POST", "/drpc/echo", b"\xff", "text/plain", 400, "in UTF-8"),
-        ("GET", "/drpc/echo", None, "text/plain", 405, "there are POST /drpc/FUNCTION"),
-        ("GET", "/", None, "text/plain", 404, "there are POST /drpc/FUNCTION"),
+        ("GET", "/drpc/echo", None, "text/plain", 405, "this server has POST /drpc/FUNCTION"),
+        ("GET", "/", None, "text/plain", 404, "this server has POST /drpc/FUNCTION"),
     ],
 )
 def test_what_cannot_be_answered_is_explained(
@@ -286,7 +286,7 @@ def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytes
 
 @pytest.mark.parametrize("url", ["localhost:3774", "ftp://x", "http://"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no address of a DRPC server"):
+    with pytest.raises(ConfigError, match="is not the address of a DRPC server"):
         DRPCClient(url)
 
 
@@ -302,6 +302,6 @@ def test_an_answer_that_is_none_of_ours_is_named() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         client = DRPCClient(f"http://127.0.0.1:{other.getsockname()[1]}")
-        with client, pytest.raises(DRPCExecutionException, match="answered 502 with what is no answer.*sorry"):
+        with client, pytest.raises(DRPCExecutionException, match="answered 502, but not as a DRPC server does.*sorry"):
             client.execute("f", "a")
         thread.join()

@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     # built-in functions
     "split of a number": (
         lambda t, s: s.each("n", Split(), "w"),
-        "stream 's': Split takes one field of type string, but got (n: int); name one, and make it a text with each or select",
+        "stream 's': Split takes one field of type string, but got (n: int); name one, and make it text with each or select",
     ),
     "split of two fields": (
         lambda t, s: s.each("a, n", Split(), "w"),
@@ -204,13 +204,13 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "a result under a name of the key": (
         lambda t, s: s.group_by("a").aggregate({"a": Max("n"), "rows": Count()}),
-        "gives its key (a) and the results of its aggregates, and both have a field 'a'; name the aggregate otherwise",
+        "gives its key (a) and the results of its aggregates, and both have a field 'a'; give the aggregate another name",
     ),
     "a new value under a name of the key": (
         lambda t, s: (
             s.group_by("a").persistent_aggregate(MemoryMapState(), {"a": Max("n"), "rows": Count()}).new_values_stream()
         ),
-        "gives its key (a) and the results of its aggregates, and both have a field 'a'; name the aggregate otherwise",
+        "gives its key (a) and the results of its aggregates, and both have a field 'a'; give the aggregate another name",
     ),
     "a result of a window under a name of the key": (
         lambda t, s: s.group_by("a").tumbling_window(2, {"a": Max("n"), "rows": Count()}),
@@ -312,7 +312,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     "assemblies that apply each other": (lambda t, s: ping(s), "stream 's/bool': assembly <function pong at 0x"),
     "a function without a field for what it gives": (
         lambda t, s: s.each("a", Split()),
-        "stream 's': each of Split does not say what its output is called. Name it behind the operation: "
+        "stream 's': each of Split does not say what its output is called. Name it after the operation: "
         "each(…, Split(), 'split')",
     ),
     "a plain function without a field": (
@@ -329,11 +329,11 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "a path where a state belongs": (
         lambda t, s: s.persistent_aggregate(cast("Any", "counts/"), Count(), "c"),
-        "'counts/' is no state: it only says where. DeltaState('counts/') is a state in that folder",
+        "'counts/' is not a state: it only names a place. DeltaState('counts/') is a state in that folder",
     ),
     "a class where a state belongs": (
         lambda t, s: s.persistent_aggregate(cast("Any", DeltaState), Count(), "c"),
-        "is no state: it is a class; give a state of it: DeltaState(...)",
+        "is not a state: it is a class; give an instance of it: DeltaState(...)",
     ),
     "a path where a spout belongs": (
         lambda t, s: t.new_stream("x", cast("Any", "books/")),

@@ -141,7 +141,7 @@ def test_a_listener_that_raises_harms_neither_the_topology_nor_other_listeners(
         {"name": "Kept", "delivered": 5, "dropped": 0, "errors": 0},
     ]
     (record,) = [record for record in caplog.records if record.name == DELIVERY]
-    assert record.getMessage() == "topology raising: the listener Raising raised; later errors of it are counted only"
+    assert record.getMessage() == "topology raising: the listener Raising raised; its later errors are only counted"
     assert record.exc_text is not None
     assert "SystemExit: batch 1" in record.exc_text
 
@@ -219,7 +219,7 @@ def test_no_thread_of_a_listener_is_left() -> None:
 def test_what_is_no_listener_is_refused_before_anything_starts() -> None:
     topology = word_topology("refused", 1, "a")
     for wrong in (Kept, print):
-        with pytest.raises(TypeError, match="is no listener: subclass trident.observe.TopologyListener"):
+        with pytest.raises(TypeError, match="is not a listener: subclass trident.observe.TopologyListener"):
             started(topology, Kept(), wrong)  # type: ignore[arg-type]
     assert threads_of("refused") == []
 

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "quiet",
         [
             "All is well: no failures.",
-            "It is waiting for the rest of /in/a.csv since 2026-11-23 08:14:50 UTC. All else goes on.",
+            "It is waiting for the rest of /in/a.csv since 2026-11-23 08:14:50 UTC. Everything else goes on.",
         ],
     ),
     "a step does not repeat itself": (
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     ),
     "it has no driver yet": (page(status="STARTING", health=None), "quiet", ["It starts."]),
     "nothing is known of it": (
-        {"status": "ACTIVE"}, "quiet", ["Its driver has not said yet how it does."],
+        {"status": "ACTIVE"}, "quiet", ["Its driver has not reported yet."],
     ),
     "a batch runs for 9 s": (page(AtWork(batch=RunningBatch(2, "process", 9.0))), "good", ["All is well: no failures."]),
     "a batch runs for 12 s": (
@@ -196,12 +196,12 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "its driver is silent": (
         page(heardSecondsAgo=45.0),
         "warn",
-        ["Its driver has not been heard of for 45 s: the figures here are as old."],
+        ["Its driver has not been heard from for 45 s: the figures here are that old."],
     ),
     "one attempt failed long ago": (
         page(health={"failures": 1, "lastFailure": "x"}, topologyStats=[{"window": "600", "retries": 0}]),
         "quiet",
-        ["All is well now.", "1 attempt failed and was tried again; the last: x. None of them within ten minutes."],
+        ["All is well now.", "1 attempt failed and was tried again; the last: x. None of them in the last ten minutes."],
     ),
     "attempts fail": (
         page(health={"failures": 2}, topologyStats=[{"window": "600", "retries": 2}]),

@@ -35,8 +35,8 @@ def test_arguments_become_tuples() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('{"a": 1}', "is no JSON list of lists"),
-        ('["a"]', "is no JSON list of lists"),
+        ('{"a": 1}', "is not a JSON list of lists"),
+        ('["a"]', "is not a JSON list of lists"),
         ("[", "JSONDecodeError"),
         ('[["a"]]', r"emitted 1 value \['a'\] for the 2 output fields"),
     ],

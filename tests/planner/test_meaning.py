@@ -183,7 +183,7 @@ def test_states_change_their_names_and_go_on_but_do_not_exchange_them() -> None:
     (refused,) = compare(before, Meaning({"b": facts}, {}, {"a": "b"})).refused
     assert refused.text == "state 'a': its name is 'b' now, and the log has another state of that name"
     (refused,) = compare(Meaning({"b": renamed_facts(facts, "a")}, {}), Meaning({"a": facts, "b": facts}, {})).refused
-    assert refused.text == "state 'a' is new, and 'b', which was called so, is kept in its store under this name"
+    assert refused.text == "state 'a' is new, and 'b', which used to have this name, is kept in its store under it"
     assert (gone_on.renamed, gone_on.refused, gone_on.added) == ({}, (), ("state 'a'",))
 
 

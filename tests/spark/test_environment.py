@@ -174,8 +174,8 @@ def test_a_setting_of_run_time_gives_a_session_of_its_own(spark: SparkSession) -
 @pytest.mark.parametrize(
     ("master", "conf", "text"),
     [
-        ("local[7]", {}, r"spark\.master is 'local\[2\]', asked for was 'local\[7\]'.*Stop it first"),
-        (None, {"spark.executor.memory": "3g"}, r"spark\.executor\.memory is None, asked for was '3g'"),
+        ("local[7]", {}, r"spark\.master is 'local\[2\]', and 'local\[7\]' was asked for.*Stop it first"),
+        (None, {"spark.executor.memory": "3g"}, r"spark\.executor\.memory is None, and '3g' was asked for"),
     ],
 )
 def test_what_a_running_session_cannot_change_is_refused(

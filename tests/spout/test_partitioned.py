@@ -345,7 +345,9 @@ def test_a_replay_of_a_lost_partition_waits_for_it(tmp_path: Path, caplog: pytes
     with start(topology, "in_process", observe, **conf) as running:
         running.process_all_available()
         assert sums(running, source) == totals(source)
-    said = "PartitionLostError: Transactional: batch 1 has rows of 'b', which the source does not have now (there: 'a')"
+    said = (
+        "PartitionLostError: Transactional: batch 1 has rows of 'b', which the source does not have now (it has: 'a')"
+    )
     assert caplog.text.count(said) == 7
     assert (1, "b", {"start": 0, "end": 2}) in source.of("again")
 

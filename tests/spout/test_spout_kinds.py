@@ -61,7 +61,7 @@ class AlmostPartitioned:
     ],  # with no address in them
 )
 def test_what_is_missing_is_named(spout: Any, said: str) -> None:
-    with pytest.raises(TopologyError, match=f"stream 's' got .*, which is no spout. {said}"):
+    with pytest.raises(TopologyError, match=f"stream 's' got .*, which is not a spout. {said}"):
         TridentTopology("t").new_stream("s", spout)
 
 

@@ -183,7 +183,7 @@ def test_a_leader_that_was_set_back_with_its_store_is_told(tmp_path: Path, redis
     found = "ends with batch 1 now" if behind else rf"has a batch 2 \(start 2\) with the id (?!{run})"
     what = rf"read up to batch 2, which was 2 \(start 2\) with the id {run}; the log {found}"
     with (
-        pytest.raises(BatchFailedError, match=f"{what}.*begins with another log and empty states"),
+        pytest.raises(BatchFailedError, match=f"{what}.*begin with another log and empty states"),
         start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running,
     ):
         running.process_all_available()

@@ -87,7 +87,7 @@ def test_create_topology_refuses(connect: Callable[[BoltDeclarer], Any], text: s
         ),
         (lambda b: TopologyBuilder().create_topology(), "has no spout"),
         (lambda b: StreamDeclarer("x").declare_stream("__tick", "a"), "does not begin with '__'"),
-        (lambda b: b.set_bolt("bolt", Split), "Split is a class; give an object of it, Split\\(…\\)"),
+        (lambda b: b.set_bolt("bolt", Split), "Split is a class; give an instance of it, Split\\(…\\)"),
         (lambda b: b.set_spout("other", MockedSpout), "MockedSpout is a class"),
         (lambda b: b.set_bolt("bolt", RichPrepare()), "so it is a basic bolt, which needs prepare\\(conf, context\\)"),
         (lambda b: b.set_bolt("bolt", Twice()), "component 'bolt' declares stream 'default' twice"),

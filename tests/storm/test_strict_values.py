@@ -26,7 +26,7 @@ def stream(ddl: str) -> OutStream:
 @pytest.mark.parametrize(
     ("ddl", "value", "said"),
     [
-        ("bigint", 1.5, "got 1.5, a float, which is no such value"),
+        ("bigint", 1.5, "got 1.5, a float, which is not such a value"),
         ("bigint", 2**63, "got 9223372036854775808, a int, which"),
         ("int", 3_000_000_000, "got 3000000000, a int, which"),
         ("tinyint", -129, "got -129, a int, which"),

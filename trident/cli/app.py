@@ -105,8 +105,8 @@ def drpc_command(
 ) -> None:
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
 
-    States are read through the topology's log, at the last committed batch. Ctrl-C and SIGTERM end it after the requests
-    in flight; a second one ends it at once.
+    States are read through the topology's log, at the last committed batch. Ctrl-C and SIGTERM end it once the requests
+    in flight are answered; a second signal ends it at once.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
@@ -155,11 +155,11 @@ def get_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Read keys of a state, or list them, whether its topology runs or not, without Spark; nothing is written.
+    """Read or list keys of a state, whether or not its topology is running, without Spark; nothing is written.
 
-    All keys are read at the same committed batch (a long listing of a server page by page). Values of states that
-    are not opaque come from the latest write. A store that does not belong to the log (moved away, an older copy,
-    another topology's, without its last writes) is an error that says so.
+    All keys are read as of the same committed batch (a long listing from a server, page by page). Values of states that
+    are not opaque come from the latest write. If the store does not belong to the log (moved away, an older copy,
+    another topology's, or without its last writes), the command ends with an error that says so.
     """
     from trident.cli.get import KeyListing, get
     from trident.cli.target import load_topology, settings
@@ -168,7 +168,7 @@ def get_command(
         config = settings(conf or [], {"log_dir": log_dir})
         if all_keys + (limit is not None) + (top is not None) > 1:
             raise typer.BadParameter(
-                "--all lists all keys, --limit some, --top those with the greatest values; only one"
+                "--all lists all keys, --limit some, --top the ones with the greatest values; give only one of them"
             )
         if by is not None and top is None:
             raise typer.BadParameter("is for --top", param_hint="--by")
@@ -200,18 +200,18 @@ def changes_command(
 ) -> None:
     """Print what each committed batch changed in a state, a line of JSON a batch; or serve it as server-sent events.
 
-    The state is declared with `changes=`. Each change comes once, in order, with the value before and after; the
-    `position` of the last line is what `--since` continues behind: its txid alone does not show that the log was set back.
+    The state must be declared with `changes=`. Each change comes once, in order, with the value before and after. To go
+    on later, give `--since` the `position` of the last line: its txid alone would not show that the log was set back.
     """
     from trident.cli.changes import print_changes, serve_changes
     from trident.cli.target import load_topology, settings
 
     with reporting(debug):
         if port is not None and (follow or snapshot or since is not None):
-            raise typer.BadParameter("events are asked for with /changes?since=TXID and /snapshot", param_hint="--port")
+            raise typer.BadParameter("clients ask for events at /changes?since=TXID and /snapshot", param_hint="--port")
         if port is None and since is None and not snapshot and not follow:
             raise typer.BadParameter(
-                "say where to begin: --since TXID, --snapshot, or --follow for what is still to come"
+                "say where to begin: --since TXID, --snapshot, or --follow for changes from now on"
             )
         config, topology = settings(conf or [], {"log_dir": log_dir}), load_topology(target, name)
         if port is None:
@@ -265,7 +265,7 @@ def explain_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the states and their guarantees as JSON.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a topology does: its stages, what runs how and where, what is exchanged, what is exact.
+    """Show what a topology does: its stages, how and where each step runs, what is exchanged, and what is exact.
 
     Nothing is run and no store is opened.
     """
@@ -323,9 +323,9 @@ def demo_command(
 
 @app.command("doctor", epilog="Example: `trident doctor`, or `trident doctor --json`")
 def doctor_command(as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show what is installed: Python, Java, PySpark, and for each extra which states and spouts it makes usable.
+    """Show what is installed: Python, Java, PySpark, and which states and spouts each extra makes available.
 
-    For what is missing it prints the command that brings it. No Java is started and nothing is connected to.
+    For anything that is missing it prints the command that installs it. It starts no Java and connects to nothing.
 
     Exit codes: 0 topologies can run on Spark here, 1 they cannot, and the last lines say why.
     """

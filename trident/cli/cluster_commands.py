@@ -86,9 +86,9 @@ def _submit(
 ) -> None:
     """Submit a topology to a cluster, which keeps it running from then on.
 
-    Packed are the module, what it imports from its folder, packages whole with their data files. The package is loaded
-    before it is sent. A topology that is submitted again under its name, after it was killed, continues with its log; in
-    the folder of a cluster on this machine that is the log of `trident run`.
+    The package has the module and what it imports from its folder; packages are included whole, with their data files.
+    It is loaded before it is sent. A topology that was killed and is submitted again under its name continues with its
+    log; in the folder of a cluster on this machine that is the log of `trident run`.
 
     Exit codes: 0 submitted (with --wait: it runs), 1 failed, 2 wrong usage, 4 submitted, but it did not run within
     --timeout, 130 ended by Ctrl-C.
@@ -118,10 +118,10 @@ def _upgrade(
 ) -> None:
     """Give a topology new code, on the same log: its counts go on.
 
-    The new code is compared with the log before anything is changed: a state whose key, value or aggregator is another
-    is refused. With --conf all settings are replaced; without, they stay.
+    The new code is compared with the log before anything is changed: a state with a different key, value or aggregator
+    is refused. With --conf all settings are replaced; without it they stay.
 
-    Exit codes: as of `trident submit`; with --rehearse as of `trident rehearse`.
+    Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
     """
     settings = conf_of(conf or [])
     with _client(cluster, token, debug) as client:
@@ -137,7 +137,7 @@ def _upgrade(
 
 
 def _list(cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """List the topologies of a cluster, and why one waits."""
+    """List the topologies of a cluster, and why any of them is waiting."""
     with _client(cluster, None, debug) as client:
         from trident.cli.cluster_output import print_json, print_list
 
@@ -219,8 +219,8 @@ def _rebalance(
 ) -> None:
     """Run a topology with other numbers of workers and executors.
 
-    Spouts and bolts take them as they run. A topology of Trident's gets a new driver, and so does one for which no numbers
-    are given.
+    Spouts and bolts change over while they run. A Trident topology gets a new driver, and so does any topology for
+    which no numbers are given.
     """
     wanted = executors_of(executors or [])
     with _client(cluster, token, debug) as client:

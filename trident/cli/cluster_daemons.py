@@ -119,8 +119,8 @@ def _cluster(address: str | None, token: str | None, host: str = _LOCAL) -> _Clu
 def _check_host(host: str) -> None:
     if host in ("0.0.0.0", "::", ""):
         raise ClusterError(
-            f"--host {host!r} is no name under which other machines reach this one; give its name or its address. The daemon "
-            "listens there, and gives it to the others"
+            f"--host {host!r} is not a name under which other machines reach this one; give its name or its address. "
+            "The daemon listens there, and tells the others"
         )
 
 
@@ -131,7 +131,7 @@ def _log_daemons() -> None:
 
 def _report_remains(cluster: _Cluster, as_json: bool) -> None:
     if cluster.folder is not None and (left := left_of(cluster.folder)):
-        _say(f"warning: an empty cluster begins: {left}", as_json)
+        _say(f"warning: starting with an empty cluster: {left}", as_json)
 
 
 def _wait(signals: Signals) -> int:

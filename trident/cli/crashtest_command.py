@@ -116,9 +116,9 @@ def crashtest_command(
 ) -> None:
     """Kill a plain Spark job at every bad moment, and compare what it wrote with an undisturbed run.
 
-    The job is any PySpark program with foreachBatch and a checkpoint; it is not changed. It is killed (SIGKILL) before its
-    function does anything (before), within it (line, time), when it has returned and Spark has not noted the batch (after),
-    when Spark has (committed), when that note was lost (uncommitted) or the checkpoint is an older copy (older).
+    The job is any PySpark program with foreachBatch and a checkpoint; it is not changed. It is killed (SIGKILL) before
+    its function does anything (before), inside it (line, time), after it returned but before Spark noted the batch
+    (after), after Spark noted it (committed), and with that note lost (uncommitted) or with an older checkpoint (older).
 
     Exit codes: 0 exact, 1 failed, 2 wrong usage, 3 wrong: a kill changed the table, or the job does not start again;
     130 ended by Ctrl-C, 143 ended by SIGTERM.
@@ -152,7 +152,7 @@ def _found(command: list[str]) -> list[str]:
     """Return the command with the path of its program: a relative one does not lead there from a copy of the folder."""
     program = shutil.which(command[0])
     if program is None:
-        raise ConfigError(f"there is no program {command[0]!r} that could be run. Give the job's command behind --")
+        raise ConfigError(f"there is no program {command[0]!r} that could be run. Give the job's command after --")
     return [str(Path(program).absolute()), *command[1:]]
 
 
@@ -198,7 +198,7 @@ def verdict(report: CrashReport, seconds: float) -> str:
     found = Counter(trial.outcome for trial in report.trials)
     kills = f"{counted(report.kills, 'kill')} in {seconds:,.0f} s"
     if report.kills == 0:
-        return "not shown: the job was never killed, as it ended before; another --seed may meet other batches"
+        return "not shown: the job was never killed, because it ended first; another --seed may hit other batches"
     if not report.is_exact:
         return f"WRONG after {found[TrialOutcome.wrong] + found[TrialOutcome.stopped]} of {kills}"
     refused = f"; it refused to go on after {found[TrialOutcome.refused]}" if found[TrialOutcome.refused] else ""

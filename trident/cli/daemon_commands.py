@@ -72,8 +72,8 @@ def nimbus_command(
 ) -> None:
     """Run a Nimbus until Ctrl-C: it assigns topologies to supervisors and serves the page and the clients.
 
-    Start two or more on different machines: one leads, the others stand by. When all of them are away, topologies go on, and
-    nothing is submitted or moved.
+    Start two or more on different machines: one leads, the others stand by. While none of them runs, topologies go on,
+    but nothing is submitted or moved.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
@@ -108,10 +108,10 @@ def supervisor_command(
     log_format: Logs = LogFormat.text,
     debug: Debug = False,
 ) -> None:
-    """Keep the topologies alive that are assigned to this machine, until Ctrl-C.
+    """Keep the topologies that are assigned to this machine running, until Ctrl-C.
 
-    Each topology has a driver, a process of its own. Drivers go on when the supervisor ends or is killed; the next
-    supervisor with the same folder adopts them.
+    Each topology has a driver, a process of its own. Drivers keep running when the supervisor ends or is killed; the
+    next supervisor with the same folder adopts them.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
@@ -165,7 +165,7 @@ def ui_command(
 ) -> None:
     """Serve the page of a cluster until Ctrl-C. Every Nimbus serves it too; this is for another machine or port.
 
-    Whoever reaches it may read; actions need the cluster's token.
+    Anyone who can reach it may read it; actions need the cluster's token.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """

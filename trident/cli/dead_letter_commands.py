@@ -82,10 +82,10 @@ def replay_command(
     folder: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Put dead letters back through the topology, each once, at the step that it was left out of.
+    """Put dead letters back through the topology, each once, at the step at which it was left out.
 
-    The topology does it: within a second or so if it runs, else when it is started. A letter that fails again is a dead
-    letter of the batch that tried it. Given again, the command does no harm: what was put back stays so.
+    The topology does this: within a second or so if it is running, otherwise when it starts. A letter that fails again
+    becomes a dead letter of the batch that tried it. Repeating the command does no harm: no letter is put back twice.
     """
     if [bool(letters), every, edited is not None].count(True) != 1:
         raise typer.BadParameter("name dead letters or batches, or give --all, or --from")
@@ -104,7 +104,7 @@ def discard_command(
     folder: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Give dead letters up: they wait no more, and are not put back. They stay, with the reason (`list --all`, `show`)."""
+    """Discard dead letters: they no longer wait, and are not put back. They stay, with the reason (`list --all`, `show`)."""
     if bool(letters) == every:
         raise typer.BadParameter("name dead letters or batches, or give --all")
     if not reason.strip():
@@ -117,7 +117,7 @@ def discard_command(
 
 @app.command("export", epilog="Example: `trident dead-letters export trident-log/word-count > edited.jsonl`")
 def export_command(directory: Directory, letters: Letters = None, folder: Folder = None, debug: Debug = False) -> None:
-    """Print dead letters as lines of JSON, all that wait or those that are named: edit `tuple`, then `replay --from FILE`."""
+    """Print dead letters as lines of JSON, all that wait or the ones named: edit `tuple`, then `replay --from FILE`."""
     with reporting(debug):
         from trident.cli.dead_letters import export
 

@@ -50,7 +50,7 @@ class _Box:
         with closing(open_reader(log_dir)) as reader:
             if not reader.is_there():
                 raise LogError(
-                    f"there is no transaction log in {log_dir}; name that of a topology, as for `trident log`"
+                    f"there is no transaction log in {log_dir}; name the log of a topology, as for `trident log`"
                 )
             log, writer = reader.refresh(), reader.holder()
         return _Box(DeadLetters(folder or Config(log_dir=log_dir).dead_letter_folder(log.topology)), log, writer)
@@ -72,7 +72,7 @@ class _Box:
         letters = [letter for letter in self.letters.all(self.log) if state_of(letter, self.log) == WAITING]
         if (away := waiting(self.log) - len(letters)) > 0:
             say(
-                f"{away:,} more wait, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
+                f"{away:,} more are waiting, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
                 "yellow",
                 problems(),
             )
@@ -85,7 +85,7 @@ class _Box:
             if letter.id == id_:
                 return letter
         raise typer.BadParameter(
-            f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows what there is"
+            f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows the ones that exist"
         )
 
     def chosen(self, ids: Sequence[str] | None) -> list[DeadLetter]:
@@ -103,7 +103,7 @@ class _Box:
             say(_NONE)
             return
         self.letters.request(self.log, ranges_by_batch(letters), edited, reason)
-        by = "by the next driver of the topology" if self.writer is None else f"by the driver at work, {self.writer}"
+        by = "by the next driver of the topology" if self.writer is None else f"by the running driver, {self.writer}"
         done = "put back" if reason is None else "discarded"
         say(f"asked for {counted(len(letters), 'dead letter')}, to be {done} {by}")
 
@@ -142,7 +142,7 @@ def replay(log_dir: str, folder: Path | None, ids: Sequence[str] | None, edited:
         return
     letters, back = _read_edited(box, edited)
     if back:
-        say(f"{counted(back, 'dead letter')} of {edited} wait no more, and are left as they are")
+        say(f"{counted(back, 'dead letter')} of {edited} no longer wait, and are left as they are")
     box.ask(letters, letters)
 
 
@@ -174,7 +174,7 @@ def _read_edited(box: _Box, file: Path) -> tuple[list[DeadLetter], int]:
             letter = box.find(str(found["id"]))
             values = edited_values(found["tuple"], letter.left_out.values)
             if letter.id in letters:
-                raise ValueError(f"dead letter {letter.id} is there twice")
+                raise ValueError(f"dead letter {letter.id} occurs twice")
         except (ValueError, KeyError, TypeError, typer.BadParameter) as error:
             what = f"no field {error}" if isinstance(error, KeyError) else error
             raise typer.BadParameter(

@@ -211,7 +211,7 @@ def _show_speed(before: LogState | None, after: LogState, words: int, seconds: f
     done = 0 if before is None else before.txid
     batches, tuples = after.txid - done, _tuples(after) - _tuples(before)
     if batches == 0:
-        say(f"nothing new to count: all of it was counted up to batch {done} before (--fresh counts it again)")
+        say(f"nothing new to count: everything was counted up to batch {done} before (--fresh counts it again)")
         return
     went_on = f" (continued after batch {done})" if done else ""
     speed = f"{tuples / max(seconds, 1e-9):,.0f} tuples/s"

@@ -36,9 +36,9 @@ class Kill:
     def __str__(self) -> str:
         batch = self.recorded + 1
         if self.stored is not None and self.stored >= batch:
-            where = f"batch {self.stored} was in the store, not in the log: its counts are undone and written again"
+            where = f"batch {self.stored} was in the store but not in the log: its counts are undone and written again"
         else:
-            where = "what was under way had not reached the store: it is done again"
+            where = "the batch under way had not reached the store: it is processed again"
         return f"kill {self.number}: SIGKILL after the record of batch {self.recorded}; {where}"
 
 

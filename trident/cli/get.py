@@ -151,8 +151,8 @@ def _listed(state: StateReader, node: StateNode, listing: KeyListing) -> tuple[l
 def _refuse_windows(graph: Graph, name: str) -> None:
     if any(isinstance(node, (WindowNode, JoinWithinNode)) and node.state == name for node in graph.nodes):
         raise typer.BadParameter(
-            f"state {name!r} keeps the tuples of open windows, or those that a join still needs, in a form of its own; persist "
-            "what the window or the join gives, and read that state"
+            f"state {name!r} keeps the tuples of open windows, or those that a join still needs, in a form of its own; "
+            "persist the results of the window or the join, and read that state"
         )
 
 

@@ -146,7 +146,7 @@ def _no_log(log_dir: str) -> str:
         return f"there is no transaction log in {directory}: it is {'a file' if directory.exists() else 'not there'}"
     inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
     hint = f"; there are some in {', '.join(inside)}" if inside else ""
-    return f"there is no transaction log in {directory}: it has no segment of one{hint}"
+    return f"there is no transaction log in {directory}: it has no segment of a log{hint}"
 
 
 def _near(log_dir: str) -> str:
@@ -217,7 +217,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
         definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
         console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
     if contents["tornBytes"]:
-        console.print(f"{amount(contents['tornBytes'], 'bytes')} of a record that is unfinished follow", markup=False)
+        console.print(f"{amount(contents['tornBytes'], 'bytes')} of an unfinished record follow", markup=False)
 
 
 def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:

@@ -59,10 +59,10 @@ def verify_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:  # fmt: skip
-    """Compute states again from their sources, by the history of the log, and compare them with what the stores have.
+    """Recompute states from their sources, with the history of the log, and compare them with the stores.
 
     Every batch is processed again in this process, with all states in memory; nothing is written anywhere, and the topology may
-    be running. It needs the history from the first batch on (`history=`), and sources that still have what they had.
+    be running. It needs the history since the first batch (`history=`), and sources that still have the same data.
 
     Exit codes: 0 all keys are equal, 1 failed, 2 wrong usage, 4 keys are wrong, 130 ended by Ctrl-C.
     """
@@ -73,7 +73,7 @@ def verify_command(
         if not 0 < share <= 1:
             raise typer.BadParameter(f"{share:g}: more than 0, and at most 1", param_hint="--share")
         if keys and state is None:
-            raise typer.BadParameter("name the state that the keys are of", param_hint="--key")
+            raise typer.BadParameter("name the state that the keys belong to", param_hint="--key")
         topology, config = load_topology(target, name), settings(conf or [], {"log_dir": log_dir})
         wanted = [_key(topology, state, text) for text in keys or [] if state is not None]
         states = [] if state is None else [state]
@@ -100,7 +100,7 @@ def why_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show which batches, positions of sources and rows made a value: a line for each batch that wrote it.
+    """Show which batches, positions of sources and rows a value comes from: a line for each batch that wrote it.
 
     Every batch is processed again in this process, as by `trident verify`; nothing is written anywhere.
     """
@@ -129,9 +129,9 @@ def rehearse_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show which totals new code would change, before it runs: the last batches go through former and new code, aside.
+    """Show which totals new code would change, before it runs: a dry run of the last batches with the former and the new code.
 
-    Both begin with what the stores have now, as if these batches came once more. Nothing is written anywhere. For a
+    Both start from what the stores have now, as if these batches came again. Nothing is written anywhere. For a
     topology on a cluster, `trident upgrade --rehearse` takes the former code from there.
 
     Exit codes: 0 no total would change, 1 failed, 2 wrong usage, 4 totals would change, 130 ended by Ctrl-C.
@@ -159,7 +159,7 @@ def diff_command(
 ) -> None:  # fmt: skip
     """Show what new code changes, and what becomes of the totals, before it runs; no batch is run, and nothing is written.
 
-    `trident rehearse` says besides which totals would come out different.
+    `trident rehearse` also shows which totals would differ.
 
     Exit codes: 0 the totals go on, 1 failed, 2 wrong usage, 4 the new code would be refused, 130 ended by Ctrl-C.
     """
@@ -208,7 +208,7 @@ def _print_changes(compared: TopologyChanges, topology: str) -> None:
     for name in compared.dropped:
         say(f"gone: {name} stays as it is, and gets no further batch", "yellow")
     if not (compared.refused or compared.taken or compared.added or compared.dropped):
-        say("the totals go on: no state and no stream is declared otherwise")
+        say("the totals go on: no state or stream is declared differently")
 
 
 def print_rehearsed(done: Sequence[Rehearsed], as_json: bool) -> NoReturn:
@@ -300,7 +300,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
 
 def _made_of(origin: ValueOrigin) -> str:
     if origin.count is None:
-        return "by an updater, which does not say of which rows"
+        return "by an updater, which does not say from which rows"
     rows = counted(origin.count, "row")
     return f"{rows}, reduced" if origin.partial is None else f"{rows}: {_shown(origin.partial)}"
 

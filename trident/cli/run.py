@@ -156,7 +156,7 @@ def drive(
 
     with ending_signals(
         "stopping after the commit under way (once more: at once)",
-        "ended at once; what was not recorded is undone and done again by the next run",
+        "ended at once; the next run undoes and repeats what was not recorded",
         as_json,
     ) as signals:
         try:

@@ -93,13 +93,13 @@ def run_command(
     log_format: Logs = LogFormat.text,
     debug: Debug = False,
 ) -> None:
-    """Run a topology until Ctrl-C, or with --once until all that its sources have is committed.
+    """Run a topology until Ctrl-C or, with --once, until everything that its sources have is committed.
 
     TOPOLOGY may be one of spouts and bolts (a TopologyBuilder). Then Ctrl-C deactivates the spouts and waits for what is
     pending.
 
-    Ctrl-C and SIGTERM end it after the running commit; a second one ends it at once, which is as safe: in both cases the
-    next run continues after the last recorded batch.
+    Ctrl-C and SIGTERM end it after the running commit; a second signal ends it at once, which is just as safe: either
+    way the next run continues after the last recorded batch.
 
     Exit codes: 0 complete, 1 failed, 2 wrong usage, 3 replaced by another driver (--takeover), 4 complete but for tuples
     that were left out (--fail-on-dead-letters), 130 ended by Ctrl-C, 143 ended by SIGTERM.
@@ -155,5 +155,5 @@ def _refuse_for_bolts(context: typer.Context) -> None:
     for name in _OF_BATCHES:
         if context.params[name] not in (None, False):
             raise typer.BadParameter(
-                f"--{name.replace('_', '-')} is for Trident topologies; this one is of spouts and bolts, which has no batches"
+                f"--{name.replace('_', '-')} is for Trident topologies; this one has spouts and bolts, and no batches"
             )

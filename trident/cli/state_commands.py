@@ -37,11 +37,11 @@ def move_command(
     name: SubmittedName = None,
     debug: Debug = False,
 ) -> None:
-    """Move a state of a stopped topology to where its new declaration has it. Readers go on meanwhile.
+    """Move a state of a stopped topology to the place that its new declaration gives it. Readers may go on meanwhile.
 
-    Every row is copied as it is stored, and compared; then the log notes the new place, and the former declaration is refused.
-    After Ctrl-C, an error or a crash, type the command again: it goes on. Or start the topology as it was declared: until the
-    log has the note, nothing has changed for it.
+    Every row is copied as it is stored, and compared; then the log notes the new place, and the former declaration is
+    refused. After Ctrl-C, an error or a crash, run the command again: it continues. Or start the topology as it was
+    declared: until the log has the note, nothing has changed for it.
 
     Exit codes: 0 moved, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
@@ -72,10 +72,10 @@ def migrate_command(
     name: SubmittedName = None,
     debug: Debug = False,
 ) -> None:
-    """Make all values of a state values of its declared type, by its migrate=, while its topology is stopped.
+    """Convert all values of a state to its declared type, with its migrate=, while its topology is stopped.
 
-    A topology migrates by itself each value that it reads; afterwards none of a former type is left, and migrate= can go.
-    After Ctrl-C, an error or a crash, type the command again, or start the topology.
+    A topology migrates each value that it reads by itself; after this command none of a former type is left: migrate=
+    can go. After Ctrl-C, an error or a crash, run the command again, or start the topology.
 
     Exit codes: 0 migrated, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
@@ -100,8 +100,8 @@ def forget_command(
 ) -> None:
     """Remove keys of a stopped topology's state for good, with their changes and the dead letters that name them.
 
-    Value and value before are deleted; for the topology the keys were never written. The command prints where the store itself
-    still has the bytes, and until when. After Ctrl-C, an error or a crash, type it again.
+    The value and the value before it are deleted: to the topology, the keys were never written. The command prints
+    where the store itself still has the bytes, and until when. After Ctrl-C, an error or a crash, run it again.
 
     Exit codes: 0 forgotten, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.
     """

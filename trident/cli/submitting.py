@@ -108,7 +108,7 @@ def upgrade(
             compared = ", which fits its log" if done["compared"] else ""
             say(f"{done['name']}: generation {done['generation']} runs the new code{compared}")
         else:
-            say(f"{done['name']}: it has this code and these settings already; nothing was done")
+            say(f"{done['name']}: it already has this code and these settings; nothing was done")
         for note in done["notes"]:
             say(f"{done['name']}: {note}")
     if wait_s is not None:
@@ -121,9 +121,7 @@ def rehearse(client: ClusterClient, topology: str, code: Code, keep_conf: bool, 
     """Say which totals new code would change: the last batches go through the code at work and the new one, in this process."""
     base = client.show(topology).base
     if base.kind != "trident":
-        raise typer.BadParameter(
-            f"{base.storm_name} has spouts and bolts, which keep no batches that could be run again"
-        )
+        raise typer.BadParameter(f"{base.storm_name} consists of spouts and bolts, which keep no batches to run again")
     package = code.package(base.storm_name)
     conf = dict(base.conf if keep_conf else code.settings(package))
     if base.log_dir:
@@ -158,7 +156,7 @@ class _LogOfRun:
                 "States that were written with that one do not fit; to go on with it, kill the topology and submit it with "
                 f"--conf log_dir={Path(self.place).absolute()}"
             )
-        from_whom = "" if self.holder is None else f", which it takes over from the driver at work, {self.holder}"
+        from_whom = "" if self.holder is None else f", which it takes over from the running driver, {self.holder}"
         return f"goes on after batch {self.txid} of {self.place}{from_whom}"
 
 
@@ -190,7 +188,7 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
             if overview.base.code_hash != sha256:
                 last = next(iter(client.errors(storm_id)), {"error": "see `trident errors`"})
                 raise ClusterError(
-                    f"topology {overview.base.storm_name!r} runs the code before again, because the new code cannot run: "
+                    f"topology {overview.base.storm_name!r} is back on its former code, because the new code cannot run: "
                     f"{first_line(last['error'])}"
                 )
             if overview.base.status.kind in ("failed", "killed"):
@@ -207,7 +205,7 @@ def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: flo
                 )
             time.sleep(_LOOK_S)
     except KeyboardInterrupt:
-        say(f"not waited any longer; {left}", console=problems())
+        say(f"stopped waiting; {left}", console=problems())
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -112,7 +112,7 @@ class ClusterOverview:
         node, machine = (deaths[-1].node,) * 2 if assignment is None else (assignment.slot.node, assignment.machine)
         info = self._cluster.supervisor_info(node)
         if info is None or "logs" not in info.scheduler_meta:
-            raise ClusterError(f"the log of {storm_id} is on {machine}, whose supervisor is not there")
+            raise ClusterError(f"the log of {storm_id} is on {machine}, whose supervisor is not running")
         return self._driver(info.scheduler_meta["logs"], storm_id).log(offset, of)
 
     def id_of(self, topology: str) -> str:

@@ -120,7 +120,7 @@ def _check_unfinished(data: bytes, bad: int, base: int, path: Path) -> None:
     """Raise `CorruptLogError` if the frame at `bad` was durable; else it is an end that a crash left unfinished."""
     follower = _synced_after(data, bad, base)
     if follower is not None:
-        reason = f"the record there does not check, and another one follows at byte {base + follower}"
+        reason = f"the record there has a wrong checksum, and another one follows at byte {base + follower}"
         raise CorruptLogError(str(path), base + bad, reason)
 
 

@@ -96,7 +96,7 @@ class _Reading:
         else:
             missing = None
         if missing is not None:
-            cause = "; ".join(self._damage) or "nothing of them is there, and they are not the oldest ones (removed?)"
+            cause = "; ".join(self._damage) or "they are missing, and they are not the oldest ones (were they removed?)"
             raise HistoryGapError(self._place, missing, txid, cause)
 
     def _records(self, name: SegmentName) -> Iterator[Record]:

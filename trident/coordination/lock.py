@@ -148,7 +148,7 @@ class Claim:
         if highest > self.epoch:
             return _describe(self.directory, highest)
         own = _claim_path(self.directory, self.epoch)
-        what = "another file now (is log_dir a copy?)" if own.exists() else "gone (was log_dir removed?)"
+        what = "a different file now (is log_dir a copy?)" if own.exists() else "gone (was log_dir removed?)"
         return f"an unknown driver: the claim {own.name} is {what}"
 
 

@@ -194,7 +194,7 @@ def _read_whole(file: Path, header_only: bool) -> tuple[list[Frame], CorruptLogE
 def _first(frames: list[Frame], file: Path) -> Frame:
     if not frames:
         # A segment gets its name only once its header is durable, so this is no crash.
-        raise CorruptLogError(str(file), 0, "the header does not check")
+        raise CorruptLogError(str(file), 0, "the header has a wrong checksum")
     return frames[0]
 
 
@@ -227,7 +227,7 @@ def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
 def state_of(header: Any, segment: SegmentName, where: str) -> LogState:
     """Return the state that the header of a segment holds; ValueError or KeyError if it is something else."""
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError("the header is not a transaction log's")
+        raise ValueError("this is not the header of a transaction log")
     if header["version"] != VERSION:
         raise LogError(
             f"{where} is of format version {header['version']}; this version of the software reads version {VERSION}. "

@@ -374,5 +374,5 @@ def _framed(payloads: Iterable[bytes]) -> bytes:
 def _unframed(data: bytes, where: str) -> list[bytes]:
     frames, torn = read_frames(data, 0, Path(where))
     if torn or not frames:
-        raise CorruptLogError(where, len(data) - torn, "the record there does not check")
+        raise CorruptLogError(where, len(data) - torn, "the record there has a wrong checksum")
     return [each.payload for each in frames]

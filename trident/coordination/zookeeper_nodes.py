@@ -116,7 +116,7 @@ def part_of(data: bytes, number: int) -> tuple[bytes, bool]:
     magic, length, checksum = _HEAD.unpack_from(data)
     part = data[_HEAD.size :]
     if magic not in (_LAST, _MORE) or len(part) != length or _checksum(part, number) != checksum:
-        raise ValueError("the record there does not check")
+        raise ValueError("the record there has a wrong checksum")
     return part, magic == _LAST
 
 

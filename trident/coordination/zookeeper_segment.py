@@ -153,9 +153,9 @@ class ZooKeeperSegments:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "transaction log %s: the oldest of its history is removed, although history= would keep it: ZooKeeper has "
-                "every record in memory, so a log there keeps %d segments of up to 1,000. Ask for less, or keep the log in "
-                "files, PostgreSQL or an object store",
+                "transaction log %s: the oldest part of its history is removed, although history= would keep it: "
+                "ZooKeeper keeps every record in memory, so a log there has %d segments of up to 1,000. Ask for less, "
+                "or keep the log in files, PostgreSQL or an object store",
                 self._connection.address, MOST_OLD,
             )  # fmt: skip
 

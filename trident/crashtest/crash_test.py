@@ -162,8 +162,8 @@ class CrashTest:
         if self.copy != needed or not needed:
             given = f"--copy {self.copy} is another one" if self.copy else "--copy is not given"
             raise ConfigError(
-                f"the test empties and fills {needed!r} again and again ({self.table.name}), so it must be a copy that no one "
-                f"else uses, and {given}. If it is one, say so: --copy {needed}; and see to it that the job writes there"
+                f"the test empties and fills {needed!r} again and again ({self.table.name}), so it must be a copy that "
+                f"nothing else uses, and {given}. If it is one, confirm it with --copy {needed}, and let the job write there"
             )
         if self.table.kind == "postgres" and not self.reset:
             raise ConfigError(
@@ -318,7 +318,7 @@ def _check_run(run: JobRun, left: str) -> None:
         )
     if not run.told.checkpoints:
         raise TridentError(
-            "the job started no query with a function for foreachBatch, so there is nothing to be killed in. A query that "
+            "the job started no query with a function for foreachBatch, so there is nothing to kill it in. A query that "
             "writes by .format(…) alone has the guarantee of its sink"
         )
     if not run.told.calls:

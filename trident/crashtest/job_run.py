@@ -148,7 +148,7 @@ class JobRun:
             )
         except OSError as error:
             os.close(self._write)
-            raise TridentError(f"the job cannot be started: {error}. Name its program behind --") from error
+            raise TridentError(f"the job cannot be started: {error}. Name its program after --") from error
         finally:
             os.close(read)
 

@@ -60,7 +60,7 @@ class Comparison:
         grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for row in rows:
             if missing := [name for name in self.key if name not in row]:
-                raise ConfigError(f"--key {missing[0]} is no column of the table; it has {', '.join(row)}")
+                raise ConfigError(f"--key {missing[0]} is not a column of the table; it has {', '.join(row)}")
             kept = {name: value for name, value in row.items() if name not in self.ignored}
             names = self.key or list(kept)
             rest = {name: value for name, value in kept.items() if name not in names}

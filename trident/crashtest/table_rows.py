@@ -167,8 +167,8 @@ def _rows_of_one(file: Path, table: Table, is_part: bool) -> Iterable[Row]:
         case ".csv":
             return _rows_of_csv(file, (table.options or {}).get("header", "").lower() == "true")
     raise TridentError(
-        f"table {table.name} has the file {file.name}, which is none of .parquet, .csv, .json, .jsonl. Give the rows by a "
-        "function of your own: --table module:function"
+        f"table {table.name} has the file {file.name}, which is not .parquet, .csv, .json or .jsonl. Give the rows "
+        "with a function of your own: --table module:function"
     )
 
 
@@ -266,7 +266,7 @@ def _rows_of_function(table: Table, folder: Path) -> list[Row]:
         )
         if done.returncode:
             raise TridentError(
-                f"{table.name}() gave no rows of the table: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}. "
+                f"{table.name}() gave no rows for the table: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}. "
                 "It is called without arguments, in the copy of the folder, and returns mappings or sequences"
             )
         return [_as_row(row) for row in json.loads(result.read_text(encoding="utf-8"))]

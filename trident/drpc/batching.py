@@ -79,7 +79,7 @@ def _operations_of(plan: RequestPlan) -> list[Any]:
 def check_args(function: str, args: object) -> None:
     """Raise `DRPCExecutionException` if the arguments of a request are not one text."""
     if not isinstance(args, str):
-        raise DRPCExecutionException(function, f"the arguments are one text, got {args!r}", reason="invalid")
+        raise DRPCExecutionException(function, f"the arguments must be one text, got {args!r}", reason="invalid")
     try:
         args.encode()
     except UnicodeEncodeError as error:  # a lone surrogate, which JSON can express
@@ -169,7 +169,7 @@ class RequestQueue:
         for thread in self._threads:
             thread.join(_CLOSE_WAIT_S)
             if thread.is_alive():
-                logger.warning("DRPC function %s: a request is still at work; it is left behind", self._function)
+                logger.warning("DRPC function %s: a request is still running; it is abandoned", self._function)
 
     def _stopped(self) -> DRPCExecutionException:
         return DRPCExecutionException(self._function, "the topology or the server was stopped", reason="stopped")

@@ -35,7 +35,7 @@ class DRPCClient(Closes):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
-                f"{redacted(url)!r} is no address of a DRPC server; expected one as http://localhost:3774"
+                f"{redacted(url)!r} is not the address of a DRPC server; expected one like http://localhost:3774"
             )
         self.url = url.rstrip("/")
         self._shown = redacted(self.url)
@@ -54,7 +54,7 @@ class DRPCClient(Closes):
             There was no answer; `reason`, `step` and `cause` say why. A request changes nothing and may be sent again.
         """
         if not isinstance(args, str):
-            raise DRPCExecutionException(function, f"the arguments are one text, got {args!r}", reason="invalid")
+            raise DRPCExecutionException(function, f"the arguments must be one text, got {args!r}", reason="invalid")
         body = json.dumps({"args": args}).encode()
         rows: list[list[Any]] = self._ask("POST", f"/drpc/{quote(function, safe='')}", function, body)
         return rows
@@ -92,7 +92,7 @@ class DRPCClient(Closes):
             problem = answer["error"]
             raise DRPCExecutionException(function, problem["cause"], problem.get("step"), problem["reason"])
         except (ValueError, KeyError, TypeError) as error:
-            cause = f"{self._shown} answered {status} with what is no answer of a DRPC server: {data[:200]!r}"
+            cause = f"{self._shown} answered {status}, but not as a DRPC server does: {data[:200]!r}"
             raise DRPCExecutionException(function, cause, reason="unreachable") from error
 
     def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:

@@ -35,9 +35,9 @@ class LocalDRPC(Closes):
     ----------
     topology
         A running topology, or a declared one that another process runs (or ran): its states are read through its log then,
-        as `trident get` does. A topology whose functions query static states only needs no log.
+        as `trident get` does. A topology whose functions query only static states needs no log.
     conf, settings
-        As of `TridentTopology.start`; of a running topology its own are taken.
+        As for `TridentTopology.start`; a running topology keeps its own.
     threads
         How many threads answer each function. A second one helps where a request waits for a slow store or user code; the
         operations are copied for it.

@@ -39,21 +39,21 @@ class DRPCServer(ServerThread):
     host, port
         Where to listen; port 0 takes a free one (see `port`).
     token
-        Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: every client may ask, but no
-        page of another site (see `trident.http.strangers`). Use one on any host but this one. Answered without it are
-        `GET /health`, which gives the topology's name, its last committed batch and, where that cannot be read, the error; and
-        what is refused in any case: bad requests (400, 404 and 405 of other pages, 408, 431) and too many connections (503).
+        Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
+        page of another site (see `trident.http.strangers`). Use one on any host but this one. Not needed for `GET /health`,
+        which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for what is
+        refused in any case: bad requests (400, 404 and 405 of other pages, 408, 431) and too many connections (503).
     timeout_s
         Seconds within which a request is answered, from its first byte on. A client that has not sent it by then (its head
-        within five seconds), or does not take its answer, is cut off.
+        within five seconds), or does not read its answer, is cut off.
     max_request_bytes
         The longest body. (The head may have 16 KiB and 100 headers.)
     max_concurrency
         How many requests may be in flight at once; the server refuses more at once, and clients may send them again.
     max_connections
-        How many connections may be open; those beyond are answered 503 and closed, unless one address holds more than the
-        newcomer's: then one of that address gives way. Half of the file descriptors that are
-        free when the server starts at most: the others are for the topology beside it.
+        How many connections may be open; further ones are answered 503 and closed, unless another address holds more
+        than the newcomer's: then one from that address gives way. At most half of the file descriptors that are free
+        when the server starts: the others are left to the topology beside it.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def _args_of(function: str, request: Request, body: bytes) -> str:
             return args
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    cause = 'expected a JSON object as {"args": "a text"}, or with another content type the text itself, in UTF-8'
+    cause = 'expected a JSON object as {"args": "a text"}, or, with another content type, the text itself in UTF-8'
     raise DRPCExecutionException(function, cause, reason="invalid")
 
 
@@ -216,7 +216,7 @@ def _problem(error: DRPCExecutionException) -> Response:
 
 async def _no_such_page(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    cause = f"{request.method} {request.url.path}: there are POST /drpc/FUNCTION, GET /drpc and GET /health"
+    cause = f"{request.method} {request.url.path}: this server has POST /drpc/FUNCTION, GET /drpc and GET /health"
     problem = {"function": "*", "reason": "unknown", "step": None, "cause": cause}
     return _json(json.dumps({"error": problem}), status)
 

@@ -101,9 +101,7 @@ def _spoiled(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) ->
         if isinstance(node, PersistNode) and node.id in above and spout.id in graph.above(node.id):
             exact = _pairing(graph, plan, spout, node)["exact"]
             if not exact:
-                found.append(
-                    (exact, f"the new values of state {node.state!r}, which feed it, may be others in a replay")
-                )
+                found.append((exact, f"the new values of state {node.state!r}, which feed it, may differ in a replay"))
     yield from sorted(found, key=lambda one: one[0] is None)
 
 

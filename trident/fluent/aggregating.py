@@ -158,7 +158,7 @@ def results(stream: S, aggregator: Several, value: str) -> S:
     if both := [name for name in columns if name in given]:
         raise TopologyError(
             f"stream {stream.get_name()!r} gives its key ({', '.join(columns)}) and the results of its aggregates, and both "
-            f"have a field {both[0]!r}; name the aggregate otherwise"
+            f"have a field {both[0]!r}; give the aggregate another name"
         )
     columns |= given
     types = [type_of(one, stream.fields, stream.get_name()) for one in columns.values()]

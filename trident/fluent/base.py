@@ -121,7 +121,7 @@ def refuse_this_batch(stream: StreamBase, state: str) -> None:
         if isinstance(source, DrpcNode):
             raise TopologyError(
                 f"stream {stream.get_name()!r}: a request of DRPC function {source.function!r} is in no batch that updates "
-                f"state {state!r}; leave sees out, then it sees the newest committed batch"
+                f"state {state!r}; leave sees out, and it sees the newest committed batch"
             )
 
 

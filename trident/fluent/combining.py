@@ -76,7 +76,7 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     given, handles = _inputs_and_streams(before)
     grouped = [isinstance(handle, _Grouped) for handle in handles]
     if any(grouped) and not all(grouped):
-        raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all not; got both")
+        raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all ungrouped; got both")
     streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
     _check_reducer(streams[0].get_name(), reducer, any(grouped))
     inputs = _inputs(streams, given)
@@ -167,7 +167,7 @@ def named(call: str, stream: str, out: Fields, fields: Fields) -> Fields:
     if out.names != fields.names and set(out.names) == set(fields.names):
         raise TopologyError(
             f"stream {stream!r}: {call} gives {list(fields.names)} in this order, and names are given by position, so "
-            f"{list(out.names)} would mix them; name them in this order, and choose another with project behind it"
+            f"{list(out.names)} would mix them up; name them in this order, and reorder them with project afterwards"
         )
     for name, wanted, type_ in zip(out.names, out.types, fields.types, strict=True):
         if wanted not in (None, type_):

@@ -134,12 +134,12 @@ def spec_of(state: StateFactory | StateSpec) -> StateSpec:
         return state
     if is_factory(state):
         return StateSpec(state)
-    raise TopologyError(f"{state!r} is no state: {_instead(state)}")
+    raise TopologyError(f"{state!r} is not a state: {_instead(state)}")
 
 
 def _instead(state: object) -> str:
     if isinstance(state, (str, PathLike)):
-        return f"it only says where. DeltaState({str(state)!r}) is a state in that folder"
+        return f"it only names a place. DeltaState({str(state)!r}) is a state in that folder"
     if isinstance(state, type):
-        return f"it is a class; give a state of it: {state.__name__}(...)"
+        return f"it is a class; give an instance of it: {state.__name__}(...)"
     return "give one of a store, such as DeltaState(path), or an object with make_state(...)"

@@ -162,8 +162,8 @@ def _check_names(stream: StreamBase) -> None:
     reserved = [name for name in stream.fields.names if name.startswith("$")]
     if reserved:
         raise TopologyError(
-            f"stream {stream.get_name()!r}: join_within cannot take {reserved[0]!r}: names that begin with $ are its own; "
-            "rename the field"
+            f"stream {stream.get_name()!r}: join_within cannot take {reserved[0]!r}: names that begin with $ are "
+            "reserved; rename the field"
         )
 
 

@@ -21,9 +21,9 @@ def remove(topology: Declaration, state: StateNode, given: object, fields: Field
     key = _key(stream, state, fields)
     if stream._node.id in _behind(topology.graph(), writer):
         raise TopologyError(
-            f"remove keys of state {state.name!r}: stream {stream.get_name()!r} is there only after the state's own update, "
-            "which the removals are part of. Take a stream in front of the state, or ask it with state_query, which sees it "
-            "as after the batch before"
+            f"remove keys of state {state.name!r}: stream {stream.get_name()!r} exists only after the state's own "
+            "update, of which the removals are part. Use a stream from before the state, or query the state with "
+            "state_query, which sees it as it was after the previous batch"
         )
     parents, removals = (*writer.parents, stream._node.id), (*writer.removals, key)
     topology._put_behind(replace(writer, parents=parents, removals=removals))

@@ -67,7 +67,7 @@ class Repartitioning(StreamBase):
 
     def _repartition(self, label: str, routing: Routing) -> Self:
         if not len(self.fields):
-            raise TopologyError(f"stream {self.get_name()!r} has no fields, so there is nothing to bring elsewhere")
+            raise TopologyError(f"stream {self.get_name()!r} has no fields, so there is nothing to redistribute")
         return self._then(label, RepartitionNode, self.fields, routing=routing)
 
 

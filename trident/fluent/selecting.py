@@ -60,7 +60,7 @@ class Selecting(StreamBase):
                 raise TopologyError(f"stream {self.get_name()!r}: select names field {name!r} twice")
             if not isinstance(given, Expression):
                 raise TopologyError(
-                    f"stream {self.get_name()!r}: {name}={given!r} is no expression; use col(name) for a field, lit(value) "
+                    f"stream {self.get_name()!r}: {name}={given!r} is not an expression; use col(name) for a field, lit(value) "
                     "for a value"
                 )
             columns[name] = given

@@ -192,8 +192,8 @@ def check_own_names(stream: StreamBase, what: str, names: Iterable[str]) -> None
     reserved = [name for name in names if name.startswith("$")]
     if reserved:
         raise TopologyError(
-            f"stream {stream.get_name()!r}: {what} cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
-            "rename the field"
+            f"stream {stream.get_name()!r}: {what} cannot take or give {reserved[0]!r}: names that begin with $ are "
+            "reserved; rename the field"
         )
 
 
@@ -201,12 +201,12 @@ def _check_config(stream: StreamBase, group: Fields | None, config: WindowConfig
     if not isinstance(config, WindowConfig):
         raise TopologyError(
             f"stream {stream.get_name()!r}: window takes (config, [state,] [fields,] aggregator, output fields); "
-            f"{config!r} is no config, TumblingCountWindow.of(100) is one"
+            f"{config!r} is not a window configuration, as TumblingCountWindow.of(100) is"
         )
     if isinstance(config, SessionWindow) and not group:
         raise TopologyError(
-            f"stream {stream.get_name()!r}: a window of {config} needs a key, whose sessions they are: group the stream "
-            "before, group_by('user').window(…)"
+            f"stream {stream.get_name()!r}: a window of {config} needs a key that the sessions belong to: group the "
+            "stream first, group_by('user').window(…)"
         )
     if len(late) and config.event_time is None:
         raise TopologyError(
@@ -244,8 +244,8 @@ def keeping(
         )
     if spec.facts.forgets:
         raise TopologyError(
-            f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets what was not used "
-            "for long: tuples would be missing. Use a state that keeps all"
+            f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets entries "
+            "that were not used for long: tuples would be missing. Use a state that keeps everything"
         )
     _check_expiry(stream, what, name, spec.facts.expires_after_s, kept_ms)
     if by_key:

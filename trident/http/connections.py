@@ -59,7 +59,7 @@ class BoundedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, timeout_s: float, connections: int) -> None:
         super().__init__(config)
         self._timeout_s, self._most = timeout_s, connections
-        cause = f"{connections} connections are open, which is as many as may be; try again later"
+        cause = f"{connections} connections are open, which is the maximum; try again later"
         self._too_many = _refusal(503, "overloaded", cause, b"retry-after: 1\r\n")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -211,7 +211,7 @@ class _Connection(HttpToolsProtocol):
         if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
             self._refuse_head()
         else:
-            self._refuse(400, "invalid", "this is no HTTP/1.1 request")
+            self._refuse(400, "invalid", "this is not an HTTP/1.1 request")
 
     def _count(self, size: int) -> None:
         self._unparsed -= size
@@ -256,7 +256,7 @@ class _Connection(HttpToolsProtocol):
         elif self._in_flight():  # the application answers 504 by itself; only taking that is waited for
             self._set_due(_GRACE_S, self.transport.abort)
         elif self._awaits == "head":
-            self._refuse(408, "timeout", f"no whole head of a request within {self._head_s:g} s")
+            self._refuse(408, "timeout", f"no complete head of a request within {self._head_s:g} s")
         elif self._awaits == "body" or self.timeout_keep_alive_task is None:
             self.transport.abort()
 

@@ -26,7 +26,7 @@ class Phases(NamedTuple):
     process
         Reading the sources and running the steps up to the states.
     wait
-        From the end of processing to the begin of the commit: for the commits of earlier batches.
+        From the end of processing to the beginning of the commit: waiting for the commits of earlier batches.
     commit
         Updating the states.
     record
@@ -61,7 +61,7 @@ class Read(NamedTuple):
     tasks
         Into how many parts it was cut.
     sizes
-        About how many bytes of it each source gave, None if that does not say.
+        About how many bytes of it each source gave, None for a source that does not say.
     """
 
     rows: Mapping[str, int]
@@ -91,7 +91,7 @@ class BatchCommitted(NamedTuple):
     Attributes
     ----------
     topology, run_id, timestamp_ms
-        As of `TopologyStarted`.
+        As for `TopologyStarted`.
     txid, attempt
         The batch, and the attempt that won.
     tries
@@ -151,13 +151,13 @@ class BatchCommitted(NamedTuple):
         return self.read.tuples
 
     def rates(self, rows: int) -> dict[str, float]:
-        """Return per second of what time rows came and were processed, with PySpark's names."""
+        """Return how many rows came and were processed per second, under PySpark's names."""
         came = 0.0 if self.read.came_in_s is None else rows / max(self.read.came_in_s, _SHORTEST_S)
         processed = rows / max(self.phases.total, _SHORTEST_S)
         return {"inputRowsPerSecond": came, "processedRowsPerSecond": processed}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the event as plain data, an entry of `recent_progress`; names as PySpark's `StreamingQueryProgress`."""
+        """Return the event as plain data, an entry of `recent_progress`; names as in PySpark's `StreamingQueryProgress`."""
         rows, durations = self.read.rows, {**self.phases._asdict(), "total": self.phases.total}
         return {
             **event_head("batchCommitted", self.topology, self.run_id, self.timestamp_ms, self.txid),

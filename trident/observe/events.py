@@ -57,9 +57,9 @@ class AttemptFailed(NamedTuple):
     Attributes
     ----------
     topology, run_id, timestamp_ms, txid, attempt
-        As of `BatchCommitted`.
+        As for `BatchCommitted`.
     tries
-        How often this batch has failed in this run, with this time.
+        How often this batch has failed in this run, this time included.
     step, row, cause
         The step that raised; its tuple as text, if it was a single one; the error.
     retry_in_s
@@ -69,7 +69,7 @@ class AttemptFailed(NamedTuple):
     waits
         What does not answer, and since when, if that is the cause; else "". Such a try does not count.
     leaves_out
-        Whether the last try leaves out a tuple that raises, as a dead letter: then this is no more than a note.
+        Whether the last try leaves out a tuple that raises, as a dead letter: then this is only a note.
     """
 
     topology: str
@@ -115,12 +115,12 @@ class AttemptFailed(NamedTuple):
 
 
 class ReplayDiffered(NamedTuple):
-    """A step gave other results when a batch was processed twice (`verify_replays`); told once of each step.
+    """A step gave other results when a batch was processed twice (`verify_replays`); reported once for each step.
 
     Attributes
     ----------
     topology, run_id, timestamp_ms, txid, attempt
-        As of `BatchCommitted`.
+        As for `BatchCommitted`.
     step, row
         The step or state; the tuple that it was given, as text, None if several tuples make a row together.
     first, second
@@ -173,7 +173,7 @@ class TopologyTerminated(NamedTuple):
     Attributes
     ----------
     topology, run_id, timestamp_ms
-        As of `TopologyStarted`.
+        As for `TopologyStarted`.
     txid
         The last committed batch.
     exception

@@ -83,7 +83,7 @@ class Monitoring:
         """Tell a listener of what happens from now on."""
         if not isinstance(listener, TopologyListener):
             raise TypeError(
-                f"{listener!r} is no listener: subclass trident.observe.TopologyListener, and give an instance"
+                f"{listener!r} is not a listener: subclass trident.observe.TopologyListener, and give an instance"
             )
         with self._lock:
             if not self._closed:
@@ -214,7 +214,7 @@ class Delivery:
                 self.errors += 1
                 if self.errors == 1:
                     logger.exception(
-                        "topology %s: the listener %s raised; later errors of it are counted only",
+                        "topology %s: the listener %s raised; its later errors are only counted",
                         self._topology, self.name,
                     )  # fmt: skip
             else:

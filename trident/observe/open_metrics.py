@@ -192,7 +192,7 @@ def _stalled(status: TopologyStatus) -> Values:
 _STALLED = "Whether something has not moved for long, as the page says: 1 or 0."
 _OF_OPERATIONS: Sequence[_Family] = (
     _Family(
-        "gauge", "running_batch_seconds", "For how long the batch has run that is next, 0: none runs.",
+        "gauge", "running_batch_seconds", "How long the next batch has been running, 0: none is running.",
         lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds},
     ),
     _Family("gauge", "stalled", _STALLED, _stalled),
@@ -316,7 +316,7 @@ _OF_BOLTS: Sequence[_Family] = (
         lambda of: {(): of.at_work.moved_s if of.at_work.left else 0.0},
     ),
     _Family("gauge", "storm_pending_messages", "Messages of spouts that are not answered.", lambda of: {(): of.pending}),
-    _Family("gauge", "storm_workers", "Workers that have been heard of.", lambda of: {(): len(of.workers)}),
+    _Family("gauge", "storm_workers", "Workers that have been heard from.", lambda of: {(): len(of.workers)}),
     _Family("gauge", "storm_uptime_seconds", "Seconds since the start.", lambda of: {(): of.uptime_s}),
 )  # fmt: skip
 

@@ -64,7 +64,7 @@ def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
         return "quiet", "Nothing is processed now."
     failures = _health(page).get("failures")
     if failures is None:
-        return "quiet", "Its driver has not said yet how it does."
+        return "quiet", "Its driver has not reported yet."
     if still:  # it may be as slow as it should be, but it has not moved
         return "quiet", "It is at work: no failures."
     return "good", "All is well now." if failures else "All is well: no failures."
@@ -73,7 +73,7 @@ def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
 def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
     health, status, reason = _health(page), page.get("status"), page.get("statusReason")
     if (silent := page.get("heardSecondsAgo") or 0) >= _SILENT_S:
-        yield "warn", f"Its driver has not been heard of for {duration(silent)}: the figures here are as old."
+        yield "warn", f"Its driver has not been heard from for {duration(silent)}: the figures here are that old."
     if health.get("fenced"):
         yield "bad", "Fenced: another driver has taken this topology over; this one writes nothing more."
     elif health.get("error"):
@@ -108,7 +108,7 @@ def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     if away := _away(page):
         yield "bad", f"It is {_cut(away, _LONGEST_CAUSE)}. It goes on by itself when that answers."
     elif waiting := health.get("waiting"):
-        yield "quiet", f"It is {_cut(waiting, _LONGEST_CAUSE)}. All else goes on."
+        yield "quiet", f"It is {_cut(waiting, _LONGEST_CAUSE)}. Everything else goes on."
     if failures := health.get("failures"):
         yield _failed(page, failures)
     if letters := health.get("deadLetters"):
@@ -142,7 +142,7 @@ def _left_out(health: Mapping[str, Any]) -> Iterator[Line]:
 
 def _failed(page: Mapping[str, Any], failures: int) -> Line:
     tone: Tone = "warn" if _recent_failures(page) else "quiet"
-    share, since = (_share(page), "") if tone == "warn" else ("", " None of them within ten minutes.")
+    share, since = (_share(page), "") if tone == "warn" else ("", " None of them in the last ten minutes.")
     one = failures == 1
     if page.get("kind") != "trident":
         whose = "its spout was" if one else "their spouts were"

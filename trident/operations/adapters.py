@@ -174,7 +174,7 @@ def refuse_missing_output(call: str, operation: Any, out: Fields | None, stream:
         name = function_name(operation)
         shown = name if inspect.isfunction(operation) else f"{name}()"
         raise TopologyError(
-            f"stream {stream!r}: {call} of {name} does not say what its output is called. Name it behind the operation: "
+            f"stream {stream!r}: {call} of {name} does not say what its output is called. Name it after the operation: "
             f"{call}(…, {shown}, {name.lower()!r})"
         )
 

@@ -29,8 +29,8 @@ class FirstN:
     n
         How many at most. Zero gives none.
     sort_field
-        First by this field, the smallest first; nulls come last, a NaN is greater than any number. None: in the order in which
-        they come.
+        The field to sort by, the smallest first; nulls come last, a NaN is greater than any number. None: in the order
+        in which they come.
     reverse
         The largest first; nulls still come last.
     """

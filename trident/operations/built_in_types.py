@@ -105,7 +105,7 @@ def check_texts(operation: Any, inputs: Fields, stream: str) -> None:
     if type(operation) in (Split, StringLength) and inputs.types != ("string",):
         raise TopologyError(
             f"stream {stream!r}: {type(operation).__name__} takes one field of type string, but got ({inputs}); name one, "
-            "and make it a text with each or select if it is none"
+            "and make it text with each or select if it is not"
         )
 
 

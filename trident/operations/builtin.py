@@ -95,15 +95,15 @@ class Count(CombinerAggregator[int]):
 class Sum(CombinerAggregator[Any]):
     """The sum of one numeric field: bigint for whole numbers, double for floating point, decimal for decimals.
 
-    A batch whose sum of a key does not fit the declared type fails, and so does one whose new values are read and do not
-    fit it. Declare the output `double` or a wide `decimal` where sums may become large.
+    A batch fails if the sum of a key does not fit the declared type, and also if its new values are read and do not fit
+    it. Declare the output `double` or a wide `decimal` where sums may become large.
 
     Different from Storm: None counts as nothing (Storm fails on it), and float is not cut to whole numbers.
 
     Parameters
     ----------
     field
-        What is summed, where it is not named before the aggregator: `Sum("euros")` is `"euros", Sum()`.
+        The field to sum, if it is not named before the aggregator: `Sum("euros")` is `"euros", Sum()`.
     """
 
     def __init__(self, field: str | None = None) -> None:
@@ -134,7 +134,7 @@ def sums(ones: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 
 class Min(CombinerAggregator[Any]):
-    """The smallest value of one field, None skipped; a NaN is greater than any number. `field`: as of `Sum`."""
+    """The smallest value of one field, None skipped; a NaN is greater than any number. `field`: as for `Sum`."""
 
     def __init__(self, field: str | None = None) -> None:
         self.of = () if field is None else (field,)
@@ -216,7 +216,7 @@ class MapGet(BaseQueryFunction[Any, Any]):
     """Looks the input fields up as a key of a map state; emits the value, None where the key is absent."""
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        """Read all keys at once, each distinct key one time."""
+        """Read all keys at once, each distinct key once."""
         keys = [tuple_.values for tuple_ in args]
         distinct = list(dict.fromkeys(keys))
         values = dict(zip(distinct, state.multi_get(distinct), strict=True))

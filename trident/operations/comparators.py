@@ -53,7 +53,7 @@ class MinWithComparator(Aggregator[Kept]):
 
 
 class MaxWithComparator(MinWithComparator):
-    """Emits the greatest tuple by a comparator, nothing where there is none; parameters as of `MinWithComparator`."""
+    """Emits the greatest tuple by a comparator, nothing where there is none; parameters as for `MinWithComparator`."""
 
     def _replaces(self, value: Any, current: Any) -> bool:
         return self.comparator(value, current) >= 0

@@ -127,7 +127,7 @@ def result_of_decimals(symbol: str, types: Types) -> str:
     if symbol == "%":
         precision = min(p1 - s1, p2 - s2) + scale
     if precision > 38:
-        raise _MistypedError(f"{symbol} would give {precision} digits, of 38; cast to fewer, or to double")
+        raise _MistypedError(f"{symbol} would give {precision} digits, more than 38; cast to fewer, or to double")
     return f"decimal({precision},{scale})"
 
 
@@ -189,7 +189,7 @@ def _of_time(name: str, result: str | None = None) -> Callable[[Types, Options],
 def _of_moment(name: str, result: str) -> Callable[[Types, Options], str]:
     def rule(types: Types, options: Options) -> str:
         if types[0] != "timestamp":
-            raise _MistypedError(f"{name} takes a timestamp, which is a moment; a {types[0]} is none")
+            raise _MistypedError(f"{name} takes a timestamp, which is a moment; a {types[0]} is not")
         return result
 
     return rule
@@ -273,7 +273,7 @@ def _field(types: Types, options: Options) -> str:
 
 
 def _explode(types: Types, options: Options) -> str:
-    raise _MistypedError("explode stands for a whole column of select, not inside of another expression")
+    raise _MistypedError("explode must be a whole column of select, not a part of another expression")
 
 
 def _common(name: str, types: Types) -> str:
@@ -289,7 +289,7 @@ def _common(name: str, types: Types) -> str:
         return _number(rest)
     whole, scale = (max(one) for one in zip(*((p - s, s) for p, s in map(digits_of, rest)), strict=True))
     if whole + scale > 38:
-        raise _MistypedError(f"{name} would give {whole + scale} digits, of 38; cast to fewer, or to double")
+        raise _MistypedError(f"{name} would give {whole + scale} digits, more than 38; cast to fewer, or to double")
     return f"decimal({whole + scale},{scale})"
 
 

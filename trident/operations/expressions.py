@@ -126,7 +126,7 @@ class Expression:
     def date_trunc(self, unit: str, zone: str | None = None) -> Expression:
         """The beginning of the unit that a date or a moment is in: `"month"`, `"week"` (from Monday), `"hour"` and so on.
 
-        `zone`: whose clocks say where it is; of a timestamp.
+        `zone`: the time zone that decides, for a timestamp.
         """
         options = (_one_of("date_trunc", unit, UNITS), zone and checked_zone("date_trunc", zone))
         return Expression("date_trunc", (self,), options)
@@ -136,23 +136,23 @@ class Expression:
         return Expression("in_zone", (self,), (checked_zone("in_zone", zone),))
 
     def from_utc_timestamp(self, zone: str) -> Expression:
-        """The same as a timestamp: what clocks in UTC show then, those in the zone show at the moment. As in Spark."""
+        """The same as a timestamp: clocks in UTC then show what clocks in the zone show at this moment. As in Spark."""
         return Expression("from_utc_timestamp", (self,), (checked_zone("from_utc_timestamp", zone),))
 
     def to_utc_timestamp(self, zone: str) -> Expression:
-        """The moment at which clocks in a zone show what those in UTC show at a moment: back from `from_utc_timestamp`."""
+        """The moment at which clocks in a zone show what UTC clocks show at this one: the inverse of `from_utc_timestamp`."""
         return Expression("to_utc_timestamp", (self,), (checked_zone("to_utc_timestamp", zone),))
 
     def to_date(self, format: str) -> Expression:
-        """The date that a text says in a format of `strptime`: `"%d.%m.%Y"`. `cast("date")` reads `2026-11-26`."""
+        """The date that a text has in a format of `strptime`: `"%d.%m.%Y"`. `cast("date")` reads `2026-11-26`."""
         return Expression("to_date", (self,), (_format("to_date", format),))
 
     def to_timestamp(self, format: str) -> Expression:
-        """The moment that a text says in a format of `strptime`, in UTC without `%z`. `cast("timestamp")` reads ISO 8601."""
+        """The moment that a text has in a format of `strptime`, in UTC without `%z`. `cast("timestamp")` reads ISO 8601."""
         return Expression("to_timestamp", (self,), (_format("to_timestamp", format),))
 
     def json(self, path: str) -> Expression:
-        """What a JSON text has at a path such as `"$.user.tags[0]"`, as a text; null if there is nothing, or no JSON."""
+        """What JSON text has at a path such as `"$.user.tags[0]"`, as text; null if there is nothing, or it is not JSON."""
         return Expression("json", (self,), json_path(path))
 
     def cast(self, type: str) -> Expression:
@@ -191,26 +191,26 @@ class Expression:
     def like(self, pattern: str) -> Expression:
         r"""Whether the whole text fits a pattern: `%` stands for any characters, `_` for one; `\%`, `\_`, `\\` for itself."""
         if re.fullmatch(r"(?:[^\\]|\\[%_\\])*", _text("like", pattern), re.DOTALL) is None:
-            raise TopologyError(f"like: a backslash stands before %, _ or another one, not so in {pattern!r}")
+            raise TopologyError(f"like: a backslash must stand before %, _ or another backslash, unlike in {pattern!r}")
         return Expression("like", (self,), (pattern,))
 
     def rlike(self, pattern: str) -> Expression:
-        """Whether a regular expression, of RE2, is found in the text."""
+        """Whether a regular expression (RE2) matches a part of the text."""
         return Expression("rlike", (self,), (_pattern("rlike", pattern),))
 
     def regexp_extract(self, pattern: str, group: int = 1) -> Expression:
-        """What a group of a regular expression has found in the text, 0 the whole; an empty text if it is not found."""
+        """What a group of a regular expression matches in the text, 0 the whole; an empty text if there is no match."""
         if _whole("regexp_extract", group) not in range(re.compile(_pattern("regexp_extract", pattern)).groups + 1):
             raise TopologyError(f"regexp_extract: {pattern!r} has no group {group}")
         return Expression("regexp_extract", (self,), (pattern, group))
 
     def regexp_replace(self, pattern: str, replacement: str) -> Expression:
-        r"""The text with what a regular expression finds replaced; `\1` in the replacement is what its first group found."""
+        r"""The text with matches of a regular expression replaced; `\1` in the replacement is what its first group matched."""
         options = (_pattern("regexp_replace", pattern), _text("regexp_replace", replacement))
         return Expression("regexp_replace", (self,), options)
 
     def replace(self, text: str, replacement: str) -> Expression:
-        """The text with each occurrence of another one replaced."""
+        """The text with each occurrence of another text replaced."""
         return Expression("replace", (self,), (_text("replace", text), _text("replace", replacement)))
 
     def substring(self, start: int, length: int | None = None) -> Expression:
@@ -321,7 +321,7 @@ def _pattern(call: str, pattern: str) -> str:
     try:
         re.compile(_text(call, pattern))
     except re.error as error:
-        raise TopologyError(f"{call}: {pattern!r} is no regular expression: {error}") from None
+        raise TopologyError(f"{call}: {pattern!r} is not a regular expression: {error}") from None
     return pattern
 
 

@@ -64,7 +64,7 @@ class Operation:
         """Called once per process, before the first tuple."""
 
     def cleanup(self) -> None:
-        """Called when the topology ends in order; not after a crash, and in Spark's workers not reliably (see above)."""
+        """Called when the topology ends normally; not after a crash, and in Spark's workers not reliably (see above)."""
 
 
 class Function(Operation):
@@ -108,7 +108,7 @@ class Consumer(Operation):
 
 
 class CombinerAggregator(Operation, Generic[T]):
-    """An aggregate that can be taken in parts: `combine` is associative and commutative, `zero` its identity.
+    """An aggregate that can be computed in parts: `combine` is associative and commutative, `zero` its identity.
 
     Different from Storm only in that the type must be known: `output_types`, a return hint of `combine`, or DDL in the
     output field.

@@ -31,7 +31,7 @@ class Counter:
     name: str
 
     def incr(self, by: int = 1) -> None:
-        """Add to it. Counts in the thread that called the operation; outside of a batch, in `prepare` say, nothing."""
+        """Add to it. It counts only in the thread that called the operation, and only within a batch, not in `prepare`."""
         count_again({self.name: by})
 
 

@@ -145,7 +145,7 @@ _DIVIDING, _DIGITS = (
 
 
 class StdDev(WideAggregator):
-    """The standard deviation of a sample, over one numeric field, nulls skipped; null of fewer than two values.
+    """The standard deviation of a sample, over one numeric field, nulls skipped; null for fewer than two values.
 
     It remembers the count, the mean and the sum of squared differences, and adds parts as Chan, Golub and LeVeque do.
     """
@@ -174,7 +174,7 @@ class StdDev(WideAggregator):
 
 
 class ArgMax(WideAggregator):
-    """The value of one field where another one is greatest; of equal ones the value that comes last.
+    """The value of one field where another is greatest; of several such values the one that comes last.
 
     `ArgMax("item", by="price")`. Tuples in which `by` is null are skipped; a NaN is greater than any number.
     """
@@ -203,7 +203,7 @@ class ArgMax(WideAggregator):
 
 
 class ArgMin(ArgMax):
-    """The value of one field where another one is least; of equal ones the value that comes first."""
+    """The value of one field where another is least; of several such values the one that comes first."""
 
     def _replaces(self, before: Any, by: Any) -> bool:
         return not at_least(by, before)
@@ -478,7 +478,7 @@ def several(aggregates: Mapping[str, Any], fields: Fields, stream: str, typed: C
         if name in names[:at]:
             raise TopologyError(
                 f"stream {stream!r}: two of the aggregates have a field {name!r} (an aggregate that remembers more than its "
-                f"result has fields for it: {', '.join(names)}); name one of them otherwise"
+                f"result has fields for it: {', '.join(names)}); give one of them another name"
             )
     return Several(parts)
 

@@ -17,7 +17,7 @@ def spark_pattern(pattern: str) -> str:
         times = unit and _TIMES.match(pattern, unit.end())
         if not unit or not times or (unit[0] == "(?i)" and at):
             raise SqlError(
-                f"{pattern!r} is no regular expression that means the same in RE2, from character {at + 1} on"
+                f"{pattern!r} is not a regular expression that means the same in RE2, from character {at + 1} on"
             )
         made.append(_written(unit[0]) + times[0])
         at = times.end()
@@ -35,10 +35,10 @@ def spark_replacement(pattern: str, replacement: str) -> str:
     if not isinstance(replacement, str):
         raise SqlError(f"a replacement is a text, not {replacement!r}")
     if re.search(pattern, "") is not None:
-        raise SqlError(f"the regular expression {pattern!r} finds an empty text, which cannot be replaced")
+        raise SqlError(f"the regular expression {pattern!r} matches an empty text, which cannot be replaced")
     groups = re.compile(pattern).groups
     if _REPLACEMENT.fullmatch(replacement) is None or any(int(n) > groups for n in re.findall(r"\$(\d)", replacement)):
-        raise SqlError(f"the replacement {replacement!r} has a group that is not there, or a $ or \\ without a meaning")
+        raise SqlError(f"the replacement {replacement!r} has an unknown group, or a $ or \\ without a meaning")
     return _ESCAPED.sub(lambda found: _in_re2(found[0]), replacement)
 
 

@@ -16,12 +16,12 @@ __all__ = ["SQL_FUNCTIONS", "named_sql", "sql"]
 
 
 def sql(text: str) -> Expression:
-    """Return the expression that an SQL text says: `select("shop", total=sql("price * n"))`; `where` takes the text itself.
+    """Return the expression that SQL text stands for: `select("shop", total=sql("price * n"))`; `where` takes the text itself.
 
     Raises
     ------
     TopologyError
-        It is no SQL, or has what there is no expression for.
+        It is not SQL, or uses something that no expression covers.
     """
     name, expression = named_sql(text)
     if name is not None:
@@ -43,7 +43,7 @@ def named_sql(text: str) -> tuple[str | None, Expression]:
         node.end()
     except SqlglotError as error:
         said = str(error).partition("\n")[0].rstrip(".")
-        raise TopologyError(f"{text!r} is no SQL expression: {said}") from None
+        raise TopologyError(f"{text!r} is not an SQL expression: {said}") from None
     except SqlError as error:
         raise TopologyError(f"{text!r}: {error}") from None
     return named

@@ -126,7 +126,7 @@ def _part(part: str) -> Rule:
 def _named_part(node: SqlNode, name: str, value: Expression) -> Expression:
     part = _PARTS.get(name.lower())
     if part is None:
-        raise SqlError(f"{name} is none of {', '.join(_PARTS)}, which {node} may take")
+        raise SqlError(f"{name} is not one of {', '.join(_PARTS)}, which {node} may take")
     return value.date_part(part)
 
 
@@ -141,7 +141,7 @@ def _truncated_date(node: SqlNode) -> Expression:
 
 def _unit(name: str, known: dict[str, str]) -> str:
     if name.lower() not in known:
-        raise SqlError(f"{name.lower()} is none of {', '.join(known)}")
+        raise SqlError(f"{name.lower()} is not one of {', '.join(known)}")
     return known[name.lower()]
 
 
@@ -177,7 +177,7 @@ def _json(node: SqlNode) -> Expression:
         elif kind == "JSONPathSubscript" and isinstance(step.this, int):
             steps.append(f"[{step.this}]")
         elif kind != "JSONPathRoot":
-            raise SqlError(f"{path.sql()} is no plain path")
+            raise SqlError(f"{path.sql()} is not a plain path")
     return node.of("this").json("$" + "".join(steps))
 
 

@@ -37,7 +37,7 @@ class TuplifyArgs(Function):
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
         lists: Any = json.loads(tuple[0])
         if not isinstance(lists, list) or not all(isinstance(values, list) for values in lists):
-            raise ValueError(f"{tuple[0]!r} is no JSON list of lists")
+            raise ValueError(f"{tuple[0]!r} is not a JSON list of lists")
         for values in lists:
             collector.emit(values)
 

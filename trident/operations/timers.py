@@ -62,7 +62,7 @@ class Timers:
     key
         The grouping fields.
     now
-        The watermark after this batch, or the time of this batch. Timers up to it fire in this batch, behind its tuples.
+        The watermark after this batch, or the time of this batch. Timers up to it fire in this batch, after its tuples.
     """
 
     def __init__(self, key: TridentTuple, now: int, times: set[int], time_type: str, fires: int | None = None) -> None:
@@ -75,19 +75,19 @@ class Timers:
         return [time_of(each, self._type) for each in sorted(self._times)]
 
     def set(self, time: Any) -> None:
-        """Set a timer: `on_timer` is called with this time. Twice the same time is one timer.
+        """Set a timer: `on_timer` is called with this time. Setting the same time twice makes one timer.
 
         Parameters
         ----------
         time
-            To the microsecond, if it is a datetime. What is not after `now` fires in this batch.
+            To the microsecond, if it is a datetime. A timer that is not after `now` fires in this batch.
 
         Raises
         ------
         ValueError
             `on_timer` sets a timer that is not later than the one that fires: it would fire for ever.
         TypeError
-            It is no time of this process.
+            It is not a time as this process has them.
         """
         ordinate = self._ordinate_of(time)
         if self._fires is not None and ordinate <= self._fires:
@@ -130,5 +130,5 @@ class KeyedProcess(Operation, Generic[T]):
         raise NotImplementedError
 
     def on_timer(self, value: T | None, time: Any, timers: Timers, collector: TridentCollector) -> T | None:
-        """Do what is to be done at a time that was set; return the value to keep."""
+        """Act on a timer that fires; return the value to keep."""
         raise NotImplementedError

@@ -31,7 +31,7 @@ class ArrowFunction(Operation):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return type(self).__name__
 
     def apply(self, *columns: Any) -> Any:
@@ -56,7 +56,7 @@ class ArrowFilter(Operation):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return type(self).__name__
 
     def mask(self, *columns: Any) -> Any:

@@ -64,16 +64,16 @@ class EventTime:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """The configuration of a window. Each of the five kinds makes it by `of`; a process with timers has one of its own.
+    """The configuration of a window. Each of the five kinds is made by its `of`; a process with timers has one of its own.
 
     Attributes
     ----------
     length, slide
         Numbers of tuples, or milliseconds. A tumbling window slides by its length.
     event_time
-        Where the time of a tuple comes from; None if it is counted, or has the time of its batch.
+        Where the time of a tuple comes from; None if tuples are counted, or have the time of their batch.
     zone
-        Whose clocks say where windows end; None: those of UTC, or of the field itself.
+        The time zone that decides where windows end; None: UTC, or that of the field itself.
     """
 
     length: int
@@ -82,10 +82,10 @@ class WindowConfig:
     zone: str | None = None
 
     counts: ClassVar[bool]
-    """Whether tuples are counted; otherwise time is."""
+    """Whether it counts tuples, and not time."""
 
     what: ClassVar[str] = "window"
-    """What it configures, as people read it."""
+    """What it configures, in a word."""
 
     keeps_results: ClassVar[bool] = True
     """Whether the results decide what is kept; else the user's code does."""
@@ -117,7 +117,7 @@ class WindowConfig:
         return self.event_time.per_ms if self.event_time else 1
 
     def timed(self, type_: str) -> Self:
-        """Return it for an event time of a type."""
+        """Return the configuration for an event time of this type."""
         if self.zone is not None and type_ == "timestamp_ntz":
             raise TopologyError(
                 f"a {self.what} of {self}: a timestamp_ntz is what clocks showed at its place, so leave out the zone"
@@ -126,7 +126,7 @@ class WindowConfig:
 
     @property
     def times(self) -> str:
-        """What times are counted in, and by whose clocks; nothing for milliseconds by those of UTC."""
+        """The unit and the zone of its times; nothing for milliseconds in UTC."""
         return (" microseconds" if self.per_ms > 1 else "") + (f" in zone {self.zone}" if self.zone else "")
 
     @property
@@ -202,7 +202,7 @@ class TumblingDurationWindow(_DurationWindow):
     def of(cls, duration: timedelta, zone: str | None = None) -> TumblingDurationWindow:
         """Return the window of a duration of at least a millisecond.
 
-        `zone`: whose clocks say when windows end, `"Europe/Berlin"` or `"+05:30"`: a day may have 23 or 25 hours there.
+        `zone`: the zone that decides when windows end, `"Europe/Berlin"` or `"+05:30"`: a day may have 23 or 25 hours there.
         """
         length = milliseconds("length", duration, 1)
         return cls(length, length, zone=zone and checked_zone("a window", zone))
@@ -213,7 +213,7 @@ class SlidingDurationWindow(_DurationWindow):
 
     @classmethod
     def of(cls, length: timedelta, slide: timedelta, zone: str | None = None) -> SlidingDurationWindow:
-        """Return the window of a duration that fires after every `slide`; `zone` as of `TumblingDurationWindow.of`."""
+        """Return the window of a duration that fires after every `slide`; `zone` as for `TumblingDurationWindow.of`."""
         zone = zone and checked_zone("a window", zone)
         return cls(milliseconds("length", length, 1), milliseconds("slide", slide, 1), zone=zone)
 

@@ -32,7 +32,7 @@ def checked_zone(call: str, zone: object) -> str:
     near = difflib.get_close_matches(str(zone), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "" if known else "; there are no zones here: pip install tzdata"
     raise TopologyError(
-        f"{call} got the zone {zone!r}, which is none: give a name such as 'Europe/Berlin', or an offset such as '+05:30'{hint}"
+        f"{call} got the zone {zone!r}, which is unknown: give a name like 'Europe/Berlin', or an offset such as '+05:30'{hint}"
     )
 
 

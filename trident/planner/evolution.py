@@ -159,7 +159,7 @@ class Evolving:
                 self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
                 return
             self.taken.append(
-                f"{self._what}: key {before[0]!r} is called {now[0]!r}; its store goes on to know it as {before[0]!r}"
+                f"{self._what}: key {before[0]!r} is called {now[0]!r}; its store still knows it as {before[0]!r}"
             )
 
     def _refuse_key(self) -> None:

@@ -175,7 +175,7 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     exchanged = [
         RefusedChange(
             f"states {old!r} and {new!r}: each has the name of the other now",
-            f"three starts, each with one change of name: {old!r} to another one, {new!r} to {old!r}, that one to {new!r}",
+            f"three starts, each with one change of name: {old!r} to a third, {new!r} to {old!r}, the third to {new!r}",
         )
         for old, new in there
         if old < new and old in now.states and now.rename.get(new) == old
@@ -183,7 +183,7 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
     in_use = [
         RefusedChange(
             f"state {old!r}: its name is {new!r} now, and the log has another state of that name",
-            f"give {old!r} a name that is new; or leave it out of rename=, if {new!r} is to go on with what it had",
+            f"give {old!r} a new name; or leave it out of rename=, if {new!r} is to go on with what it had",
         )
         for old, new in there
         if old not in now.states
@@ -193,8 +193,8 @@ def _taken_names(before: Facts, now: Meaning) -> list[RefusedChange]:
         + in_use
         + [
             RefusedChange(
-                f"state {name!r} is new, and {other!r}, which was called so, is kept in its store under this name",
-                f'give the new one a name that is new, state_name="{name}-2"',
+                f"state {name!r} is new, and {other!r}, which used to have this name, is kept in its store under it",
+                f'give the new state an unused name, state_name="{name}-2"',
             )
             for other, facts in before.items()
             if (name := facts.get(STORED_UNDER)) in now.states and name not in before

@@ -134,8 +134,8 @@ def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
         hint = _largest(graph, ids)
         if hint is not None and hint != width:
             raise TopologyError(
-                f"step {id_!r}: identity_partition keeps every tuple in its partition, so there must be as many after it "
-                f"as before; there are {'as many as the engine has cores' if width is None else width} before, and "
+                f"step {id_!r}: identity_partition keeps every tuple in its partition, so the number of partitions "
+                f"must stay the same; there are {'as many as the engine has cores' if width is None else width} before, and "
                 f"parallelism_hint asks for {hint} after. Give both the same hint, or use shuffle"
             )
     return width

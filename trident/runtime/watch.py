@@ -80,8 +80,8 @@ class Watch:
         if error is None and time.monotonic() > self._stop_by:
             limit = max(self._timeout_s, _STOP_S)
             return TridentError(
-                f"topology {self._topology!r} did not end within {limit:g} seconds after it was to stop; what it waits for is "
-                "left behind, and a restart goes on after the last recorded batch"
+                f"topology {self._topology!r} did not end within {limit:g} seconds after it was told to stop; what it "
+                "waits for is abandoned, and a restart goes on after the last recorded batch"
             )
         return error
 

@@ -34,8 +34,8 @@ class Avro:
     Attributes
     ----------
     schema
-        A dictionary, or its JSON text. Of records that are read the writer's; with a registry the reader's. Their fields become
-        fields.
+        A dictionary, or its JSON text. For records that are read, the writer's schema; with a registry, the reader's.
+        Its fields become fields.
     registry
         For reading: returns the JSON of the schema with a number, as a schema registry does; each value then begins with a
         zero byte and the number of its writer's schema, in four bytes. None: values begin with the record.
@@ -59,11 +59,11 @@ class Avro:
         return Fields.of([each["name"] for each in schema["fields"]], [_ddl(each["type"]) for each in schema["fields"]])
 
     def decoder(self) -> Callable[[bytes], dict[str, Any]]:
-        """Return what decodes the value of one record."""
+        """Return a function that decodes the value of one record."""
         return _decoder(json.dumps(_plain(self.schema)), self.registry)
 
     def encoder(self) -> Callable[[Any], bytes | None]:
-        """Return what encodes one value."""
+        """Return a function that encodes one value."""
         fastavro = _package()
         schema = fastavro.parse_schema(_plain(self.schema))
         head = b"" if self.schema_id is None else b"\0" + self.schema_id.to_bytes(4, "big")

@@ -96,8 +96,8 @@ class PostgresAddress:
         query = parse_qsl(url.query, keep_blank_values=True)
         if url.password is not None or any(name in ("password", "sslpassword") for name, _ in query):
             raise ConfigError(
-                "log_dir: an address of a log in PostgreSQL has no password in it, because it is shown in logs. Give it in "
-                "PGPASSWORD, or in the file that PGPASSFILE names"
+                "log_dir: the address of a log in PostgreSQL must have no password in it, because it is shown in logs. "
+                "Give it in PGPASSWORD, or in the file that PGPASSFILE names"
             )
         names = [value for name, value in query if name == "topology"]
         if len(names) != 1 or not names[0] or "\0" in names[0]:
@@ -127,8 +127,8 @@ class ObjectAddress:
             or url.fragment
         ):
             raise ConfigError(
-                "log_dir: an address in an object store has neither credentials nor options in it, because it is shown in "
-                "logs. Give them in the environment (AWS_…, GOOGLE_…, AZURE_…)"
+                "log_dir: an address in an object store must have neither credentials nor options in it, because it is "
+                "shown in logs. Give them in the environment (AWS_…, GOOGLE_…, AZURE_…)"
             )
         parts = url.path.strip("/").split("/")
         if not url.netloc or any(part in ("", ".", "..") for part in parts):

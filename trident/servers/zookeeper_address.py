@@ -43,7 +43,7 @@ class ZooKeeperAddress:
         if not slash or path == "/":
             raise ConfigError(f"{what}={address!r}: name a path after the servers, as in {_LIKE}")
         if any(part in ("", ".", "..") for part in path[1:].split("/")) or "\0" in path:
-            raise ConfigError(f"{what}={address!r}: a path in ZooKeeper has no empty part, and none that is . or ..")
+            raise ConfigError(f"{what}={address!r}: a path in ZooKeeper has no empty part, and no part that is . or ..")
         if path.split("/")[1] == "zookeeper":
             raise ConfigError(f"{what}={address!r}: ZooKeeper keeps /zookeeper for itself; name another path")
         return ZooKeeperAddress(",".join(host if _has_port(host) else f"{host}:{_PORT}" for host in hosts), path)
@@ -55,12 +55,12 @@ class ZooKeeperAddress:
 def _check_host(host: str, address: str, what: str) -> None:
     if "@" in host:
         raise ConfigError(
-            f"{what}: an address of ZooKeeper has no user and no password in it, because it is shown in logs. Give them in "
+            f"{what}: an address of ZooKeeper must have no user or password in it, as it is shown in logs. Give them in "
             "the environment variable TRIDENT_ZOOKEEPER_AUTH"
         )
     match = _HOST.fullmatch(host)
     if match is None or (match[1] is not None and not 0 < int(match[1]) <= _LAST_PORT):
-        raise ConfigError(f"{what}={address!r}: {host!r} is no server; give HOST:PORT, as in {_LIKE}")
+        raise ConfigError(f"{what}={address!r}: {host!r} is not a server; give HOST:PORT, as in {_LIKE}")
 
 
 def _has_port(host: str) -> bool:

@@ -160,10 +160,10 @@ def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
     differing = {key: value for key, value in asked.items() if current[key] != value}
     fixed = [key for key in differing if not active.conf.isModifiable(key)]
     if fixed:
-        differences = ", ".join(f"{key} is {current[key]!r}, asked for was {asked[key]!r}" for key in fixed)
+        differences = ", ".join(f"{key} is {current[key]!r}, and {asked[key]!r} was asked for" for key in fixed)
         raise ConfigError(
             f"a Spark session is active and cannot be changed: {differences}. "
-            "Stop it first (`spark.stop()`), or ask for nothing that differs from it"
+            "Stop it first (`spark.stop()`), or ask for the same settings"
         )
     if not differing:
         return active

@@ -34,7 +34,7 @@ class SpoutType(Enum):
 
 
 class TransactionAttempt(NamedTuple):
-    """One try at a batch. Attempts grow for ever, across restarts."""
+    """One try at a batch. The numbers of attempts keep growing, across restarts."""
 
     txid: int
     attempt: int
@@ -100,7 +100,7 @@ class BatchCoordinator(Role, ABC):
 
     @abstractmethod
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
-        """Cut a definition into picklable parts for about `parallelism` tasks. The same definition, the same rows."""
+        """Cut a definition into picklable parts for about `parallelism` tasks; one definition always gives the same rows."""
 
     def success(self, txid: int, definition: Definition) -> None:
         """Batch `txid` is committed; nothing before it is ever asked for again."""
@@ -149,7 +149,7 @@ class BatchCoordinator(Role, ABC):
         return False
 
     def is_choice(self, definition: Definition) -> bool:
-        """Whether a definition, which has no rows then, says where reading begins, and would say otherwise later.
+        """Whether a definition, which has no rows then, says where reading begins, and would say something else later.
 
         It is durable in the log before anything else happens, and it is the definition of every later attempt, whatever
         the spout promises about replays.
@@ -157,7 +157,7 @@ class BatchCoordinator(Role, ABC):
         return False
 
     def is_complete(self, definition: Definition) -> bool:
-        """Whether the definition says all; only such a definition is logged. See `trident/spout/completing.py`.
+        """Whether the definition says everything; only such a definition is logged. See `trident/spout/completing.py`.
 
         The next batch of a spout whose definitions are completed by processing is defined when the one before is complete,
         which may still be committing then.
@@ -165,7 +165,7 @@ class BatchCoordinator(Role, ABC):
         return True
 
     def is_guess(self, definition: Definition) -> bool:
-        """Whether the batch may turn out to be another one until it is committed.
+        """Whether the batch may still change until it is committed.
 
         It is logged only if a state needs identical replays, and then only once it is complete. Otherwise the spout is asked
         again for each attempt, and the next batch is defined when this one is recorded.
@@ -190,7 +190,7 @@ class BatchCoordinator(Role, ABC):
         """From now on batches are asked for."""
 
     def deactivate(self) -> None:
-        """None is asked for any more."""
+        """From now on no batches are asked for."""
 
 
 def coordinator_of(given: Any, stream: str = "") -> BatchCoordinator:
@@ -274,8 +274,8 @@ class IBatchSpout(Protocol):
 
         Returns True to say that this is the batch, with or without rows, and that the next one is to be asked for, as
         Storm always does. Where False is returned and nothing was emitted, there is nothing now, and the same batch is
-        asked for again. So it is where nothing is returned, with a warning: a spout that gives rows by number would stop at
-        its first empty batch.
+        asked for again. The same holds, with a warning, where nothing is returned: a spout that gives rows by number
+        would stop at its first empty batch.
         """
 
     def ack(self, batch_id: int) -> None:
@@ -311,7 +311,7 @@ class SaysWhereItBegins(Protocol):
     def on_new_log(self) -> OnNewLog:
         """Where it begins.
 
-        `"start"`: where it began the first time. `"behind"`: behind all that was committed, which its source has noted or
+        `"start"`: where it began the first time. `"behind"`: after all that was committed, which its source has noted or
         forgotten. `"checkpoint"`: with a new checkpoint at its start, and with another one not at all. `"elsewhere"`: where its
         source is at the moment.
         """

@@ -24,9 +24,9 @@ class QueryBatches:
         Promise that a batch that Spark gives again has the same rows, so that transactional states may be fed. A plan with
         `rand()`, `current_timestamp()`, a limit without an order, or a source that forgets does not keep that promise.
     rows_are
-        What the rows of a query are whose output mode is `update` or `complete` and which aggregates, or keeps values in your
-        code: `"totals"`, each in place of an earlier one (keep the newest with `Last()`), or `"events"`, each of which counts.
-        Such a query is refused without it.
+        What the rows are if the query's output mode is `update` or `complete` and it aggregates, or keeps values in
+        your code: `"totals"`, each in place of an earlier one (keep the newest with `Last()`), or `"events"`, each of
+        which counts. Such a query is refused without it.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class IRichSpout(Protocol):
         """Emit the next tuple, or several; emit nothing if there is none now, without waiting for one."""
 
     def ack(self, msg_id: Any) -> None:
-        """The batch with this tuple is committed: never again."""
+        """The batch with this tuple is committed: never emit it again."""
 
     def fail(self, msg_id: Any) -> None:
         """An attempt at the batch with this tuple has ended: emit it again."""
@@ -102,7 +102,7 @@ class Activated(Protocol):
         """From now on `next_tuple` is called."""
 
     def deactivate(self) -> None:
-        """It is not called any more."""
+        """From now on it is not called."""
 
 
 class RichSpoutDefaults(Role):
@@ -120,7 +120,7 @@ class RichSpoutDefaults(Role):
         """From now on `next_tuple` is called."""
 
     def deactivate(self) -> None:
-        """It is not called any more."""
+        """From now on it is not called."""
 
     def look_now(self) -> None:
         """As of a `BatchCoordinator`."""

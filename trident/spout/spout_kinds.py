@@ -31,7 +31,7 @@ def fields_of_spout(stream: str, spout: Any) -> Fields:
         if isinstance(spout, IRichSpout):
             return fields_of_rich_spout(spout)
     raise TopologyError(
-        f"stream {stream!r} got {type(spout).__name__}, which is no spout. {_lacks(spout)} (trident.spout)"
+        f"stream {stream!r} got {type(spout).__name__}, which is not a spout. {_lacks(spout)} (trident.spout)"
     )
 
 
@@ -43,7 +43,7 @@ def _lacks(spout: Any) -> str:
     has = {kind.__name__: len(list(missing(object(), kind))) - len(lacks[kind.__name__]) for kind in _STRUCTURAL}
     nearest = max(has, key=lambda name: (has[name], -len(lacks[name])))
     if isinstance(spout, (str, PathLike)):
-        return f"It only says where. TextFileSpout({str(spout)!r}) reads the files of a folder"
+        return f"It only names a place. TextFileSpout({str(spout)!r}) reads the files of a folder"
     if not has[nearest]:
         return "It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout"
     said = f"For {nearest} it lacks {', '.join(lacks[nearest])}"

@@ -33,7 +33,7 @@ class MapFacts:
     keeps_columns
         `multi_get_columns` may return columns.
     has_typed_columns
-        What is stored is of the declared type, as a column is, and says by its bytes of no other one.
+        Stored values have the declared type, as in a column, and their bytes name no other type.
     """
 
     commits_atomically: bool = False
@@ -58,7 +58,7 @@ class BackingMap(Role, ABC):
 
     @abstractmethod
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may be."""
+        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may have been."""
 
     def begin(self, txid: Txid) -> None:
         """A commit begins; drop the unfinished puts of an earlier one.
@@ -98,7 +98,7 @@ class BackingMap(Role, ABC):
     def commit_with_record(self, later: Callable[[LaterWrite], None]) -> None:
         """From now on give the write of a commit to `later` at its `end`: it will be made together with the record.
 
-        Whether it was is not said: the next `read_sentinel` finds it.
+        Whether it was is not reported: the next `read_sentinel` shows it.
         """
         raise self._lacks("commit_with_record")
 

@@ -154,7 +154,7 @@ class StateFacts:
     migrates
         It reads values of former types.
     has_typed_columns
-        Its store keeps values as columns of their type, so a value of any other type is none of them.
+        Its store keeps values as columns of their type, so no value has another type.
     can_be_emptied
         Its `reset` does not refuse.
     """
@@ -319,7 +319,7 @@ class State(Role):
         """Learn that the log holds the batches up to `snapshot.txid`; called at start and after each record.
 
         For a state that shows committed batches to programs of others. No commit of the state runs meanwhile. It must
-        return at once, and what fails in it concerns no batch.
+        return at once, and a failure in it affects no batch.
         """
 
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
@@ -366,8 +366,8 @@ class StoreFacts:
     keeps_attempts
         Whether opaque values will say which attempt wrote them; None: not known yet.
     layout
-        Says how the store will hold a state, for `explain`; None: there is nothing to say. Raises `ConfigError`: not as its
-        options ask.
+        Says how the store will hold a state, for `explain`; None: there is nothing to say. Raises `ConfigError` if it
+        cannot hold it as its options ask.
     database
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes
@@ -430,7 +430,7 @@ class StateSpec:
     store
         What the store is called: the class that users write, such as `RedisState`; empty: the name of the factory.
     place
-        The folder that no other state may share, nor be inside of; empty: states share the store.
+        The folder that no other state may share or be inside of; empty: states share the store.
     """
 
     factory: StateFactory

@@ -36,7 +36,7 @@ def seconds(default: float, least: float | None = None) -> float:
 
 
 def check_options(store: str, declared: type, given: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for the first name that is no field of the dataclass `declared`."""
+    """Raise `ConfigError` for the first name that is not a field of the dataclass `declared`."""
     known = [each.name for each in dataclasses.fields(declared)]
     for name in given:
         if name not in known:
@@ -199,7 +199,7 @@ class Changing(MapOptions):
     ----------
     changes
         How long what each batch changed is kept for `trident.changes`: a time (`"7d"`) or a number of batches; 0: it is not
-        written. None: as the last start that said so asked for, which is first not at all. Only of opaque states.
+        written. None: as the last start that set it asked for, and none at first. Only for opaque states.
     """
 
     changes: str | int | None = None

@@ -63,7 +63,7 @@ class TopologyBuilder:
         Raises
         ------
         TopologyError
-            The id is taken or is none, the object is no spout, or its fields cannot be read.
+            The id is taken or not valid, the object is not a spout, or its fields cannot be read.
         """
         declared = self._check(id, parallelism, spout)
         lacking = list(missing(spout, IRichSpout))
@@ -85,7 +85,7 @@ class TopologyBuilder:
         Raises
         ------
         TopologyError
-            The id is taken or is none, the object is no bolt, or its fields cannot be read.
+            The id is taken or not valid, the object is not a bolt, or its fields cannot be read.
         """
         declared = self._check(id, parallelism, bolt)
         lacking = list(missing(bolt, IRichBolt))
@@ -142,7 +142,7 @@ class TopologyBuilder:
     def _check(self, id: str, parallelism: int, made: object) -> DeclaredComponent:
         if isinstance(made, type):
             raise TopologyError(
-                f"component {id!r}: {made.__name__} is a class; give an object of it, {made.__name__}(…)"
+                f"component {id!r}: {made.__name__} is a class; give an instance of it, {made.__name__}(…)"
             )
         if not isinstance(id, str) or not id or id.startswith("__"):
             raise TopologyError(f"{id!r} cannot name a component; use a text that does not begin with '__'")

@@ -96,7 +96,7 @@ class LocalTopology:
         self._set_active(False)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is pending, waits or is executed; whether that was so in time. Deactivate first."""
+        """Wait until nothing is pending, waiting or executing; return whether that was so in time. Deactivate first."""
         ends = monotonic() + (self._conf.drain_timeout_s if timeout_s is None else timeout_s)
         rested = 0  # a delivery may be between two executors when they are looked at; so look twice
         while monotonic() < ends and rested < _LOOKS:
@@ -114,7 +114,7 @@ class LocalTopology:
             raise self._error
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; whether it has. Raises what ended it."""
+        """Wait until it has ended; return whether it has. Raises what ended it."""
         ended = self._ended.wait(timeout_s)
         if self._error is not None:
             raise self._error

@@ -34,7 +34,7 @@ class StateLookupBolt(BaseBasicBolt):
     txid
         The name of the field with the batch, a bigint; None leaves it out.
     settings
-        As of `trident.open_state`, e.g. `log_dir`.
+        As for `trident.open_state`, e.g. `log_dir`.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from trident.storm.storm_config import StormConfig
 
 
 class WorkerLostError(TridentError):
-    """A worker's process ended, or was not heard of for too long. Its executors start again elsewhere."""
+    """A worker's process ended, or was not heard from for too long. Its executors start again elsewhere."""
 
 
 class TopologyDiedError(TridentError):
@@ -23,7 +23,7 @@ class TopologyDiedError(TridentError):
         topology, deaths, window_s, worker, cause = self.args
         return (
             f"topology {topology!r} ended: its workers died {deaths} times within {window_s:g} s, worker {worker} last, of: "
-            f"{cause}. Unanswered messages are still with their queues. Mend the cause and start it again; "
+            f"{cause}. Unanswered messages are still with their queues. Fix the cause and start it again; "
             "max_worker_deaths allows more"
         )
 

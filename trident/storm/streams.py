@@ -47,7 +47,7 @@ class StreamDeclarer(OutputFieldsDeclarer):
         Raises
         ------
         TopologyError
-            The stream is declared already, its name is none, or the fields cannot be read.
+            The stream is declared already, its name is not valid, or the fields cannot be read.
         """
         if not isinstance(stream_id, str) or not stream_id or stream_id.startswith("__"):
             raise TopologyError(

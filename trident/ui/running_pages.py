@@ -129,7 +129,7 @@ class RunningPages(ABC):
 
     def _end(self, wait_s: float) -> None:
         threading.Event().wait(wait_s)
-        logger.info("topology %s is ended, as was asked for over its page", self._id)
+        logger.info("topology %s is ended, as its page was asked to", self._id)
         try:
             self._running.stop()
         except TridentError as error:
@@ -198,7 +198,7 @@ class StormPages(RunningPages):
         return replace(status, state=ended if self._has_ended else status.state, more={**status.more, **more})
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        raise UnsupportedOperation(f"topology {self._id!r} is of spouts and bolts, which have no states")
+        raise UnsupportedOperation(f"topology {self._id!r} consists of spouts and bolts, which have no states")
 
     def _do(self, action: Action, parameters: Mapping[str, Any]) -> None:
         if action == "rebalance" and self._rebalancing is not None:

@@ -114,8 +114,8 @@ class BaseTable:
         if len(own) < len(files) or self._table.transaction(_FILES) != _fingerprint(own):
             raise StateError(
                 f"Delta table {self._table.name} was changed by another program (version {self._table.version} or one before), "
-                "and the state depends on it, because it is larger than memory. Bring back its last version of the topology "
-                "with Delta's RESTORE: in the table's history it is the last one that names a batch"
+                "and the state depends on it, because it is larger than memory. Bring back the topology's last version "
+                "of it with Delta's RESTORE: the last one in the table's history that names a batch"
             )
         return own
 

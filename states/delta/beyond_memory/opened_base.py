@@ -68,7 +68,7 @@ class OpenedBase:
             return None
         if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
             raise StateError(
-                f"{self._tables.what}: the table at its path is one of an earlier time, or no table of this state, and later "
+                f"{self._tables.what}: the table at its path is an older one, or not a table of this state, and later "
                 "rows are nowhere else. Restore its newest version from a copy of the whole folder"
             )
         self._note(holds)

@@ -91,7 +91,7 @@ def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster, monkeypatc
     invoke(cluster, "submit", target(cluster, "upgraded"), *QUICK, *WAIT)
     until(lambda: "committed" in invoke(cluster, "logs", "upgraded").stdout, "a batch is committed")
     same = invoke(cluster, "upgrade", "upgraded", target(cluster, "upgraded")).stdout
-    assert same == "upgraded: it has this code and these settings already; nothing was done\n"
+    assert same == "upgraded: it already has this code and these settings; nothing was done\n"
     source += "upgraded = made('upgraded')\n"
     write_module(cluster.folder, "wrong", source.replace('"word")\n', '"w")\n').replace('by("word")', 'by("w")'))
     refused = invoke(cluster, "upgrade", "upgraded", f"{cluster.folder}/wrong.py:upgraded", code=1)
@@ -166,7 +166,7 @@ def test_an_upgrade_that_was_taken_back_is_no_success(cluster: MachineCluster) -
         """,
     )
     result = invoke(cluster, "upgrade", "back", f"{cluster.folder}/later.py:back", *WAIT, code=1)
-    assert "runs the code before again, because the new code cannot run: " in result.stderr
+    assert "is back on its former code, because the new code cannot run: " in result.stderr
     assert "the table is of next year" in result.stderr
     invoke(cluster, "kill", "back", "-w", "0")
 
@@ -184,7 +184,7 @@ def test_an_upgrade_that_was_taken_back_is_no_success(cluster: MachineCluster) -
         (("rebalance", "none", "-n", "0"), 2, "Invalid value for '--workers'"),
         (("kill", "none", "-w", "-1"), 2, "Invalid value for '--wait-secs'"),
         (("submit", "x:y", "--requirements", "none.txt"), 2, "none.txt' does not exist"),
-        (("list", "--cluster", "http://nowhere"), 1, "'http://nowhere' is no address of a cluster"),
+        (("list", "--cluster", "http://nowhere"), 1, "'http://nowhere' is not the address of a cluster"),
         (("list", "--cluster", "no-such-folder"), 1, "there is no cluster in "),
     ],
 )
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_topology(tmp_path: Path) -> None:
             waiting.signal(signal.SIGINT)
             code, out, problems = waiting.end()
         assert (code, out[:22]) == (130, "submitted counting as ")
-        assert problems == "not waited any longer; it stays submitted: `trident show counting`\n"
+        assert problems == "stopped waiting; it stays submitted: `trident show counting`\n"
         assert [each.base.status.kind for each in alone.client.topologies()] == ["active"]
         again = ("submit", f"{tmp_path}/counting.py:topology", "--name", "late", "--wait", "--timeout", "0.5")
         told = invoke(alone, *again, code=4).stderr

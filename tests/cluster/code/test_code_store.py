@@ -51,7 +51,7 @@ def test_a_damaged_package_is_an_error_until_it_is_put_again(store: CodeStore) -
 
 @pytest.mark.parametrize("name", ["../x", "", "A" * 64, "0" * 63])
 def test_what_is_no_hash_names_no_file(store: CodeStore, name: str) -> None:
-    with pytest.raises(BadPackage, match="is no hash of a package"):
+    with pytest.raises(BadPackage, match="is not the hash of a package"):
         store.get(name)
 
 

@@ -71,7 +71,7 @@ def test_what_is_unused_is_removed(tmp_path: Path) -> None:
 def test_another_package_than_the_one_that_was_asked_for_is_refused(tmp_path: Path) -> None:
     sha256, _ = package_of({"a.py": b"1"})
     _, other = package_of({"a.py": b"2"})
-    with pytest.raises(BadPackage, match="is another one, or damaged"):
+    with pytest.raises(BadPackage, match="is a different one, or damaged"):
         CodeCache(tmp_path, lambda _: other).unpacked(sha256)
     assert not (tmp_path / "code").exists()
 
@@ -116,7 +116,7 @@ def test_files_that_the_manifest_does_not_name_and_those_of_other_bytes_are_refu
 
 @pytest.mark.parametrize("data", [b"", b"no zip", b"PK\x05\x06" + b"\0" * 18])
 def test_what_is_no_package_is_refused(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(BadPackage, match="no package of a topology"):
+    with pytest.raises(BadPackage, match="not the package of a topology"):
         CodeCache(tmp_path, lambda _: data).unpacked(hashlib.sha256(data).hexdigest())
 
 

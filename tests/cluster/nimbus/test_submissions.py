@@ -97,7 +97,7 @@ def test_the_same_submission_is_one_topology_and_another_of_the_name_is_refused(
     assert submissions.submit(Submission(sha256, submission="s1")) == storm_id
     with pytest.raises(NameTaken, match=f"has a topology 'mine', submitted at .* \\(id {storm_id}\\)"):
         submissions.submit(Submission(sha256, submission="s2"))
-    with pytest.raises(NameTaken, match="was of another package"):
+    with pytest.raises(NameTaken, match="was made with another package"):
         submissions.submit(Submission(other, submission="s1"))
     with pytest.raises(NameTaken, match="has a topology"):
         submissions.submit(Submission(sha256))
@@ -327,7 +327,7 @@ def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions:
     ):
         with pytest.raises(ClusterError, match="is being killed; it cannot be"):
             change()
-    with pytest.raises(NameTaken, match="is being killed, and has its name until it has ended: within 5 s"):
+    with pytest.raises(NameTaken, match="is being killed, and keeps its name until it has ended: within 5 s"):
         submissions.submit(Submission(sha256, "mine"))
 
 

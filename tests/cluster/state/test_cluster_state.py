@@ -157,7 +157,7 @@ def test_what_is_no_path_is_refused(opened: Opened) -> None:
 
 
 def test_the_root_cannot_be_written(opened: Opened) -> None:
-    with pytest.raises(ClusterError, match="the root '/' is no node that can be written"):
+    with pytest.raises(ClusterError, match="the root '/' cannot be written"):
         opened.state.set_data("/", b"")
     with pytest.raises(ClusterError, match="the root"):
         opened.state.delete_node("/")

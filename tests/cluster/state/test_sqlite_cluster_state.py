@@ -203,7 +203,7 @@ def test_the_journal_does_not_grow(folder: Path) -> None:
 def test_a_file_that_is_no_database_is_an_error_and_is_left_as_it_is(folder: Path) -> None:
     folder.mkdir()
     (folder / "cluster.db").write_bytes(b"something else entirely " * 100)
-    with pytest.raises(ClusterError, match="cluster.db is no file of a cluster's state; name another folder"):
+    with pytest.raises(ClusterError, match="cluster.db is not the state file of a cluster; name another folder"):
         open_cluster_state(folder)
     assert (folder / "cluster.db").read_bytes() == b"something else entirely " * 100
 

@@ -839,7 +839,7 @@ def test_a_request_that_says_nothing_is_told_and_left_alone(
         for _ in range(2):
             driver.clock.advance(1)
             assert driver.run() == []
-    assert caplog.text.count("bad.json asks for no dead letters that could be understood") == 1
+    assert caplog.text.count("bad.json asks for dead letters in a form that cannot be read") == 1
     assert request.exists()
 
 

@@ -400,9 +400,9 @@ def test_what_cannot_remove_is_refused() -> None:
         (counts, stream, "gone", r"the fields \(gone: boolean\) of stream 's' must be as many as the key has \(word: string\)"),
         (counts, "s", "word", r"remove takes streams, got 's'"),
         (counts, requests, "args", r"remove cannot take the requests of DRPC function 'words'"),
-        (counts, counts.new_values_stream(), "word", r"is there only after the state's own update"),
-        (counts, now, "word", r"is there only after the state's own update"),
-        (counts, behind.new_values_stream(), "word", r"is there only after the state's own update"),
+        (counts, counts.new_values_stream(), "word", r"exists only after the state's own update"),
+        (counts, now, "word", r"exists only after the state's own update"),
+        (counts, behind.new_values_stream(), "word", r"exists only after the state's own update"),
         (counts, words(TridentTopology("other")), "word", r"of another topology"),
     ]:  # fmt: skip
         with pytest.raises(TopologyError, match=why):

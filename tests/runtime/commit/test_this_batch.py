@@ -181,7 +181,7 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Any], Any], str]] = {
     ),
     "a request": (
         lambda t, s, state: t.new_drpc_stream("ask").state_query(state, "args", MapGet(), "n", sees="this_batch"),
-        "a request of DRPC function 'ask' is in no batch that updates state 'count'; leave sees out, then it sees the newest",
+        "a request of DRPC function 'ask' is in no batch that updates state 'count'; leave sees out, and it sees the newest",
     ),
 }  # fmt: skip
 

@@ -116,7 +116,7 @@ def test_a_key_that_has_most_rows_of_a_partition_is_named(engine: str) -> None:
     keep(topology.new_stream("s", spout).partition_by("word").parallelism_hint(2).filter("n", bool))
     text = (
         r"failed once in step 's/partition_by': TooManyRows: partition \d of 2 gathers \d+ bytes of the batch, and at most "
-        r"5000 are allowed. 9\d% of its rows have the key \['the'\], and no number of partitions divides these. Use smaller"
+        r"5000 are allowed. 9\d% of its rows have the key \['the'\], and more partitions would not divide them. Use smaller"
     )
     with pytest.raises(BatchFailedError, match=text):
         run_all(topology, engine, **BOUND)

@@ -319,7 +319,7 @@ WRONG: dict[str, tuple[Callable[[Stream], Any], str]] = {
     ),
     "no function": (lambda s: s.partition(cast("Any", 3)), "partition takes a function of a tuple .*; got 3"),
     "a class": (lambda s: s.partition(cast("Any", FirstN)), "partition takes a function"),
-    "a stream without fields": (lambda s: s.project([]).shuffle(), "has no fields, so there is nothing to bring elsewhere"),
+    "a stream without fields": (lambda s: s.project([]).shuffle(), "has no fields, so there is nothing to redistribute"),
     "an assembly that returns nothing": (lambda s: s.apply_assembly(lambda one: None), "returned None; it must return"),
     "an assembly of another topology": (
         lambda s: s.apply_assembly(lambda one: numbers(TridentTopology("u"), 1)), "must return a stream of this topology",

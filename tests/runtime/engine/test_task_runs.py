@@ -96,8 +96,8 @@ def test_a_batch_whose_tasks_read_different_runs_fails_and_is_tried_again(task: 
     assert failure is not None
     assert failure.retry
     assert failure.cause == (
-        "stage 1 lost output of a task, most often with an executor, and Spark ran that task again after what its first run "
-        "gave had been read"
+        "stage 1 lost output of a task, most often with an executor, and Spark ran that task again after the output of "
+        "its first run had been read"
     )
 
 

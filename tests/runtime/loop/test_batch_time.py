@@ -274,11 +274,11 @@ def test_a_clock_that_was_ahead_is_told_once_with_since_when_and_until_when(
     with TopologyTestDriver(topology) as driver:
         for number, clock_ms in enumerate((right, wrong, right, right), 1):
             monkeypatch.setattr(driver.clock, "wall_ms", lambda clock_ms=clock_ms: clock_ms)
-            assert "stands still" not in caplog.text or number == 4
+            assert "has been standing still" not in caplog.text or number == 4
             driver.feed("s", [number])
             driver.run()
             assert driver.txid == number
-    assert caplog.text.count("stands still") == 1
+    assert caplog.text.count("has been standing still") == 1
     ahead = datetime.fromtimestamp(wrong // 1000, UTC)
-    assert f"stands still at {ahead:%Y-%m-%d %H:%M:%S} UTC since batch 2" in caplog.text
+    assert f"has been standing still at {ahead:%Y-%m-%d %H:%M:%S} UTC since batch 2" in caplog.text
     assert "start once with reset_batch_time=True" in caplog.text

@@ -232,4 +232,4 @@ def test_what_an_inexact_state_gives_makes_the_next_one_inexact() -> None:
         add_up(first.new_values_stream())
         found = described(topology)
         assert found["guarantee"] == guarantee
-        assert found["why"] == "the new values of state 'count', which feed it, may be others in a replay"
+        assert found["why"] == "the new values of state 'count', which feed it, may differ in a replay"

@@ -284,7 +284,7 @@ def test_stopping_leaves_a_store_behind_that_hangs(monkeypatch: pytest.MonkeyPat
     running = topology.start(LIMITS, log_dir=str(tmp_path))
     assert began.wait(20)
     running.stop()
-    assert "topology 't' did not end within 0.2 seconds after it was to stop" in str(running.exception())
+    assert "topology 't' did not end within 0.2 seconds after it was told to stop" in str(running.exception())
 
 
 def test_who_waits_for_a_feed_is_told_that_the_topology_ended() -> None:

@@ -205,7 +205,7 @@ def test_what_the_format_cannot_read_it_says_when_spark_plans(target: str, tmp_p
 
     refused(LogError, "there is no transaction log in", state="rows")
     run_all(load_topology(target), "in_process", log_dir=str(tmp_path / "log"))
-    refused(StateError, "read state 'rows' as of batch 2: its store is no Delta table", state="rows", txid="2")
+    refused(StateError, "read state 'rows' as of batch 2: its store is not a Delta table", state="rows", txid="2")
     refused(StateError, "read state 'rows' as of batch 4: 3 is the last one committed", state="rows", txid="4")
     refused(UnsupportedOperation, "state 'memory' is in the memory of the process that runs", path="memory")
     refused(TopologyError, "has no state 'nope'; it has .'rows', 'table', 'memory', 'total'", path="nope")

@@ -184,7 +184,7 @@ def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: Trident
     with pytest.raises(StateError, match="read state 'count' as of batch 4: 3 is the last one committed"):
         view.at(4)
     with pytest.raises(
-        UnsupportedOperation, match="state 'all' cannot be read as of an earlier batch: its store is no"
+        UnsupportedOperation, match="state 'all' cannot be read as of an earlier batch: its store is not"
     ):
         running.state(whole).at(1)
 

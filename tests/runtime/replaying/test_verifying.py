@@ -93,7 +93,7 @@ def test_a_value_that_was_changed_by_hand_is_found_with_what_should_be_there(
 def test_a_key_that_is_nowhere_is_no_equal_key(words: Words) -> None:
     (count,) = words.verify("count", keys=["cow", "cwo"])
     assert (count.equal, list(count.wrong)) == (1, [])
-    assert count.notes == ["no batch has made a value of the key 'cwo', and the store has none"]
+    assert count.notes == ["no batch has written the key 'cwo', and the store has no value for it"]
 
 
 def test_a_value_that_is_gone_and_one_that_no_batch_wrote_are_found(words: Words, url: str, table: str) -> None:

@@ -312,7 +312,7 @@ def test_a_state_whose_name_says_where_it_is_stays_there_under_another(
     more = topology.new_stream("more", FixedBatchSpout("k: string", 1, ["a"]))
     more.group_by("k").persistent_aggregate(spec, Count(), "first")
     with pytest.raises(
-        TopologyChangedError, match="'fourth', which was called so, is kept in its store under this name"
+        TopologyChangedError, match="'fourth', which used to have this name, is kept in its store under it"
     ):
         topology.start(engine="in_process", log_dir=job.log)
     assert job.found() == job.expected()

@@ -206,7 +206,7 @@ class Refused:
             "no listing": (
                 declared(map_state(_dict)),
                 UnsupportedOperation,
-                "a DictMap is no map that can list its keys",
+                "a DictMap is not a map that can list its keys",
             ),
             "another log's": (declared(DeltaState.opaque(folder / "theirs")), StateError, "not empty, it has batch 3"),
             "rows without a log": (declared(_filled), StateError, "not empty, it has keys. Nothing was written"),

@@ -177,7 +177,7 @@ def test_discarding_the_totals_empties_the_state_and_goes_on(
     other.run("c", "c", "d")
     world.store = other.store
     assert world.run("a", state_recovery="discard_totals") == {"a": 1, "b": None, "c": None, "d": None}
-    assert "state count: emptied, its totals are of the batches from 2 on" in caplog.text
+    assert "state count: emptied; its totals count the batches from 2 on" in caplog.text
     assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
 
 

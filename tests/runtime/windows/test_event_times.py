@@ -163,7 +163,7 @@ def test_times_of_another_unit_are_told_of_and_come_as_late_rows(
     assert (kept.rows, run.status["metrics"]) == ([], {"count-window/no_event_time": 6})
     (said,) = [record.getMessage() for record in caplog.records if "event time" in record.getMessage()]
     assert any(f"at={time}" in said for _, time in given)
-    for part in ("not of the years 1 to 9999", unit, "but a late row"):
+    for part in ("not within the years 1 to 9999", unit, "but a late row"):
         assert part in said
 
 

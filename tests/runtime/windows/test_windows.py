@@ -447,7 +447,7 @@ def test_equal_length_and_slide_are_allowed() -> None:
         ),
         (lambda s: s.window_with_late_rows(TumblingCountWindow.of(2), Count(), "c"), "late for a window of tumbling count"),
         (lambda s: s.window_with_late_rows(TumblingDurationWindow.of(S), Count(), "c"), "tumbling time of 0:00:01: call win"),
-        (lambda s: s.window(4, Count(), "n"), "4 is no config, TumblingCountWindow.of"),
+        (lambda s: s.window(4, Count(), "n"), "4 is not a window configuration, as TumblingCountWindow.of"),
         (lambda s: s.tumbling_window("4", Count(), "n"), "give a whole number of tuples"),
         (lambda s: s.sliding_window(4, S, Count(), "n"), "two numbers of tuples, or two timedeltas"),
         (lambda s: s.group_by("w").tumbling_window(2, Count(), "w"), "cannot add field 'w'"),

@@ -151,7 +151,9 @@ def test_another_zone_is_another_window(tmp_path: Any) -> None:
 
 
 def test_a_zone_that_is_none_is_refused_and_so_is_one_for_local_times() -> None:
-    with pytest.raises(TopologyError, match=r"zone 'Europe/Berln', which is none: .* did you mean 'Europe/Berlin'\?"):
+    with pytest.raises(
+        TopologyError, match=r"zone 'Europe/Berln', which is unknown: .* did you mean 'Europe/Berlin'\?"
+    ):
         TumblingDurationWindow.of(DAY, zone="Europe/Berln")
     with pytest.raises(TopologyError, match="offset such as"):
         SlidingDurationWindow.of(DAY, DAY, zone="+5")

@@ -96,5 +96,5 @@ def test_a_table_that_was_made_again_in_a_bucket_is_refused(bucket: Bucket) -> N
         urllib.request.urlopen(urllib.request.Request(f"{bucket.url}/bucket/{name}", method="DELETE")).close()
     write_deltalake(URL, numbers(0, 1), storage_options=options)
     for one in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(ReplayMismatchError, match="is another one now"):
+        with pytest.raises(ReplayMismatchError, match="is another table now"):
             one.initialize_transaction(2, first)

@@ -113,7 +113,7 @@ def test_a_table_that_was_made_again_is_refused(tmp_path: Path, versions: int, i
         append(tmp_path / "t", start, start + 1)
     again = spout.get_coordinator({}) if is_restarted else coordinator
     with pytest.raises(
-        ReplayMismatchError, match="was read up to version 1 as table .* and is another one now"
+        ReplayMismatchError, match="was read up to version 1 as table .* and is another table now"
     ) as caught:
         again.initialize_transaction(2, first)
     assert str(DeltaTable(tmp_path / "t").metadata().id) in str(caught.value)
@@ -127,17 +127,17 @@ def test_a_table_that_was_set_back_or_is_gone_is_refused(tmp_path: Path) -> None
     coordinator = spout.get_coordinator({})
     (first,) = definitions(coordinator)
     shutil.rmtree(tmp_path / "t")
-    with pytest.raises(SpoutError, match="there is no Delta table at .*. Mend the path, or create it"):
+    with pytest.raises(SpoutError, match="there is no Delta table at .*. Correct the path, or create it"):
         coordinator.initialize_transaction(2, first)
     shutil.copytree(tmp_path / "copy", tmp_path / "t")
     for again in (coordinator, spout.get_coordinator({})):
         with pytest.raises(
-            ReplayMismatchError, match=r"was read up to version 1 .* another one now \(version 0, .* restored"
+            ReplayMismatchError, match=r"was read up to version 1 .* another table now \(version 0, .* restored"
         ):
             again.initialize_transaction(2, first)
     append(tmp_path / "t", 100, 101)  # version 1 again, but another one
     for again in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(ReplayMismatchError, match=r"was read up to version 1 .* another one now \(version 1"):
+        with pytest.raises(ReplayMismatchError, match=r"was read up to version 1 .* another table now \(version 1"):
             again.initialize_transaction(2, first)
 
 
@@ -235,7 +235,7 @@ def test_column_mapping_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     change(tmp_path, 0, "metaData", configuration={"delta.columnMapping.mode": "name"})
     with pytest.raises(
-        SpoutError, match=r"maps its columns by name \(delta.columnMapping.mode\), so names in its files"
+        SpoutError, match=r"maps its columns by name \(delta.columnMapping.mode\), so its files have other names"
     ):
         DeltaSpout(tmp_path, "id: bigint").get_coordinator({}).initialize_transaction(1, None)
 

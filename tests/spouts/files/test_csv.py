@@ -1,4 +1,4 @@
-"""CsvFileSpout: which rows are in which batch, and what is said of a line that is no row."""
+"""CsvFileSpout: which rows are in which batch, and what is said of a line that is not a row."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_line_that_is_no_row_is_named_with_file_line_byte_and_cause(
     with pytest.raises(SpoutError) as caught:
         batches(spout)
     told = str(caught.value)
-    assert told.startswith(f"line {before + 2} of {path} (at byte {9 + len(good)}) is no row: ")
+    assert told.startswith(f"line {before + 2} of {path} (at byte {9 + len(good)}) is not a row: ")
     assert cause in told
     assert "bad_lines='bad_line'" in told
 
@@ -142,7 +142,7 @@ def test_a_quoted_line_end_is_refused_wherever_the_range_is_cut_and_read_with_mu
     content = b'id,name\n1,"a\nb"\n2,"c\n\n""d"""\n'
     path = write(tmp_path / "a.csv", content)
     for limit in range(8, len(content) + 1):
-        with pytest.raises(SpoutError, match="line 2 of .* is no row: it is not complete: a .*value"):
+        with pytest.raises(SpoutError, match="line 2 of .* is not a row: it is not complete: a .*value"):
             batches(CsvFileSpout(tmp_path, FIELDS, max_batch_bytes=limit))
     expected = [(1, "a\nb"), (2, 'c\n\n"d"')]
     assert batches(CsvFileSpout(tmp_path, FIELDS, multiline=True, max_batch_bytes=5), parallelism=4) == [expected]
@@ -163,7 +163,7 @@ def test_a_whole_file_that_changes_or_is_no_csv_is_refused(tmp_path: Path) -> No
     with pytest.raises(ReplayMismatchError, match="such files are read once, whole"):
         coordinator.initialize_transaction(2, first)
     write(path, b"id,name\nx,y\n")
-    with pytest.raises(SpoutError, match=r"a.csv cannot be read: .*invalid value 'x'.* Mend it, change the fields"):
+    with pytest.raises(SpoutError, match=r"a.csv cannot be read: .*invalid value 'x'.* Fix it, change the fields"):
         rows(spout)
 
 
@@ -171,7 +171,7 @@ def test_gz_files_are_read_with_their_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"name,id\n" + b"x,1\n" * 500_000))
     assert rows(CsvFileSpout(tmp_path, FIELDS, tail=0)) == [(1, "x")] * 500_000
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"name,id\nx,1\nx\n"))
-    with pytest.raises(SpoutError, match=r"line 3 of .*a.csv.gz \(at byte 12\) is no row"):
+    with pytest.raises(SpoutError, match=r"line 3 of .*a.csv.gz \(at byte 12\) is not a row"):
         rows(CsvFileSpout(tmp_path, FIELDS, tail=0))
 
 

@@ -37,7 +37,7 @@ def test_members_are_read_by_name_missing_ones_are_null_and_others_are_passed_ov
     write(tmp_path / "a.json", b'{"name": "x", "more": [1, {"a": 2}], "id": 1}\r\n\n  \n{"id": null}\n{}\n')
     (tmp_path / "b.ndjson.gz").write_bytes(gzip.compress(b'{"id": 2, "name": "\\u00e9\\n"}'))
     assert rows(JsonFileSpout(tmp_path, FIELDS, tail=0)) == [(1, "x"), (None, None), (None, None), (2, "é\n")]
-    with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is no row: unexpected field"):
+    with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is not a row: unexpected field"):
         rows(JsonFileSpout(tmp_path, FIELDS, unknown_fields="error"))
 
 
@@ -75,7 +75,7 @@ BAD = [
     (b'{"id": 1', "Missing a comma or '}' after an object member."),
     (b'{"id": 1}{"id": 2}', "it is more than one row"),
     (b'{"id": 1}\r{"id": 2}', "it is more than one row"),
-    (b"[1, 2]", "it is no object: an object begins with {"),
+    (b"[1, 2]", "it is not an object: an object begins with {"),
     (b"{", "Missing a name for object member."),
 ]
 
@@ -90,7 +90,7 @@ def test_a_line_that_is_no_object_is_named_or_has_a_field_of_its_own(
     with pytest.raises(SpoutError) as caught:
         rows(JsonFileSpout(tmp_path, FIELDS))
     told = str(caught.value)
-    assert told.startswith(f"line {before + 1} of {path} (at byte {before * len(good)}) is no row: ")
+    assert told.startswith(f"line {before + 1} of {path} (at byte {before * len(good)}) is not a row: ")
     assert cause in told
     found = rows(JsonFileSpout(tmp_path, FIELDS, bad_lines="bad"), parallelism=2)
     assert found == [(1, "x", None)] * before + [(None, None, line.decode()), (1, "x", None)]
@@ -98,11 +98,11 @@ def test_a_line_that_is_no_object_is_named_or_has_a_field_of_its_own(
 
 def test_an_object_of_several_lines_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.json", json.dumps([{"id": 1}], indent=1).encode())
-    with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is no row"):
+    with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is not a row"):
         rows(JsonFileSpout(tmp_path, FIELDS, tail=0))
     write(tmp_path / "a.json", b'{"id": 1,\n"name": "x"}\n')
     for limit in (5, 100):
-        with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is no row"):
+        with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is not a row"):
             rows(JsonFileSpout(tmp_path, FIELDS, max_batch_bytes=limit))
 
 

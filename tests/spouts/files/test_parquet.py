@@ -105,7 +105,7 @@ def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     assert len(rows_of(spout, coordinator, made)) == 10
     write(tmp_path / "b.parquet", b"no Parquet")
     with pytest.raises(
-        SpoutError, match=r"b.parquet has no footer: it is no Parquet file, or its writer has not ended"
+        SpoutError, match=r"b.parquet has no footer: it is not a Parquet file, or its writer has not finished"
     ):
         coordinator.initialize_transaction(2, made)
 
@@ -122,7 +122,7 @@ def test_a_file_that_was_replaced_is_refused(tmp_path: Path, is_read: bool) -> N
     with pytest.raises(ReplayMismatchError, match=r"bytes now and another footer: it was replaced"):
         rows_of(spout, coordinator, first)
     for again in (spout.get_coordinator({}), coordinator):
-        with pytest.raises(ReplayMismatchError, match=r"a.parquet was read up to byte \d+ and is another one now"):
+        with pytest.raises(ReplayMismatchError, match=r"a.parquet was read up to byte \d+ and is a different file now"):
             again.initialize_transaction(2, first)
     path.write_bytes(before)
     assert len(rows_of(spout, coordinator, first)) == (3000 if is_read else 1000)

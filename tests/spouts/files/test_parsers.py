@@ -39,7 +39,7 @@ def test_a_line_that_is_not_one_object_of_the_declared_types_is_a_bad_line(
     found = rows(JsonFileSpout(tmp_path, fields, bad_lines="bad"))
     assert found[-2:] == [(*(None,) * 5, line.decode()), (None, float("-inf"), *(None,) * 4)]
     assert len(found) == 2 + before.count(b"v")
-    with pytest.raises(BadDataError, match=r"line [12] of .*a.json \(at byte \d+\) is no row: "):
+    with pytest.raises(BadDataError, match=r"line [12] of .*a.json \(at byte \d+\) is not a row: "):
         rows(JsonFileSpout(tmp_path, fields))
 
 
@@ -66,9 +66,11 @@ def test_lines_with_no_object_do_not_make_up_for_lines_with_two(tmp_path: Path, 
 )
 def test_a_number_of_csv_is_not_bent(tmp_path: Path, type_: str, value: str) -> None:
     path = write(tmp_path / "a.csv", f"w,v\n0x1,1\n,\n2,{value}\n".encode())
-    with pytest.raises(BadDataError, match=rf"line 4 of {path} .at byte 12. is no row: column 'v': '{value}' is no "):
+    with pytest.raises(
+        BadDataError, match=rf"line 4 of {path} .at byte 12. is not a row: column 'v': '{value}' is not of type "
+    ):
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string"))
-    with pytest.raises(BadDataError, match=rf"{path} cannot be read: column 'v': '{value}' is no "):
+    with pytest.raises(BadDataError, match=rf"{path} cannot be read: column 'v': '{value}' is not of type "):
         rows(CsvFileSpout(tmp_path, f"v: {type_}, w: string", multiline=True))
 
 
@@ -76,7 +78,7 @@ def test_a_decimal_with_more_digits_than_its_type_is_a_bad_line(tmp_path: Path) 
     write(tmp_path / "a.csv", b"v\n9999.9\n10000\n-1e4\n")
     good = (Decimal("9999.90"), None)
     assert rows(CsvFileSpout(tmp_path, "v: decimal(6,2)", bad_lines="bad")) == [good, (None, "10000"), (None, "-1e4")]
-    with pytest.raises(BadDataError, match=r"line 3 of .* is no row: column 'v': a number has more digits than dec"):
+    with pytest.raises(BadDataError, match=r"line 3 of .* is not a row: column 'v': a number has more digits than dec"):
         rows(CsvFileSpout(tmp_path, "v: decimal(6,2)"))
     write(tmp_path / "a.json", b'{"v":9999.9}\n{"v":10000}\n{"s":[{"d":1}]}\n')
     found = rows(JsonFileSpout(tmp_path, "v: decimal(6,2), s: array<struct<d:decimal(5,5)>>", bad_lines="bad"))

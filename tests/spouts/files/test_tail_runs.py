@@ -93,7 +93,7 @@ def test_a_line_null_is_no_row_and_ends_no_process(tmp_path: Path, bad: str | No
             assert running.state(count).get() == 1
     else:
         with (
-            pytest.raises(BatchFailedError, match=r"line 1 of .*a.json .at byte 0. is no row: it is no object"),
+            pytest.raises(BatchFailedError, match=r"line 1 of .*a.json .at byte 0. is not a row: it is not an object"),
             topology.start(**settings) as running,
         ):
             running.process_all_available()

@@ -132,7 +132,7 @@ def test_a_last_line_without_an_end_is_read_after_ten_seconds_and_an_object_at_o
 
 def test_without_follow_a_last_line_is_read_at_once_and_said_to_be_bad_if_it_is(tmp_path: Path) -> None:
     assert Reader(write(tmp_path / "a.csv", b"v\n1\n2"), follow=False).read() == [(1,), (2,)]
-    with pytest.raises(SpoutError, match=r"line 3 of .*a.csv \(at byte 8\) is no row: .*Expected 2 columns"):
+    with pytest.raises(SpoutError, match=r"line 3 of .*a.csv \(at byte 8\) is not a row: .*Expected 2 columns"):
         Reader(write(tmp_path / "a.csv", b"v,w\n1,2\n3"), "v: bigint, w: bigint", follow=False).read()
 
 
@@ -171,7 +171,7 @@ def test_a_guess_that_is_not_committed_is_cut_again_if_the_line_goes_on(tmp_path
     assert rows_of(reader.spout, reader.coordinator, guess) == [(10,)]
     append(reader.path, b"19\n", at=reader.now)
     with pytest.raises(
-        SourceAwayError, match="a.csv goes on behind byte 4, where it seemed to be whole; it is read again"
+        SourceAwayError, match="a.csv goes on after byte 4, where it seemed to be complete; it is read again"
     ):
         reader.coordinator.complete(guess, {})
     assert reader.read() == [(1019,)]

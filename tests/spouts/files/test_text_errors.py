@@ -51,9 +51,9 @@ def test_an_empty_list_of_paths_is_refused() -> None:
 
 def test_a_start_without_any_file_names_the_pattern(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", b"1\n")
-    with pytest.raises(SpoutError, match=rf"no text file to read in {tmp_path} \(files that match '\*.csv'\). Mend"):
+    with pytest.raises(SpoutError, match=rf"no text file to read in {tmp_path} \(files that match '\*.csv'\). Correct"):
         TextFileSpout(tmp_path, pattern="*.csv").get_coordinator({})
-    with pytest.raises(SpoutError, match=rf"no text file to read in {tmp_path}/\*.log. Mend the path"):
+    with pytest.raises(SpoutError, match=rf"no text file to read in {tmp_path}/\*.log. Correct the path"):
         TextFileSpout(tmp_path / "*.log").get_coordinator({})
     with pytest.raises(SpoutError, match=rf"cannot read files from {tmp_path}/b.txt: there is no such file"):
         TextFileSpout([tmp_path / "a.txt", tmp_path / "b.txt"]).get_coordinator({})
@@ -180,7 +180,7 @@ def test_a_defined_file_that_shrank_changed_or_went_is_told_apart(tmp_path: Path
     with pytest.raises(ReplayMismatchError, match=message):
         rows_of(spout, coordinator, definition)
     write(path, b"1\n2\n4\n5\n")
-    message = "which has 8 bytes now, and the bytes before 6 are others: it was replaced. Put the"
+    message = "which has 8 bytes now, and the bytes before 6 are different: it was replaced. Put the"
     with pytest.raises(ReplayMismatchError, match=message):
         rows_of(spout, coordinator, definition)
     path.unlink()
@@ -221,7 +221,7 @@ def test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found(tmp_
     # A new coordinator is one of a start after it happened.
     for each in (coordinator, coordinator, spout.get_coordinator({})):
         with pytest.raises(
-            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are ot"
+            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are different"
         ):
             each.initialize_transaction(2, first)
     write(tmp_path / ".new", b"1\n2\n").rename(path)
@@ -265,7 +265,7 @@ def test_a_file_that_was_read_in_part_and_is_another_now_stops_the_spout(tmp_pat
     write(path, b"5\n6\n7\n8\n")
     for one in (coordinator, spout.get_coordinator({})):
         with pytest.raises(
-            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are others"
+            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are different"
         ):
             one.initialize_transaction(2, first)
 

@@ -318,7 +318,7 @@ def test_a_topic_that_is_not_there_is_told(place: KafkaPlace) -> None:
         ({"bootstrap_servers": ""}, "bootstrap_servers=''"),
         ({"topics": []}, "give the name of a topic"),
         ({"group_id": ""}, "group_id=''"),
-        ({"first_poll": "committed"}, "what is committed comes first"),
+        ({"first_poll": "committed"}, "committed offsets are used in any case"),
         ({"value": ByColumns("n: bigint", lambda table: table)}, "takes ByRecord"),
         ({"dead_letters": "t"}, "dead_letters='t' is a topic that is read"),
         ({"max_uncommitted": 0}, "max_uncommitted=0"),

@@ -216,7 +216,7 @@ def test_a_bad_value_is_named_by_its_offset_or_becomes_null(kafka_topics: Topics
     with batches(spout) as made, pytest.raises(SpoutError) as error:
         made.rest()
     assert str(error.value) == (
-        f"offset 50 in partition 1 of topic '{topic}': its value is no JSON of the declared fields: "
+        f"offset 50 in partition 1 of topic '{topic}': its value is not JSON of the declared fields: "
         'Missing a name for object member; on_bad="null" would read it as None'
     )
     lenient = OpaqueTridentKafkaSpout(
@@ -245,14 +245,14 @@ def test_a_timestamp_that_no_year_has_is_named_by_its_offset_or_becomes_null(kaf
 
 
 FAR = f"timestamp is {10**18} ms"
-NONE = "no JSON of the declared fields: Invalid value"
+NONE = "not JSON of the declared fields: Invalid value"
 UNREADABLE: dict[str, tuple[dict[str, Any], dict[int, str]]] = {
     "timestamp": ({"fields": "offset, timestamp"}, {1: FAR, 4: FAR}),
     "JSON": ({"fields": "offset, value", "value": Json("n: bigint")}, {2: NONE, 5: NONE}),
-    "key": ({"fields": "offset, key", "key": "text"}, {3: "key is no text", 5: "key is no text"}),
+    "key": ({"fields": "offset, key", "key": "text"}, {3: "key is not text", 5: "key is not text"}),
     "two columns": (
         {"fields": "offset, key, value", "key": "text", "value": Json("n: bigint")},
-        {2: NONE, 3: "key is no text", 5: "key is no text"},
+        {2: NONE, 3: "key is not text", 5: "key is not text"},
     ),
     "ByRecord": (
         {
@@ -314,7 +314,7 @@ def test_json_that_is_not_as_declared_is_told_in_the_words_of_the_value(value: b
             pa.array([b"{}", value]), bad_is_null=False
         )
     assert (error.value.at, error.value.why) == (
-        1, f'its value is no JSON of the declared fields: {why}; on_bad="null" would read it as None'
+        1, f'its value is not JSON of the declared fields: {why}; on_bad="null" would read it as None'
     )  # fmt: skip
 
 
@@ -322,5 +322,5 @@ def test_a_key_that_is_no_text_is_named(kafka_topics: Topics) -> None:
     topic = kafka_topics.create()
     kafka_topics.produce(topic, [written.Record(b"v", b"k"), written.Record(b"v", b"\xff")])
     spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, key="text", fields="key")
-    with batches(spout) as made, pytest.raises(SpoutError, match=r"offset 1 in .*: its key is no text"):
+    with batches(spout) as made, pytest.raises(SpoutError, match=r"offset 1 in .*: its key is not text"):
         made.rest()

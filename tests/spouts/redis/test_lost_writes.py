@@ -42,7 +42,7 @@ def read_in_part(server: Server, client: Any, read: int, saved: int) -> Batches:
     return batches
 
 
-ANOTHER = r"the stream 's' on Redis .* was read up to entry 20-0, and is another one now"
+ANOTHER = r"the stream 's' on Redis .* was read up to entry 20-0, and is another stream now"
 
 
 @pytest.mark.parametrize(

@@ -197,8 +197,8 @@ def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(redis_serve
     ("new", "said"),
     [
         ([], "the stream 's' is gone from Redis .*it was read up to entry 4-0"),
-        (range(1, 3), r"was read up to entry 4-0, and is another one now \(its last entry is 2-0\)"),
-        (range(11, 13), r"was read up to entry 4-0, and is another one now \(its last entry is 12-0\)"),
+        (range(1, 3), r"was read up to entry 4-0, and is another stream now \(its last entry is 2-0\)"),
+        (range(11, 13), r"was read up to entry 4-0, and is another stream now \(its last entry is 12-0\)"),
     ],
 )
 def test_a_stream_that_was_deleted_or_made_again_is_found(
@@ -221,7 +221,7 @@ def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, c
     fill(client, [1, 2])
     client.xadd("s", {"word": "x", "n": "seven"}, id="3-0")
     batches = Batches(spout_of(redis_server))
-    said = "entry 3-0 of the stream 's': the value b'seven' of field 'n' is no int64. Declare the field as 'n: binary'"
+    said = "entry 3-0 of the stream 's': the value b'seven' of field 'n' is not int64. Declare the field as 'n: binary'"
     with pytest.raises(SpoutError, match=said):
         batches.rows(batches.define())
     batches.close()
@@ -231,7 +231,7 @@ def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, c
 def test_a_number_is_not_bent(redis_server: Server, client: Any, type_: str, raw: str) -> None:
     client.xadd("s", {"n": raw}, id="1-0")
     batches = Batches(spout_of(redis_server, fields=f"n: {type_}"))
-    with pytest.raises(SpoutError, match=f"the value b'{raw}' of field 'n' is no "):
+    with pytest.raises(SpoutError, match=f"the value b'{raw}' of field 'n' is not "):
         batches.rows(batches.define())
     batches.close()
 

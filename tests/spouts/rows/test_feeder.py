@@ -83,11 +83,11 @@ def test_many_threads_may_feed_at_once() -> None:
 
 def test_a_feed_that_is_not_committed_in_time_says_where_it_is_and_stays_queued() -> None:
     spout = FeederBatchSpout("n: int")
-    with pytest.raises(SpoutError, match=r"feed 0 was not committed within 0 s \(no batch has been made of it\)"):
+    with pytest.raises(SpoutError, match=r"feed 0 was not committed within 0 s \(no batch has it yet\)"):
         spout.feed([(1,)], timeout_s=0)
     coordinator = spout.get_coordinator({})
     definition = coordinator.initialize_transaction(1, None)
-    with pytest.raises(SpoutError, match=r"feed 1 was not committed within 0.01 s \(no batch has been made of it\)"):
+    with pytest.raises(SpoutError, match=r"feed 1 was not committed within 0.01 s \(no batch has it yet\)"):
         spout.feed([(2,)], timeout_s=0.01)
     assert rows_of(spout, coordinator, definition) == [(1,)]
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(2, definition)) == [(2,)]

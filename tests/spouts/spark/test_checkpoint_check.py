@@ -25,11 +25,11 @@ FITTING = {
     "Spark has planned the next one": checkpoint(planned=5),
 }
 UNFIT = {
-    "cp is empty: it was deleted, or another folder is named": checkpoint(None, None, None),
+    "cp is empty: it was deleted, or a different folder is named": checkpoint(None, None, None),
     "cp is of query r: it was deleted and begun again": checkpoint("r", 0, None),
     "cp ends with batch 3: it was restored from an older copy": checkpoint(planned=3, done=3),
     "cp ends with batch None": checkpoint(planned=None, done=None),
-    "batch 4 of the checkpoint cp is another one": checkpoint(planned=6, done=5, since=3),
+    "batch 4 of the checkpoint cp is a different one": checkpoint(planned=6, done=5, since=3),
     "cp has given batch 5 to someone else": checkpoint(planned=5, done=5),
     "cp has given the batches 5 to 8 to someone else": checkpoint(planned=9, done=8),
 }

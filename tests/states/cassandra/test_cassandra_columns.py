@@ -313,7 +313,7 @@ def test_a_value_that_does_not_fit_its_column_is_refused_by_name(tables: Tables)
         state.multi_get([("a", "b")])
     moments = tables.state(tables.conf(value="timestamp"))
     moments.begin_commit(Log().txid(1))
-    with pytest.raises(CorruptValueError, match="'count': a timestamp of Cassandra has milliseconds. Cut off"):
+    with pytest.raises(CorruptValueError, match="'count': a Cassandra timestamp has milliseconds. Round"):
         moments.multi_put([("a",)], [MOMENT.replace(microsecond=1)])
 
 

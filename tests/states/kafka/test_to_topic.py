@@ -125,5 +125,5 @@ def test_a_function_that_returns_neither_bytes_nor_text_is_named() -> None:
 
 
 def test_what_json_does_not_have_is_named() -> None:
-    with pytest.raises(TypeError, match="a bytes is nothing that JSON has"):
+    with pytest.raises(TypeError, match="a bytes has no form in JSON"):
         written(ToTopic(), "a", (b"\xff",))

@@ -184,7 +184,7 @@ def test_another_relation_of_that_name_is_left_alone_and_named(home: Home, caplo
     words = Words(home)
     home.sql(f"CREATE TABLE {words.view} (mine text)")
     words.run()
-    assert f'of "{words.name}", because {words.view} is another\'s: rename that one' in caplog.text
+    assert f'of "{words.name}", because {words.view} is not ours: rename that' in caplog.text
     assert words.rows() == []
     home.sql(f"DROP TABLE {words.view}")
     words.run()  # the next start makes it

@@ -72,7 +72,7 @@ def test_a_missing_package_is_named(tmp_path: Path, journal: Journal) -> None:
 def test_options_and_settings_of_batches_are_refused(tmp_path: Path, journal: Journal) -> None:
     once = trident("run", "words:topology", "--once", cwd=tmp_path)
     assert once.returncode == 2
-    assert "--once is for Trident topologies; this one is of spouts and bolts, which has no batches" in once.stderr
+    assert "--once is for Trident topologies; this one has spouts and bolts, and no batches" in once.stderr
     unknown = trident("run", "words:topology", "--conf", "worker=2", cwd=tmp_path)
     assert unknown.returncode == 2
     assert "worker" in unknown.stderr

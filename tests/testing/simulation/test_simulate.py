@@ -34,14 +34,14 @@ MISTAKES: dict[str, tuple[Declared, str, dict[str, Any]]] = {
     "random numbers": (mistaken.with_random_numbers(), "without any fault", {}),
     "a global counter": (mistaken.with_a_global_counter(), "without any fault", {}),
     "a counter of its own": (mistaken.with_a_counter_of_its_own, "state 'sum': .*expected", {}),
-    "a mean of means": (mistaken.with_a_mean_of_means(), "No fault is needed", {}),
+    "a mean of means": (mistaken.with_a_mean_of_means(), "This happens without any fault", {}),
     "a zero that changes": (mistaken.with_a_zero_that_changes(), "state 'bag': .*in one batch", {}),
     "a list outside": (mistaken.with_a_list_outside(), "outside of states, ToList.sent: expected", {}),
     "a put past the rule": (mistaken.with_a_put_past_the_rule(), "state 'totals': .*expected", {}),
-    "a map that forgets a put": (mistaken.over(mistaken.ForgetfulMap), "No fault is needed", {}),
+    "a map that forgets a put": (mistaken.over(mistaken.ForgetfulMap), "This happens without any fault", {}),
     "a map that reads stale values": (mistaken.over(mistaken.StaleMap), "state 'count'", {}),
     "a map that adds": (mistaken.over(mistaken.AddingMap), "state 'count'", {}),
-    "a map that stops in the middle": (mistaken.over(mistaken.HalfMap), "No fault is needed", {}),
+    "a map that stops in the middle": (mistaken.over(mistaken.HalfMap), "This happens without any fault", {}),
     "a map that writes late": (mistaken.over(mistaken.LateMap), "state 'count'", {}),
     "a map that does not fence": (mistaken.over(mistaken.UnfencedMap), "state 'count': .*expected", {}),
     "a state that counts replays": (mistaken.with_a_state_that_counts_replays, "state 'count': .*expected", {}),
@@ -249,7 +249,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"has the streams \['rows', 'more'\]: give a dict"):
         simulate(right.two_streams(), ROWS)
     with pytest.raises(
-        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is no double, the type of field 'weight'"
+        TridentError, match=r"simulate, stream 'rows': row 1: 'x' is not a double, the type of field 'weight'"
     ):
         simulate(topology, [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}])
 

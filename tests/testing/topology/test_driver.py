@@ -331,7 +331,7 @@ def test_tuples_that_raise_are_put_aside(tmp_path: Path) -> None:
     [
         (lambda d: d.feed("line", "a"), "topology 'words' has no spout 'line' to feed; it has lines"),
         (lambda d: d.feed("lines", ("a", 1)), r"feed\('lines'\): row 0 has 2 values \('a', 1\), the stream has 1"),
-        (lambda d: d.feed("lines", "a", 5), r"feed\('lines'\): row 1: 5 is no string, the type of field 'line'"),
+        (lambda d: d.feed("lines", "a", 5), r"feed\('lines'\): row 1: 5 is not a string, the type of field 'line'"),
         (lambda d: d.replay("lines", "a"), r"replay\('lines'\): its spout is transactional"),
         (
             lambda d: d.fail_at("commit"),
@@ -340,7 +340,7 @@ def test_tuples_that_raise_are_put_aside(tmp_path: Path) -> None:
         (lambda d: d.fail_at("put:sum"), "no point 'put:sum' to fail at"),
         (lambda d: d.state("sum"), r"has no state 'sum'; it has \['count'\]"),
         (lambda d: d.new_values("sum"), "writes no state 'sum'; it writes count"),
-        (lambda d: d.captured("sum"), "has no stream 'sum' when the driver was made; it had"),
+        (lambda d: d.captured("sum"), "had no stream 'sum' when the driver was made; it had"),
     ],
 )
 def test_what_is_not_there_is_refused(call: Callable[[TopologyTestDriver], Any], text: str) -> None:
@@ -362,7 +362,7 @@ def test_a_replay_needs_something_to_replay() -> None:
     with TopologyTestDriver(topology) as driver:
         driver.feed("lines", "a")
         driver.run()
-        with pytest.raises(TridentError, match="waits for a replay"):
+        with pytest.raises(TridentError, match="wait for a replay"):
             driver.replay("lines", "b")
 
 

@@ -28,7 +28,7 @@ def find_token(folder: Path | None, given: str | None) -> str | None:
         return None
     except OSError as error:
         raise ClusterError(
-            f"the token of the cluster cannot be read: {error}. Only the user who started it may; another gives it with --token"
+            f"the token of the cluster cannot be read: {error}. Only the user who started it may; others give it with --token"
         ) from error
 
 

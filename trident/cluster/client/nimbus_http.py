@@ -36,8 +36,8 @@ def leader_url(state: ClusterState) -> str:
     data = state.get_data(LEADER)
     if data is None:
         raise NoLeader(
-            "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Topologies "
-            "that run go on without it"
+            "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Running "
+            "topologies go on without it"
         )
     leader = json.loads(data)
     version = str(leader.get("version", __version__))
@@ -106,7 +106,7 @@ class NimbusHttp:
             kind = ClusterUnreachable if again else _Unknown
             text = f"the Nimbus at {url} did not answer: {reason}"
             raise kind(
-                text if again else f"{text}. It is not known whether it has done it; look with `trident show`"
+                text if again else f"{text}. It is not known whether that was done; check with `trident show`"
             ) from error
         if answer.is_success:
             return answer

@@ -154,7 +154,7 @@ class IncomingPackage:
         """Take the next bytes."""
         self._size += len(data)
         if self._size > MAX_ARCHIVE_BYTES:
-            raise BadPackage(f"the package has more than {MAX_ARCHIVE_BYTES:,} bytes, the most that is taken")
+            raise BadPackage(f"the package has more than {MAX_ARCHIVE_BYTES:,} bytes, the most that is accepted")
         self._digest.update(data)
         self._target.write(data)
 
@@ -169,4 +169,4 @@ class IncomingPackage:
 
 def _check_name(sha256: str) -> None:
     if not _SHA256.fullmatch(sha256):
-        raise BadPackage(f"{sha256[:80]!r} is no hash of a package: 64 hexadecimal digits in small letters")
+        raise BadPackage(f"{sha256[:80]!r} is not the hash of a package: 64 hexadecimal digits in lower case")

@@ -215,7 +215,7 @@ class _opened:  # noqa: N801 - reads as a function
         try:
             self._archive = zipfile.ZipFile(self._source)
         except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-            raise BadPackage(f"this is no package of a topology: {error}") from error
+            raise BadPackage(f"this is not the package of a topology: {error}") from error
         return self._archive
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -229,7 +229,7 @@ def _manifest(archive: zipfile.ZipFile) -> PackageManifest:
         entry = archive.getinfo(MANIFEST)
     except KeyError:
         raise BadPackage(
-            f"this is no package of a topology: it has no {MANIFEST}. Make one with `trident submit`"
+            f"this is not the package of a topology: it has no {MANIFEST}. Make one with `trident submit`"
         ) from None
     if entry.file_size > _MAX_MANIFEST or entry.compress_type != zipfile.ZIP_STORED:
         raise BadPackage(f"{MANIFEST} of the package is not one that `trident submit` makes")

@@ -122,8 +122,8 @@ def _missing(text: str, folder: Path, files: Mapping[str, bytes]) -> str:
         packed = any(place == path.name or place.startswith(f"{path.name}/") for place in files)
         if not packed and len(named) > 1 and (f"'{named}'" in text or str(path) in text):
             return (
-                f". {path.name} is in {folder} but not in the package, which has the modules that are imported, and packages "
-                f"whole; add it with --include {path.name}"
+                f". {path.name} is in {folder} but not in the package, which has imported modules and whole packages; "
+                f"add it with --include {path.name}"
             )
     return ""
 
@@ -139,7 +139,7 @@ def _requirements(file: Path) -> str:
         word = line.partition(" ")[0].partition("=")[0]
         if word in ("-r", "--requirement", "-c", "--constraint", "-e", "--editable") or word.startswith((".", "/")):
             raise BadPackage(
-                f"{file}: {line!r} names something of this machine; supervisors install the requirements on theirs. Name "
+                f"{file}: {line!r} refers to this machine, but supervisors install the requirements on theirs. Name "
                 "packages with versions, or a wheel with a URL"
             )
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))

@@ -77,7 +77,7 @@ class CodeCache:
         data = self._fetch(sha256)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise BadPackage(
-                f"what was fetched as the package {sha256} is another one, or damaged; it was not unpacked"
+                f"what was fetched as the package {sha256} is a different one, or damaged; it was not unpacked"
             )
         self._code.mkdir(parents=True, exist_ok=True)
         with (self._code / f"{sha256}.lock").open("w") as lock:

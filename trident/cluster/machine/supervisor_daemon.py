@@ -97,7 +97,7 @@ class _Fetch:
         leader = leader_of(self._state)
         urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in hosts_of(self._state))]
         if not urls:
-            raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is there")
+            raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is running")
         problems: list[str] = []
         for url in dict.fromkeys(urls):
             try:

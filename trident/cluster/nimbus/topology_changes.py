@@ -113,7 +113,7 @@ def possible(what: str, count: int) -> int:
 def _check_executors(base: StormBase, wanted: Mapping[str, int], components: Components) -> None:
     if wanted and base.kind == "trident":
         raise ClusterError(
-            f"topology {base.storm_name!r} is Trident's: the parallelism of a stream is part of its declaration "
+            f"topology {base.storm_name!r} is a Trident topology: the parallelism of a stream is part of its declaration "
             "(parallelism_hint). Change it there, then `trident upgrade`"
         )
     for name, count in wanted.items():

@@ -117,7 +117,7 @@ class TopologyNames:
             raise NameTaken(self._who_has_it(claim))
         if base.code_hash != theirs.code_hash:
             raise NameTaken(
-                f"the submission {base.submission} of {claim.storm_id} was of another package; choose another id for it"
+                f"the submission {base.submission} of {claim.storm_id} was made with another package; choose another id"
             )
         return claim.storm_id
 
@@ -126,8 +126,8 @@ class TopologyNames:
         name, now = claim.base.storm_name, self._cluster.storm_base(claim.storm_id)
         if now is not None and now.status.kind == "killed":
             return (
-                f"topology {name!r} (id {claim.storm_id}) is being killed, and has its name until it has ended: within "
-                f"{now.status.wait_secs:g} s and what its driver needs to end. Submit it again then, or hurry it: "
+                f"topology {name!r} (id {claim.storm_id}) is being killed, and keeps its name until it has ended: within "
+                f"{now.status.wait_secs:g} s plus the time that its driver needs to end. Submit it again then, or speed it up: "
                 f"`trident kill {name} -w 0`"
             )
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claim.base.launch_time_secs))

@@ -29,11 +29,11 @@ def is_embedded(address: str | Path) -> bool:
     if isinstance(address, Path):
         return True
     if not address.strip():
-        raise ClusterError(f"an empty text is no address of a cluster; {_EXPECTED}")
+        raise ClusterError(f"an empty text is not the address of a cluster; {_EXPECTED}")
     if is_zookeeper(address):
         return False
     if "://" in address or address.lower().startswith("zookeeper:"):
-        raise ClusterError(f"{address!r} is no address of a cluster; {_EXPECTED}")
+        raise ClusterError(f"{address!r} is not the address of a cluster; {_EXPECTED}")
     return True
 
 

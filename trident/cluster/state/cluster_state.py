@@ -112,18 +112,18 @@ def checked_path(path: str) -> str:
     names = path.split("/")
     if names[0] or len(names) < 2 or any(name in ("", ".", "..") for name in names[1:]):
         raise ClusterError(
-            f"{path!r} is no path of a node: it begins with '/', and no name in it is empty, '.' or '..'"
+            f"{path!r} is not the path of a node: a path begins with '/', and no name in it is empty, '.' or '..'"
         )
     refused = _REFUSED.search(path)
     if refused:
-        raise ClusterError(f"the path {path!r} has the character {refused[0]!r}, which the name of a node cannot have")
+        raise ClusterError(f"the path {path!r} has the character {refused[0]!r}, which names of nodes cannot have")
     return path
 
 
 def checked_way(path: str) -> str:
     """Return the path of a node that may be written: not the root."""
     if checked_path(path) == "/":
-        raise ClusterError("the root '/' is no node that can be written or deleted; name one below it")
+        raise ClusterError("the root '/' cannot be written or deleted; name a node below it")
     return path
 
 

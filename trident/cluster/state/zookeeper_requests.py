@@ -40,7 +40,7 @@ class ClusterSession(ZooKeeperSession):
 
     def unreachable(self) -> ClusterUnreachable:
         return ClusterUnreachable(
-            f"no ZooKeeper answers at {self.hosts} (tried for {self.timeout_s:g} s); does it run, and has it a majority?"
+            f"no ZooKeeper answers at {self.hosts} (tried for {self.timeout_s:g} s); is it up, and does it have a majority?"
         )
 
     def refused(self) -> ClusterError:

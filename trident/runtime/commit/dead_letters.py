@@ -172,7 +172,7 @@ class DeadLetters:
             there = self.of_batch(log, int(batch)) if batch.isdecimal() else []
             found = there if name == batch else [letter for letter in there if letter.id == name]
             if not found:
-                raise ValueError(f"there is no dead letter {name!r} in {self.folder}; `list` shows what there is")
+                raise ValueError(f"there is no dead letter {name!r} in {self.folder}; `list` shows the ones that exist")
             states = [state_of(letter, log) for letter in found]
             if name != batch and states[0] != WAITING:
                 raise ValueError(f"dead letter {name} was {states[0]} already")
@@ -255,7 +255,7 @@ class DeadLetters:
                 if data["incarnation"] == log.incarnation:
                     requests.append(Request(path, letters, edited, data.get("discard")))
             except _UNREADABLE as error:
-                self.warn(f"{path} asks for no dead letters that could be understood: {error}")
+                self.warn(f"{path} asks for dead letters in a form that cannot be read: {error}")
         return requests[::-1]
 
     def warn(self, problem: str) -> None:

@@ -98,7 +98,7 @@ class Replays:
                 self._letters.edit(log, txid, letters)
         except (OSError, LogError) as error:
             self._letters.warn(
-                f"topology {self._plan.topology}: {error}; dead letters are not put back until that is well"
+                f"topology {self._plan.topology}: {error}; dead letters are not put back until that is fixed"
             )
             return False
         return True
@@ -212,7 +212,7 @@ def _row(place: _Place, fields: Fields | None, letter: DeadLetter) -> tuple[Any,
     if not place.entry:
         raise StepFailed(letter.failure)
     if fields is None:
-        cause = f"this topology has no step {place.step!r} behind {place.entry!r} at which the tuple could come in"
+        cause = f"this topology has no step {place.step!r} behind {place.entry!r} at which the tuple could be put back"
         raise StepFailed(Failure(place.step, letter.failure.row, cause))
     missing = [name for name in fields.names if name not in values]
     if missing:

@@ -189,8 +189,8 @@ def digests_of(sources: Set[Source]) -> dict[int, str]:
 def two_runs(stage: int) -> Failure:
     """Describe that different runs of a task of a stage were read."""
     cause = (
-        f"stage {stage + 1} lost output of a task, most often with an executor, and Spark ran that task again after what "
-        "its first run gave had been read"
+        f"stage {stage + 1} lost output of a task, most often with an executor, and Spark ran that task again after "
+        "the output of its first run had been read"
     )
     return Failure("spark", None, cause)
 

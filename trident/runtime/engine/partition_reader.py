@@ -109,8 +109,8 @@ class PartitionReader:
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
                 f"{call} gave other rows than when batch {part.attempt.txid} was read first: {read_said(rows, crc)} in "
-                f"place of {read_said(part.rows, part.crc)}. A transactional spout gives the same again for the same "
-                "metadata. Let it do so (is the source as it was?) and start again, or make it an "
+                f"place of {read_said(part.rows, part.crc)}. A transactional spout must give the same rows for the "
+                "same metadata. Make it do so (is the source unchanged?) and start again, or make it an "
                 "IOpaquePartitionedTridentSpout"
             )
         return tables

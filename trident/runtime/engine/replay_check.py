@@ -114,7 +114,7 @@ class ReplayCheck:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "topology %s: batch %s could not be processed twice: step %r: %s; later ones are counted only",
+                "topology %s: batch %s could not be processed twice: step %r: %s; later ones are only counted",
                 self._program.topology, attempt, failure.step, failure.cause,
             )  # fmt: skip
 

@@ -304,7 +304,7 @@ class ResidentPool:
             place.begun = monotonic()
             place.job = WorkerJob(self._context, self._topology, place.number, body, self._job_ended)
         elif place.peer is not None and (place.peer.is_lost() or now - place.heard_at > _SILENCE_S):
-            self._lose(place, "is not heard of any more")
+            self._lose(place, "is no longer heard from")
             place.expected_by = now + _RETURN_S  # Spark may run it again elsewhere
         elif place.job is not None and 0.0 < place.expected_by < now:
             place.job.cancel()

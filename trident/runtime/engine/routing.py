@@ -194,7 +194,7 @@ def _blamed(exchange: Exchange, frames: Sequence[RowFrame]) -> str:
         share = np.count_nonzero(ids == most) / table.num_rows
         if share >= _HEAVY:
             key = [table.column(name)[int(firsts[most])].as_py() for name in names]
-            return f"{share:.0%} of its rows have the key {shown(key)}, and no number of partitions divides these. "
+            return f"{share:.0%} of its rows have the key {shown(key)}, and more partitions would not divide them. "
     return ""
 
 

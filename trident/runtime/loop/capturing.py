@@ -71,7 +71,7 @@ class Capturing:
                         each.row,
                         f"{each.cause}. It is not left out, because an earlier attempt of the batch, in which it may not have "
                         f"raised, has written to {', '.join(map(repr, has))}, which keeps that: put back, the tuple would "
-                        "count twice. Mend the operation so that it raises at the same tuples each time, or not at all, and "
+                        "count twice. Fix the operation so that it raises at the same tuples each time, or not at all, and "
                         "start again",
                         retry=False,
                         details=each.details,

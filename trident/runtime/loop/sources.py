@@ -143,10 +143,10 @@ class Sources:
         """Say that the time of the batch stands still, since when and until when."""
         at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
         logger.warning(
-            "topology %s: the time of its batches stands still at %s since batch %s, because the clock of its driver was "
-            "ahead then; the clock says %s now. Windows by the time of the batch give nothing until it has got there: the "
-            "time never goes back, or windows that were given would be given again. If that is too long, start once with "
-            "reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
+            "topology %s: the time of its batches has been standing still at %s since batch %s, because the clock of "
+            "its driver was ahead then; the clock says %s now. Windows by the time of the batch give nothing until it "
+            "has got there: the time never goes back, as that would give windows a second time. If that is too long, "
+            "start once with reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
             self._topology,
             _moment(ahead),
             min(at, default=self._log.state.txid),

@@ -60,8 +60,8 @@ def check_rows(df: DataFrame, spout: QueryBatches, topology: str) -> None:
     if mode is not None:
         raise TopologyError(
             f"topology {topology!r} is given rows of a query that aggregates, or keeps values in your code, in output mode "
-            f"{mode.lower()!r}: such a row may be a total, which stands in place of an earlier one, so adding rows up would "
-            "count again what that one had. Give it the rows before Spark's aggregation; or let the query give each total "
+            f"{mode.lower()!r}: such a row may be a total that replaces an earlier one, so adding rows up would count "
+            "the earlier one again. Give it the rows before Spark's aggregation; or let the query give each total "
             "once, with withWatermark and outputMode('append'); or say what the rows are, to exactly_once or QueryBatches: "
             "rows_are='totals', and keep the newest of each key with Last(), or rows_are='events', if each row counts. Nothing "
             "was written"

@@ -159,7 +159,7 @@ class _Reader(DataSourceReader):
         )
         if self._txid < now.txid and not state.offers("at"):
             raise StateError(
-                f"read state {name!r} as of batch {self._txid}: its store is no Delta table, so only the last batch "
+                f"read state {name!r} as of batch {self._txid}: its store is not a Delta table, so only the last batch "
                 f"({now.txid}) can be read"
             )
         return Snapshot(self._txid, now.winners)

@@ -118,8 +118,8 @@ class JointReader(Closes):
         with self._lock:
             if self._is_reading:
                 raise StateError(
-                    f"read states of {self.topology!r} within read(): this would be of another batch. Read the states that the "
-                    "function is given"
+                    f"read states of {self.topology!r} within read(): that might be as of another batch. Read the "
+                    "states that the function is given"
                 )
             self._is_reading = True
             try:

@@ -183,4 +183,4 @@ def _offer(module: ModuleType, attribute: str) -> str:
     topologies = [name for name, value in vars(module).items() if isinstance(value, TridentTopology)]
     if topologies:
         return f"; its topologies are: {', '.join(topologies)}"
-    return close_to(attribute, vars(module), "; it has no topology at all")
+    return close_to(attribute, vars(module), "; it has no topology")

@@ -350,7 +350,7 @@ class StateView:
     def _time_travelling(self, state: State) -> State:
         if not state.offers("at"):
             raise UnsupportedOperation(
-                f"state {self._name!r} cannot be read as of an earlier batch: its store is no Delta table"
+                f"state {self._name!r} cannot be read as of an earlier batch: its store is not a Delta table"
             )
         return state
 

@@ -197,7 +197,7 @@ def _copied(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return copies
 
 
-_OWN = "it is a state of a kind of its own, and no map"
+_OWN = "it is a state of a kind of its own, not a map"
 
 
 def _check_repeats(topology: str, node: SpoutNode) -> None:

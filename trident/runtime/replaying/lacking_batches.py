@@ -265,7 +265,7 @@ def _unfit(one: Lacking, graph: Graph, partitions: Mapping[str, int]) -> str:
     if kind is StateType.TRANSACTIONAL and one.is_read:
         return "the topology reads what it was before each batch, which only an opaque state knows"
     if facts.forgets or facts.expires_after_s is not None:
-        return "its store forgets or expires values, which is in no batch"
+        return "its store forgets or expires values, which no batch records"
     if not found.known == len(found.instances) == partitions[one.name]:
         return f"it has {found.known} partitions and is declared with {partitions[one.name]}: rewind first"
     return ""

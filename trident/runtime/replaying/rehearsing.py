@@ -118,7 +118,7 @@ def _refusal(former: Graph, new: Graph, replays: Sequence[Replay], name: str) ->
     if len(there) == 1:
         return "the new code does not write it" if there[0] in former.states else "the former code does not write it"
     if _change(former, new, name).refused:
-        return "the new code gives it other keys or another type of value, so it is another state"
+        return "the new code gives it different keys or a different type of value, so it is a different state"
     return next((replay.left_out[name] for replay in replays if name in replay.left_out), "")
 
 

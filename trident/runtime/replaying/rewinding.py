@@ -88,7 +88,7 @@ def _plan(
     """Find out what is lacking: the graph of the states that take part, what was recorded, these states, the batches."""
     behind = [found for found in founds if found.mismatches]
     if log.state.retention is None:
-        why = "the topology keeps no history (history=), so nothing says what the batches were that its store lacks"
+        why = "the topology keeps no history (history=), so nothing says what was in the batches that its store lacks"
         raise RewindError(behind[0].name, why, 0)
     graph, reach = graph.of_batches(), {found.name: reached(found, log.state) for found in founds}
     try:

@@ -116,7 +116,7 @@ def _refusal(graph: Graph, state: StateNode) -> str:
     if facts.in_memory:
         return "it is in the memory of the process that runs the topology"
     if facts.forgets or facts.expires_after_s is not None:
-        return "its store forgets or expires values, which no batch says"
+        return "its store forgets or expires values, which no batch records"
     return ""
 
 
@@ -139,7 +139,7 @@ class _Comparison:
             last = self._last_writes(list(wrong))
         own = dict(zip(wrong, replay.stored(name, list(wrong)), strict=True))
         self._notes += [
-            f"no batch has made a value of the key {key[0] if len(key) == 1 else key!r}, and the store has none"
+            f"no batch has written the key {key[0] if len(key) == 1 else key!r}, and the store has no value for it"
             for key, stored in zip(named, replay.stored(name, named), strict=True)
             if key not in wrong and (stored is None or stored.curr is None)
         ]

@@ -74,7 +74,7 @@ def check_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> None:
         return
     why = ""
     if config.engine == "in_process":
-        why = 'engine="in_process" has no workers, they are tasks of Spark. Use engine="spark" or "auto"'
+        why = 'engine="in_process" has no workers: those are tasks of Spark. Use engine="spark" or "auto"'
     elif server_of(config.master, config.spark_conf) is not None:
         why = "Spark Connect has no tasks that the driver can send messages to. Use a classic session"
     for name, spout in spouts.items():

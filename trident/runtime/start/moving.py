@@ -212,8 +212,8 @@ def _map_of(name: str, state: State) -> CommittedMap:
         return found
     of = found.backing if isinstance(found, CommittedMap) else found.given
     raise UnsupportedOperation(
-        f"move state {name!r}: a {type(of).__name__} is no map that can list its keys, as those in Delta, Redis, PostgreSQL "
-        "and Cassandra can"
+        f"move state {name!r}: a {type(of).__name__} is not a map that can list its keys, as the ones in Delta, Redis, "
+        "PostgreSQL and Cassandra can"
     )
 
 

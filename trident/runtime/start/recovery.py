@@ -148,7 +148,7 @@ def _can_rewind(rewind: Rewind, founds: Sequence[Found]) -> bool:
     try:
         rewind(founds, True)
     except Exception as error:  # noqa: BLE001  it opens the sources, which are user code
-        logger.debug("rewinding is no way: %s", error)
+        logger.debug("rewinding is not possible: %s", error)
         return False
     return True
 
@@ -158,7 +158,7 @@ def _discard(log: TransactionLog, mismatches: Sequence[Found]) -> None:
         for instance in found.instances:
             empty(log, instance)
         log.append(ResetRecord(found.name))
-        logger.warning("state %s: emptied, its totals are of the batches from %d on", found.name, log.state.txid + 1)
+        logger.warning("state %s: emptied; its totals count the batches from %d on", found.name, log.state.txid + 1)
 
 
 def _adopt(log: TransactionLog, founds: Sequence[Found]) -> None:

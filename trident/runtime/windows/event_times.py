@@ -61,10 +61,10 @@ def timed(table: pa.Table, step: str, state: str, field: str, keeps_wrong: bool 
 
 def _no_time(field: str, value: int, per_ms: int, state: str, keeps_wrong: bool) -> str:
     unit = "milliseconds" if per_ms == 1 else "microseconds"
-    become = f"is no tuple of {state!r}, but a late row" if keeps_wrong else f"is left out of {state!r}"
+    become = f"is not a tuple of {state!r}, but a late row" if keeps_wrong else f"is left out of {state!r}"
     return (
-        f"the event time {field}={value} in {unit} since 1970 is not of the years 1 to 9999{_guessed(value, unit)}. What has "
-        f"such a time {become}. Convert the field before; what was committed until then stays out"
+        f"the event time {field}={value} in {unit} since 1970 is not within the years 1 to 9999{_guessed(value, unit)}. What "
+        f"has such a time {become}. Convert the field before; what was committed until then stays out"
     )
 
 

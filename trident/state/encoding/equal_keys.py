@@ -125,7 +125,7 @@ def _refuse_unknown(key: Key, part: Any) -> None:
     ):
         raise CorruptValueError(
             f"key {key!r}: {part!r} is a {type_name(part)}, and a key is made of None, bool, int, float, str, bytes, Decimal, "
-            "date, datetime, time without a zone, timedelta, UUID, tuple and frozenset. Make one of these of it"
+            "date, datetime, time without a zone, timedelta, UUID, tuple and frozenset. Convert it to one of these"
         )
     if type(part) in (tuple, frozenset):
         for one in part:

@@ -152,7 +152,7 @@ class OutStream:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
             for where, wrong in _misfits(type_, value, ""):
                 place = f" at {name}{where}" if where else ""
-                said = f"{_shown(wrong)}, a {type(wrong).__name__}{place}, which is no such value"
+                said = f"{_shown(wrong)}, a {type(wrong).__name__}{place}, which is not such a value"
                 raise TopologyError(f"{self}: field {name!r} is declared as {type_} but got {said}")
             try:
                 encode(value)

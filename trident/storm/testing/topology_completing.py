@@ -94,7 +94,7 @@ def complete_topology(
     unknown = sorted(set(mocked_spouts) - set(topology.spouts))
     if unknown:
         raise TopologyError(
-            f"mocked_spouts names {unknown[0]!r}, which is no spout; there are {sorted(topology.spouts)}"
+            f"mocked_spouts names {unknown[0]!r}, which is not a spout; there are {sorted(topology.spouts)}"
         )
     spouts = {name: _mocked(spec, mocked_spouts.get(name, ())) for name, spec in topology.spouts.items()}
     seen = _Seen(topology)

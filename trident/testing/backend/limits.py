@@ -22,7 +22,7 @@ class Limits:
     Attributes
     ----------
     max_key_bytes, max_value_bytes
-        The longest key and the largest value, as the codec encodes them, prefix included; None: as long as it likes. What
+        The longest key and the largest value, as the codec encodes them, prefix included; None: there is no limit. What
         is longer must be refused by an error.
     chunk
         The largest number of keys in one request to the server; sizes around it are tried.

@@ -58,7 +58,7 @@ def backend_suite(
     seed
         Decides everything that is drawn at random.
     at_most
-        Seconds no check starts after: what is left is reported as not run, and the report is not `ok`.
+        Seconds after which no check starts: what is left is reported as not run, and the report is not `ok`.
     outage
         Returns a context in which the store does not answer.
     clean

@@ -42,9 +42,9 @@ _SETTINGS: dict[str, Any] = {
 _MOST_ROWS_SHOWN = 20
 _LATER_S = 3600.0
 _NO_FAULT = (
-    "No fault is needed for that: what the topology makes of the rows depends on how they are cut into batches. Aggregators "
-    "must give the same for any grouping of their input, and stores must keep what they are given. If it is meant so, as with "
-    "a query before an update, say same_batches=True"
+    "This happens without any fault: the results depend on how the rows are cut into batches. Aggregators "
+    "must give the same for any grouping of their input, and stores must keep what they are given. If that is "
+    "intended, as with a query before an update, say same_batches=True"
 )
 _RANDOM = (
     "Two runs over the same rows differ although nothing went wrong: something depends on a clock, on random numbers, or on "
@@ -149,7 +149,7 @@ class JudgedRuns:
             cause = error.__cause__.__cause__ if error.__cause__ is not None else None
             if isinstance(cause, StateMismatchError):
                 raise ConfigError(
-                    "the store of a state is not empty at the begin of a run: give simulate a function that declares the "
+                    "the store of a state is not empty at the beginning of a run: give simulate a function that declares the "
                     f"topology with stores of its own ({cause})"
                 ) from cause
             if cause is None:

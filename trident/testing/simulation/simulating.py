@@ -49,7 +49,7 @@ def simulate(
     Raises
     ------
     SimulationFailed
-        A run has left something else than a run without faults.
+        A run has left something other than a run without faults.
     ConfigError
         A state cannot be simulated.
 

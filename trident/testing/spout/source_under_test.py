@@ -26,11 +26,11 @@ class SpoutSource(ABC):
     limit
         How many rows a batch of the spout has at most, as you declared it to the spout; about 10 is good. None: no limit.
     unit
-        How many rows a batch of a backlog has at least, where they cannot be parted, as in a Parquet file.
+        How many rows a batch of a backlog has at least, where they cannot be split, as in a Parquet file.
     partitions
         How many partitions the source begins with. With one, the source has no partitions.
     adds_partitions
-        Whether `fill` makes a partition that is not there.
+        Whether `fill` creates a partition that is not there.
     grows
         Whether a coordinator that is open finds what is added. If not, all is added before it is opened.
     durable
@@ -59,7 +59,7 @@ class SpoutSource(ABC):
 
     @abstractmethod
     def spout(self) -> Any:
-        """Return a new spout over the source, as the program does that a driver starts with."""
+        """Return a new spout over the source, as the program that a driver starts with does."""
 
     @abstractmethod
     def fill(self, numbers: Sequence[int], partition: int) -> Sequence[Row]:

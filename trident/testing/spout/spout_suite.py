@@ -62,7 +62,7 @@ def spout_suite(
     seed
         Decides everything that is drawn at random.
     at_most
-        Seconds no check starts after: what is left is reported as not run, and the report is not `ok`.
+        Seconds after which no check starts: what is left is reported as not run, and the report is not `ok`.
     out
         Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
 

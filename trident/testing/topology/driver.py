@@ -145,7 +145,7 @@ class TopologyTestDriver(Closes):
         name = state if isinstance(state, str) else state.state_name
         node = self._declared.state(name)
         if not (node.static and self._in_memory):
-            why = "the driver has not in_memory=True" if node.static else "streams write it; feed them instead"
+            why = "the driver does not have in_memory=True" if node.static else "streams write it; feed them instead"
             raise TridentError(f"fill({name!r}): {why}. Only a static state that runs in memory is filled")
         writer = open_state(self._name, node, self._config.as_mapping(), 0, 1)
         writer.reset()
@@ -254,7 +254,7 @@ class TopologyTestDriver(Closes):
         if not self._captures.knows(node):
             known = [node.id for node in self._declared.nodes if self._captures.knows(node.id)]
             raise TridentError(
-                f"topology {self._name!r} has no stream {node!r} when the driver was made; it had {known}"
+                f"topology {self._name!r} had no stream {node!r} when the driver was made; it had {known}"
             )
         return self._captures.by_batch(node)
 

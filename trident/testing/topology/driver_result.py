@@ -22,7 +22,7 @@ class HandClock(Clock):
         self._now += seconds
 
     def monotonic(self) -> float:
-        """Return the seconds that the hand has shown, and not those of the machine."""
+        """Return the seconds set by hand, not those of the machine."""
         return self._now
 
     def wall_ms(self) -> int:

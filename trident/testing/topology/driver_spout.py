@@ -37,10 +37,10 @@ class FedSpout:
         if self.spout_type is SpoutType.TRANSACTIONAL:
             raise TridentError(
                 f"replay({self.stream!r}): its spout is transactional, it promises that a replay holds the same rows. "
-                "Call step() for that; only a spout of another type may emit others"
+                "Call step() for that; only a spout of another type may emit other rows"
             )
         if self._committed == len(self._feeds):
-            raise TridentError(f"replay({self.stream!r}): nothing that this stream was fed waits for a replay")
+            raise TridentError(f"replay({self.stream!r}): no rows that this stream was fed wait for a replay")
         self._feeds[self._committed] = self._table("replay", rows)
 
     def get_output_fields(self) -> Fields:

@@ -73,7 +73,7 @@ export function Cluster({ cluster: first }) {
         empty=${topologies ? "No topology was submitted. Begin with: trident submit MODULE:TOPOLOGY --name NAME" : "…"} />
     <//>
     <div class="columns">
-      <${Card} title="Supervisors" id="supervisors"><${Table} caption="Supervisors" columns=${supervisorsOf(rows)} rows=${supervisors?.supervisors ?? []} keyOf=${(row) => row.id} empty="No supervisor is there: topologies wait." /><//>
-      <${Card} title="Nimbus" id="nimbus"><${Table} caption="Nimbus" columns=${NIMBUSES} rows=${nimbuses?.nimbuses ?? []} keyOf=${(row) => row.url ?? row.host} empty="No Nimbus is there." /><//>
+      <${Card} title="Supervisors" id="supervisors"><${Table} caption="Supervisors" columns=${supervisorsOf(rows)} rows=${supervisors?.supervisors ?? []} keyOf=${(row) => row.id} empty="No supervisor is running: topologies wait." /><//>
+      <${Card} title="Nimbus" id="nimbus"><${Table} caption="Nimbus" columns=${NIMBUSES} rows=${nimbuses?.nimbuses ?? []} keyOf=${(row) => row.url ?? row.host} empty="No Nimbus is running." /><//>
     </div>`;
 }

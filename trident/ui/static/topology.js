@@ -86,7 +86,7 @@ export function Topology({ id, meta, alone }) {
     ${!trident && html`<${Words} of=${["executor", "worker"]} />`}
     <${Windows} window=${window} choose=${choose} />
     <${OverTime} series=${series} trident=${trident} lags=${trident ? page.lags ?? [] : [{ amount: page.pending, unit: "messages" }]} unknown=${unknownOf(page.sources)} />
-    ${!isServed(page) && html`<p class="muted">There is no picture, and there are no figures of now, while no driver of it answers.</p>`}
+    ${!isServed(page) && html`<p class="muted">There is no picture and no current figures while none of its drivers answers.</p>`}
     ${drawn?.nodes?.length > 0 && html`<${Picture} id=${id} drawn=${drawn} />`}
     ${trident && html`<div class="columns">
       <${Card} title="Sources" id="sources"><${Table} caption="Sources" columns=${sources(id)} rows=${page.sources ?? []} keyOf=${(row) => row.source} empty="No batch was committed yet." />

@@ -252,7 +252,7 @@ def test_a_name_whose_column_cannot_hold_what_had_it_before_is_refused(tmp_path:
     before = changes.version()
     narrow = Declared(tmp_path, {"rows": Count(), "sum": Max("n")})
     with pytest.raises(
-        StateError, match=r"'sum' of state 'total' is of type int, and what had that name before is of type "
+        StateError, match=r"'sum' of state 'total' is of type int, and what had this name before is of type "
     ):
         narrow.run([*rows, *LATER, *LATER])
     changes.update_incremental()

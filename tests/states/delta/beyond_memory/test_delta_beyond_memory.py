@@ -197,7 +197,7 @@ def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path)
     for version in range(table.version() - 12, table.version() + 1):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
-    with pytest.raises(StateError, match=r"table at its path is one of an earlier time, .* Restore its newest version"):
+    with pytest.raises(StateError, match=r"table at its path is an older one, .* Restore its newest version"):
         commit(large_at(tmp_path), log, 21, 0, {"w1": 1})
 
 
