@@ -95,7 +95,7 @@ def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster, monkeypatc
     source += "upgraded = made('upgraded')\n"
     write_module(cluster.folder, "wrong", source.replace('"word")\n', '"w")\n').replace('by("word")', 'by("w")'))
     refused = invoke(cluster, "upgrade", "upgraded", f"{cluster.folder}/wrong.py:upgraded", code=1)
-    assert "does not fit its log:\n  state 'counts': key (word: string) -> (w: string)" in refused.stderr
+    assert "does not fit its log:\n  state 'counts': key word -> w" in refused.stderr
     write_module(cluster.folder, "right", source.replace('["the moon"]', '["the moon"], ["the end"]'))
     words = ("upgrade", "upgraded", f"{cluster.folder}/right.py:upgraded", *WAIT)
     log_dir = Path(cluster.log_address("upgraded"))
