@@ -60,6 +60,21 @@ def modules(*folders: str) -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+def parsed(module: str) -> ast.Module:
+    """Return the tree of a module or package, by its dotted name."""
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def exported(tree: ast.Module) -> list[str]:
+    """Return the names in the `__all__` of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return list(ast.literal_eval(node.value))
+    return []
+
+
 def _lines_of_imports(tree: ast.Module) -> int:
     exports = (node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))

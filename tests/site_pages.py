@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["exported", "on_config", "on_files", "on_page_content", "on_page_markdown"]
+from tests.house_figures import ROOT, exported, parsed
 
-ROOT = Path(__file__).parents[1]
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown", "public_names"]
+
 PUBLIC = (
     "trident", "trident.operations", "trident.state", "trident.spout", "trident.errors", "trident.storekit", "trident.testing",
     "trident.observe", "trident.drpc", "trident.spark", "trident.storm", "trident.storm.testing",
@@ -28,20 +28,15 @@ _LIST = re.compile(r"^(?![-*|#> ]|\d+\. )(.+)\n(?=(?:- |1\. ))", re.MULTILINE)
 
 
 @cache
-def exported(module: str) -> tuple[str, ...]:
-    """Return the names in the `__all__` of a module, without those that begin with an underscore."""
-    path = ROOT / module.replace(".", "/")
-    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return tuple(name for name in ast.literal_eval(node.value) if not name.startswith("_"))
-    return ()
+def public_names(module: str) -> tuple[str, ...]:
+    """Return what a module exports, without `__version__`."""
+    return tuple(name for name in exported(parsed(module)) if not name.startswith("_"))
 
 
 @cache
 def _homes() -> dict[str, str]:
     """Return where each name is described: the first module that exports it."""
-    return {name: module for module in reversed(PUBLIC) for name in exported(module)}
+    return {name: module for module in reversed(PUBLIC) for name in public_names(module)}
 
 
 def on_config(config: Any) -> Any:
@@ -57,7 +52,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     mentions = _mentions(Path(config["docs_dir"]))
     for module in PUBLIC:
-        text = "\n\n".join(_described(module, name, mentions.get(name, ())) for name in exported(module))
+        text = "\n\n".join(_described(module, name, mentions.get(name, ())) for name in public_names(module))
         files.append(File.generated(config, f"reference/{module}.md", content=f"# {module}\n\n{text}\n"))
     return files
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.house_figures import ROOT, exported, parsed
+
 PACKAGES = sorted(
     ".".join(path.parent.relative_to(ROOT).parts)
     for top in ("trident", "states", "spouts")
@@ -46,33 +46,20 @@ def bound_names(tree: ast.Module) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def exported(tree: ast.Module) -> list[str]:
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            return list(ast.literal_eval(node.value))
-    return []
-
-
 def isort_key(name: str) -> tuple[int, str]:
     """Constants first, then classes, then functions: the order that the linter keeps."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-def _parsed(module: str) -> ast.Module:
-    path = ROOT.joinpath(*module.split("."))
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 @pytest.mark.parametrize("package", PACKAGES)
 def test_all_of_a_package_is_complete(package: str) -> None:
-    tree = _parsed(package)
+    tree = parsed(package)
     assert set(exported(tree)) - {"__version__"} == bound_names(tree), f"{package}.__all__ and its imports differ"
 
 
 @pytest.mark.parametrize("module", sorted({*PACKAGES, *MODULES}))
 def test_all_is_sorted_and_without_repetition(module: str) -> None:
-    names = exported(_parsed(module))
+    names = exported(parsed(module))
     assert names == sorted(set(names), key=isort_key), f"{module}.__all__ is not sorted (`make format` sorts it)"
 
 

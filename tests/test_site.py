@@ -11,7 +11,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.site_pages import PUBLIC, ROOT, exported
+from tests.house_figures import ROOT
+from tests.site_pages import PUBLIC, public_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _LINK = re.compile(r'<(a|link|script|img|source)\b[^>]*?\b(?:href|src)="([^"]+)"')
@@ -34,8 +35,8 @@ def test_every_exported_name_is_described(site: Path) -> None:
     for module in PUBLIC:
         text = (site / "reference" / f"{module}.html").read_text(encoding="utf-8")
         headings = set(re.findall(r'<h2 id="([^"]+)"', text))
-        assert exported(module)
-        assert {name for name in exported(module) if not headings & {f"{module}.{name}", name.lower()}} == set()
+        assert public_names(module)
+        assert {name for name in public_names(module) if not headings & {f"{module}.{name}", name.lower()}} == set()
 
 
 def test_pages_and_descriptions_lead_to_each_other(site: Path) -> None:

@@ -117,11 +117,10 @@ def test_its_extras_are_those_of_the_project() -> None:
     del extras["dev"]
     everything = extras.pop("all")
     extras["spark"].remove("pandas>=2.0,<3")  # a bound of what pyspark[sql] brings
-    for name in ("spark", "cluster"):  # they bring the command, too
-        assert "trident-spark[cli" in extras[name][0]
-        extras[name][0] = extras[name][0].replace("trident-spark[cli]", "pyspark").replace("[cli,", "[")
     assert _packages(project["dependencies"], extras) == set(ALWAYS.packages)
     told = {name: {*extra.packages} - {"hiredis"} for name, extra in EXTRAS.items()}  # it comes with redis[hiredis]
+    for name in ("spark", "cluster"):
+        told[name] |= told["cli"]
     assert {name: _packages(asked, extras) for name, asked in extras.items()} == told
     assert _packages(everything, extras) == set().union(*told.values())
 

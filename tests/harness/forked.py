@@ -154,6 +154,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 if __name__ == "__main__":
     for name in _NEEDED:
-        importlib.import_module(name)
+        with contextlib.suppress(Exception):  # one that cannot be imported is what the program is to meet
+            importlib.import_module(name)
     gc.freeze()
     _become(_serve())

@@ -9,6 +9,7 @@ from typing import Any
 
 from trident.errors import UnsupportedOperation
 from trident.state.interfaces import Key, MapState, State, ValueUpdater, kind_of, state_of
+from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot
 from trident.state.wrappers.forwarding import passed_on
 
@@ -93,3 +94,9 @@ class SnapshottableMap(State):
 
     def set(self, value: Any) -> None:
         self.map_state.multi_put([self.snapshot_key], [value])
+
+
+def committed_map(state: Any) -> CommittedMap | None:
+    """Return the map over a backing map that a state is, or forwards to; None if it is not one."""
+    found = state.inner if isinstance(state, SnapshottableMap) else state
+    return found if isinstance(found, CommittedMap) else None

@@ -21,8 +21,7 @@ from trident.runtime.replaying.recorded_past import Mark, RecordedPast
 from trident.runtime.start.accidents import Found
 from trident.runtime.start.recovery import empty, lay
 from trident.state.interfaces import State, StateType, kind_of
-from trident.state.map_commits import CommittedMap
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.snapshottable import committed_map
 from trident.state.txid import Sentinel, epoch_of
 
 
@@ -189,9 +188,8 @@ class Lacking:
 
 def _last_written(sentinel: Sentinel | None, state: State) -> int:
     """Return the last batch of which a partition may have anything: its store may be a copy from the middle of a commit."""
-    inner = state.inner if isinstance(state, SnapshottableMap) else state
-    begun = inner.begun_txid() if isinstance(inner, CommittedMap) else 0
-    return max(begun, 0 if sentinel is None else sentinel.txid)
+    found = committed_map(state)
+    return max(0 if found is None else found.begun_txid(), 0 if sentinel is None else sentinel.txid)
 
 
 def span_of(past: RecordedPast, lacking: Sequence[Lacking], streams: Iterable[str]) -> range:

@@ -14,9 +14,8 @@ from trident.state.interfaces import (
     StateSpec,
     is_factory,
 )
-from trident.state.map_commits import CommittedMap
 from trident.state.map_state import MapStateFactory
-from trident.state.snapshottable import SnapshottableMap
+from trident.state.snapshottable import committed_map
 
 
 def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> BackingMap:
@@ -37,8 +36,8 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
 
 def backing_of(state: Any) -> BackingMap | None:
     """Return the backing map under a state, None if it is no map over one."""
-    found = state.map_state if isinstance(state, SnapshottableMap) else state
-    return found.backing if isinstance(found, CommittedMap) else None
+    found = committed_map(state)
+    return None if found is None else found.backing
 
 
 def opened_factory(factory: Any) -> Any:
