@@ -233,7 +233,7 @@ def test_postgres(pip_install: Callable[..., Environment], tmp_path: Path, postg
 @pytest.mark.server
 @pytest.mark.soak
 def test_cassandra(pip_install: Callable[..., Environment], tmp_path: Path, cassandra_server: Server) -> None:
-    options = f"['127.0.0.1'], port={cassandra_server.port}, keyspace='extras', table='counts'"
+    options = f"['127.0.0.1'], port={cassandra_server.port}, keyspace='extras', replication=1, table='counts'"
     state = ("from states.cassandra import CassandraState", f"CassandraState.opaque({options})")
     assert run_words(pip_install("cassandra"), tmp_path, state) == "[2]\n"
 
@@ -287,7 +287,7 @@ def test_drpc(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.soak
 def test_storm(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
-    bare = pip_install("storm")
+    bare = pip_install("storm", "spark")
     assert "the" in bare.run(bare.python, str(ROOT / "examples/bolt_words.py"), "--spark", cwd=tmp_path)
 
 
