@@ -25,7 +25,7 @@ from trident.state.key_counts import count_keys
 from trident.state.kinds import LaterWrite
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
-from trident.state.txid import Sentinel, Txid
+from trident.state.txid import EMPTIED, Sentinel, Txid
 from trident.state.values import owned
 
 
@@ -166,7 +166,7 @@ class CommittedMap(State, ABC):
         self._forget()
         self._removals.forget()
         # Laid over what was read last alone: nothing is removed from another writer that came since.
-        self.move_sentinel(Sentinel("(emptied)", 0, 0), force=True)
+        self.move_sentinel(Sentinel(EMPTIED, 0, 0), force=True)
         self.backing.reset()
 
     def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:

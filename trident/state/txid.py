@@ -18,6 +18,10 @@ RETRY_BITS = 20
 """An attempt is `epoch << RETRY_BITS | retry`, so no two epochs have an attempt in common."""
 
 
+EMPTIED = "(emptied)"
+"""The incarnation in the sentinel of a partition that is being emptied: what is there must go, whatever it is."""
+
+
 def epoch_of(attempt: int) -> int:
     """Return the epoch of the driver that made an attempt."""
     return attempt >> RETRY_BITS

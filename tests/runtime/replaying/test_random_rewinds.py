@@ -118,6 +118,18 @@ def test_a_store_of_two_methods_copied_within_a_commit_is_not_taken_for_one_of_t
     assert judge(357, "changing", tmp_path) > 40
 
 
+@pytest.mark.parametrize("seed", [206, 254], ids=["killed while emptying", "another"])
+def test_a_store_whose_emptying_has_not_ended_is_emptied_and_replayed(seed: int, tmp_path: Path) -> None:
+    assert judge(seed, "transactional", tmp_path) > 40
+
+
+def test_a_copy_of_a_failed_attempt_from_before_the_state_was_emptied_is_not_taken_for_a_later_one(
+    tmp_path: Path,
+) -> None:
+    """The sentinel says the batch after which the state was emptied, plus one; its attempt is of an earlier driver."""
+    assert judge(287, "transactional", tmp_path) > 40
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(200, 400, 50))
 def test_many_random_rewinds_end_exact(first: int, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from trident.runtime.start.accidents import Found
 from trident.runtime.start.recovery import empty, lay
 from trident.state.interfaces import State, StateType, kind_of
 from trident.state.snapshottable import committed_map
-from trident.state.txid import Sentinel, epoch_of
+from trident.state.txid import EMPTIED, Sentinel, epoch_of
 
 
 def reached(found: Found, log: LogState) -> list[int]:
@@ -35,10 +35,10 @@ def reached(found: Found, log: LogState) -> list[int]:
 
 def _reached(found: Found, log: LogState, partition: int) -> int:
     sentinel, expected = found.sentinels[partition], log.expected(found.name, partition)
-    if sentinel is None:
+    if sentinel is None or sentinel.incarnation == EMPTIED:
         return 0
     what = f"partition {partition} has {sentinel}"
-    if sentinel.incarnation != log.incarnation:  # of a store that knows of a loss, or whose emptying has not ended
+    if sentinel.incarnation != log.incarnation:  # of a store that knows of a loss
         why = f"{what}, and nothing says which values are gone. Empty the whole store, and all batches are replayed into it"
         raise RewindError(found.name, why, 0)
     if expected is not None and (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
@@ -96,10 +96,10 @@ class Lacking:
         for partition in found.mismatches:
             one._refuse_other_past(partition, past)
             one.done[partition] = past.whole_until(name, partition, sentinels_reach[partition], log.txid)
-        emptied = past.emptied.get(name, -1)
-        one.empties = any(s is None or s.txid <= emptied for s in one._of_behind(found.sentinels)) and emptied >= 0
+        emptied = past.emptied.get(name)
+        one.empties = any(_is_of_before(each, emptied) for each in one._of_behind(found.sentinels))
         if one.empties:
-            one.lower_to(emptied)
+            one.lower_to(0 if emptied is None else emptied.txid)
         else:
             one.content = max(map(_last_written, found.sentinels, found.instances), default=0)
         one.goal = max((each.txid for each in one._of_behind(one.expected) if each is not None), default=0)
@@ -165,12 +165,12 @@ class Lacking:
 
     def _refuse_other_past(self, partition: int, past: RecordedPast) -> None:
         name, sentinel, why = self.name, self.found.sentinels[partition], ""
-        at = Mark(0, 0) if sentinel is None else Mark(sentinel.txid, sentinel.attempt)
-        if name in past.adopted and at < past.adopted[name]:
+        at = sentinel or Sentinel("", 0, 0)
+        if name in past.adopted and past.adopted[name].is_after(at):
             why = f"after batch {past.adopted[name].txid} its totals were kept as they were found, which is in no batch"
-        elif name in past.laid_out and sentinel is not None and at < past.laid_out[name]:
+        elif name in past.laid_out and sentinel is not None and past.laid_out[name].is_after(at):
             why = f"after batch {past.laid_out[name].txid} it got another number of partitions, and its store is of before"
-        elif self.expected[partition] is None and at.txid > past.emptied.get(name, -1):
+        elif self.expected[partition] is None and not _is_of_before(sentinel, past.emptied.get(name)):
             why = f"partition {partition} has {sentinel}, so the store is ahead of the log, which has no commit there"
         if why:
             raise RewindError(name, why, 0)
@@ -184,6 +184,13 @@ class Lacking:
             )
             raise RewindError(self.name, why, 0)
         self.lower_to(first - 1)
+
+
+def _is_of_before(sentinel: Sentinel | None, emptied: Mark | None) -> bool:
+    """Whether a store may have what was there before its state was emptied, the last time; or its emptying has not ended."""
+    if sentinel is not None and sentinel.incarnation == EMPTIED:
+        return True
+    return emptied is not None and (sentinel is None or sentinel.txid <= emptied.txid or emptied.is_after(sentinel))
 
 
 def _last_written(sentinel: Sentinel | None, state: State) -> int:

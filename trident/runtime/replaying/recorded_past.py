@@ -16,13 +16,18 @@ from trident.coordination.records import (
     TopologyRecord,
 )
 from trident.planner.evolution import goes_on
+from trident.state.txid import RETRY_BITS, Sentinel, epoch_of
 
 
 class Mark(NamedTuple):
-    """A sentinel that a start has laid in all partitions of a state."""
+    """What a start has laid in all partitions of a state; 0 for an attempt that was not recorded."""
 
     txid: int
     attempt: int
+
+    def is_after(self, sentinel: Sentinel) -> bool:
+        """Whether what was written with a sentinel was there before: an earlier driver's last batch may have failed."""
+        return (sentinel.txid, sentinel.attempt) < self or epoch_of(sentinel.attempt) < epoch_of(self.attempt)
 
 
 class RecordedPast:
@@ -32,7 +37,7 @@ class RecordedPast:
     `reached`: by state and partition, the batch behind which `whole_until` looks.
     `first`: the first batch that it has; None: none.
     `whole_after`: what was recorded between batches is known from this batch on; None: the log keeps no history.
-    `emptied`: by state, the batch after which it was emptied last.
+    `emptied`: by state, when it was emptied last.
     `adopted`, `laid_out`: by state, what was laid when its totals were kept, or it got another number of partitions, for the
     last time.
     `changed`: by "states" or "streams" and the name of one, the batch after which it began to mean something else for the last
@@ -42,7 +47,7 @@ class RecordedPast:
     def __init__(self, place: str, reached: Mapping[str, Sequence[int]]) -> None:
         self.first: int | None = None
         self.whole_after: int | None = None
-        self.emptied: dict[str, int] = {}
+        self.emptied: dict[str, Mark] = {}
         self.adopted: dict[str, Mark] = {}
         self.laid_out: dict[str, Mark] = {}
         self.changed: dict[tuple[str, str], int] = {}
@@ -81,10 +86,14 @@ class RecordedPast:
                     self._next.setdefault((state, partition), record.txid)
 
     def _beside(self, record: Record, txid: int) -> None:
-        if isinstance(record, StartRecord) and self.whole_after is None:
-            self.whole_after = txid
+        if isinstance(record, StartRecord):
+            if self.whole_after is None:
+                self.whole_after = txid
+            # A start empties states before this record, and writes to none before it.
+            emptied = {name: mark for name, mark in self.emptied.items() if not mark.attempt}
+            self.emptied |= {name: Mark(mark.txid, record.epoch << RETRY_BITS) for name, mark in emptied.items()}
         elif isinstance(record, ResetRecord):
-            self.emptied[record.state] = txid
+            self.emptied[record.state] = Mark(txid, 0)
             self._begun.pop(record.state, None)
             self.adopted.pop(record.state, None)
             self._next = {place: first for place, first in self._next.items() if place[0] != record.state}
