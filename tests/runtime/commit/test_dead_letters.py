@@ -425,6 +425,20 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
     assert kept.rows == [(*whole.rows[0], whole.rows[0][0])]
 
 
+def test_what_an_operation_changed_in_place_stays_changed(settings: dict[str, Any]) -> None:
+    class CountsFirst(CarefulAggregator):
+        def aggregate(self, val: list[int], tuple: TridentTuple, collector: TridentCollector) -> list[int]:
+            val[0] += 1
+            look_at(tuple[0])
+            return val
+
+    topology, spout = TridentTopology("t"), FixedBatchSpout("w: string", 2, ["a"], ["bad"])
+    kept = keep(topology.new_stream("s", spout).aggregate("w", CountsFirst(), "n"))
+    with start(topology, "in_process", **settings) as running:
+        running.process_all_available()
+        assert ([letter.left_out.values["w"] for letter in letters_of(running)], kept.rows) == (["bad"], [(2,)])
+
+
 def test_a_letters_file_is_json_to_be_read(settings: dict[str, Any]) -> None:
     error = "cannot say \udc80 \u2028"
     letter = DeadLetter(
@@ -675,6 +689,28 @@ def test_a_copy_of_a_log_leaves_the_letters_of_the_original_alone(settings: dict
         copy = {**settings, "log_dir": str(tmp_path / "copy"), "state_recovery": "keep_totals_even_if_wrong"}
         TopologyTestDriver(counting_topology(), **copy).close()
         assert [letter.id for letter in DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)] == ["2-0"]
+
+
+def test_a_log_that_lost_its_end_may_put_letters_back_again(settings: dict[str, Any], tmp_path: Path) -> None:
+    feeder, counts = FeederBatchSpout("word: string"), dict[Any, Any]()
+
+    def started(feeder: FeederBatchSpout, **conf: Any) -> RunningTopology:
+        topology = TridentTopology("t")
+        words = topology.new_stream("s", feeder).each("word", look_at, "again: string").group_by("again")
+        words.persistent_aggregate(dict_state(counts), Count(), "count")
+        return start(topology, "in_process", **{**settings, **conf})
+
+    with started(feeder) as running:
+        feeder.feed([["bad"]])
+        shutil.copytree(settings["log_dir"], tmp_path / "copy")
+        mend()
+        put_back(running)
+        feeder.feed([["good"]])
+        assert (running.status["deadLetters"], running.state("count").multi_get(["bad"])) == (0, [1])
+    lost = {"log_dir": str(tmp_path / "copy"), "state_recovery": "keep_totals"}
+    with started(FeederBatchSpout("word: string"), **lost) as running:
+        put_back(running)
+        assert running.state("count").multi_get(["bad"]) == [2]
 
 
 def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, 
 from trident import Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
 from trident.errors import DirtyReadError, InexactPairingError
 from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, MapGet, SnapshotGet, Sum
-from trident.state import StateSpec, StateType, TransactionalMap
+from trident.state import MapState, StateSpec, StateType, TransactionalMap
 from trident.testing import TopologyTestDriver
 
 POINTS = ["begin_commit:count", "put:count", "commit:count", "begin_commit:sum", "put:sum", "commit:sum", "record"]
@@ -222,6 +222,28 @@ def test_two_states_in_a_chain_of_new_values_need_no_query(point: str) -> None:
     add_up(counts.new_values_stream(), MemoryMapState.transactional())
     assert described(topology)["exact"] is True
     assert sum_after_a_failure(topology, point) == 2 + 4 + 6
+
+
+class SeesAnotherKey(BaseStateUpdater[MapState[Any]]):
+    """Counts under "a", and keeps in "seen" what "a" had before, if anything."""
+
+    def update_state(self, state: MapState[Any], tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        (before,) = state.multi_get([("a",)])
+        state.multi_put([("a",)], [(before or 0) + 1])
+        if before is not None:
+            state.multi_put([("seen",)], [before])
+
+
+@pytest.mark.parametrize(("kind", "seen"), [("opaque", None), ("transactional", 1)])
+def test_an_updater_that_reads_another_key_needs_an_opaque_state(kind: str, seen: int | None) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("words", RowsSpout("word: string", {}))
+    words.partition_persist(dict_state({}, kind), SeesAnotherKey(), state_name="count")
+    with TopologyTestDriver(topology) as driver:
+        driver.feed("words", "a")
+        driver.fail_at("record")
+        driver.run()
+        assert driver.state("count").multi_get(["a", "seen"]) == [1, seen]
 
 
 def test_what_an_inexact_state_gives_makes_the_next_one_inexact() -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,15 @@ class HangingMap(DictMap):
             began.set()
             let_go.wait()
         super().multi_put(keys, values)
+
+
+def test_a_function_of_c_is_not_found() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("in", FixedBatchSpout("seconds: double", 1, [0.5]))
+    count = stream.filter("seconds", time.sleep).persistent_aggregate(MemoryMapState(), Count(), "n")
+    with topology.start({**LIMITS, "max_spout_pending": 1}) as running:
+        running.process_all_available()
+        assert running.state(count).get() == 0
 
 
 def test_stopping_leaves_a_store_behind_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

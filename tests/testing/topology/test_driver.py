@@ -108,6 +108,17 @@ def test_before_the_replay_readers_of_an_opaque_state_see_the_batch_before() -> 
         assert driver.state(counts).multi_get(["a"]) == [3]
 
 
+def test_a_replay_repeats_side_effects_and_counts_once() -> None:
+    topology, calls = TridentTopology("t"), list[str]()
+    words = topology.new_stream("s", RowsSpout("word: string", {})).peek(lambda row: calls.append(row[0]))
+    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with TopologyTestDriver(topology) as driver:
+        driver.feed("s", "a")
+        driver.fail_at("record")
+        driver.run()
+        assert (calls, driver.state("count").multi_get(["a"])) == (["a", "a"], [1])
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_an_opaque_spout_may_replay_other_rows(point: str) -> None:
     topology, counts = word_count(MemoryMapState.opaque(), SpoutType.OPAQUE)
