@@ -25,8 +25,8 @@ export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
 # What a package manager installs, which needs root.
-PACKAGED := redis-server memcached postgres rabbitmq-server chromium mvn
-ON_PATH := PATH="$$PATH:/usr/lib/rabbitmq/bin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"
+PACKAGED := redis-server memcached postgres chromium mvn
+ON_PATH := PATH="$$PATH:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"
 
 .PHONY: help demo reach words ledger docs site screenshots test full quick compat check lint format types bench soak proof servers announce lock clean install java
 
@@ -173,8 +173,7 @@ announce: # what needs root is said before it is done
 	fi
 
 # Debian's names of the packages are those of the commands, but for two. Its packages of servers start nothing where no
-# init runs; tests never use a server that was there before. Its PostgreSQL and the RabbitMQ that any user may start are
-# not on PATH.
+# init runs; tests never use a server that was there before. Its PostgreSQL is not on PATH.
 $(PACKAGED:%=build/services/%): build/services/%:
 	@mkdir -p $(@D); package=$(patsubst postgres,postgresql,$(*:mvn=maven)); \
 	if ! $(ON_PATH) command -v $* >/dev/null; then \

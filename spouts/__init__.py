@@ -6,8 +6,8 @@
 `changes` has `StateChangesSpout`, which follows a state of another topology.
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `redis` has `RedisStreamSpout` and
 `TransactionalRedisStreamSpout`.
-`KafkaSpout`, `RedisStreamRichSpout` and `RabbitMQSpout` (in `kafka`, `redis` and `rabbitmq`) emit single messages and
-acknowledge each of them at its queue, by what is in `messages`; `RedisStreamBolt` writes such a queue.
+`KafkaSpout` and `RedisStreamRichSpout` (in `kafka` and `redis`) emit single messages and acknowledge each of them at its
+queue, by what is in `messages`; `RedisStreamBolt` writes such a queue.
 Begin with `files/text_spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
@@ -15,7 +15,6 @@ from spouts.changes import StateChangesSpout
 from spouts.delta import DeltaSpout
 from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout, TextFileSpout
 from spouts.kafka import KafkaSpout, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
-from spouts.rabbitmq import RabbitMQSpout
 from spouts.redis import RedisStreamBolt, RedisStreamRichSpout, RedisStreamSpout, TransactionalRedisStreamSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout, RateSpout
 from spouts.spark import DataFrameSpout, StructuredStreamingSpout
@@ -30,7 +29,6 @@ __all__ = [
     "KafkaSpout",
     "OpaqueTridentKafkaSpout",
     "ParquetFileSpout",
-    "RabbitMQSpout",
     "RateSpout",
     "RedisStreamBolt",
     "RedisStreamRichSpout",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tests.harness.connect_servers import ConnectServer
     from tests.harness.kafka_servers import KafkaCluster
     from tests.harness.kafka_topics import Topics
-    from tests.harness.rabbit_servers import RabbitServer
     from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
 pin_worker_python()
@@ -208,18 +207,6 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
         yield zookeeper
     finally:
         zookeeper.stop()
-
-
-@pytest.fixture(scope="session")
-def rabbitmq_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """A RabbitMQ of one node. Who kills it starts it again."""
-    from tests.harness.rabbit_servers import start_rabbitmq
-
-    server = start_rabbitmq(tmp_path_factory.mktemp("rabbitmq"))
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ import pytest
 from tests.harness.commands import started, until
 from tests.harness.environments import Environment, build_wheel, needed, unpack
 from tests.harness.kafka_topics import Topics
-from tests.harness.rabbit_servers import RabbitServer
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from tests.test_docs import ROOT, environment
@@ -61,27 +60,6 @@ _FROM_KAFKA = """
     with topology.start(engine="in_process") as running:
         running.process_all_available()
         print(running.state(counts).multi_get(["the"]))
-"""
-_FROM_RABBITMQ = """
-    import pika
-
-    from spouts import RabbitMQSpout
-    from trident.storm import BaseBasicBolt, LocalCluster, TopologyBuilder
-
-    class Show(BaseBasicBolt):
-        def execute(self, tuple, collector):
-            print([tuple["value"]], flush=True)
-
-    channel = pika.BlockingConnection(pika.URLParameters("ADDRESS")).channel()
-    channel.queue_declare("words")
-    channel.basic_publish("", "words", b"the")
-    builder = TopologyBuilder()
-    builder.set_spout("words", RabbitMQSpout("ADDRESS", "words", value="text"))
-    builder.set_bolt("show", Show()).shuffle_grouping("words")
-    running = LocalCluster().submit_topology("words", {}, builder.create_topology())
-    while running.status.statistics.over().figures.acked < 1:
-        pass
-    running.stop()
 """
 
 
@@ -246,14 +224,6 @@ def test_kafka(pip_install: Callable[..., Environment], tmp_path: Path, kafka_to
     text = _FROM_KAFKA.replace("SERVERS", kafka_topics.bootstrap).replace("TOPIC", topic)
     bare = pip_install("kafka")
     assert bare.run(bare.python, program(tmp_path, text), cwd=tmp_path) == "[2]\n"
-
-
-@pytest.mark.server
-@pytest.mark.soak
-def test_rabbitmq(pip_install: Callable[..., Environment], tmp_path: Path, rabbitmq_server: RabbitServer) -> None:
-    bare = pip_install("rabbitmq")
-    text = _FROM_RABBITMQ.replace("ADDRESS", rabbitmq_server.url)
-    assert bare.run(bare.python, program(tmp_path, text), cwd=tmp_path) == "['the']\n"
 
 
 @pytest.mark.server

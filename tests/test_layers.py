@@ -77,7 +77,6 @@ DRIVERS = (
     "cassandra",
     "deltalake",
     "confluent_kafka",
-    "pika",
     "psycopg",
     "kazoo",
     "obstore",
@@ -408,7 +407,7 @@ LAYERS = (
             *("confluent_kafka", "redis"),
             *VALUES,
         ),
-        deferred=("deltalake", "pika"),
+        deferred=("deltalake",),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),
 )

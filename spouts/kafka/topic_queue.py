@@ -44,8 +44,6 @@ class TopicQueue:
     `limits`: how much it may hold.
     """
 
-    outlives_connections = True
-
     def __init__(
         self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: ReadLimits
     ) -> None:
@@ -139,9 +137,6 @@ class TopicQueue:
             spot, offset = _where(message.raw)
             self._work[spot].failures[offset] = message.failures
 
-    def retry(self, message: Taken) -> bool:
-        return True
-
     def bury(self, message: Taken, reason: str) -> None:
         """Write the record to the topic of dead letters, and only then count it as done."""
         assert self._dead_letters is not None
@@ -160,10 +155,9 @@ class TopicQueue:
         """Commit from time to time, without waiting for the answer."""
         self._commits.if_due(self._consumer)
 
-    def give_back(self, messages: Sequence[Taken]) -> bool:
-        """Commit what is done; what was not emitted is emitted when the spout goes on."""
+    def rest(self) -> None:
+        """Commit what is done."""
         self._commits.now(self._consumer, waits=False)
-        return False
 
     def close(self) -> None:
         self._commits.now(self._consumer, waits=True)

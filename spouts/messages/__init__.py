@@ -2,5 +2,5 @@
 
 Begin with `spout.py`, the base of these spouts, then `deliveries.py` (what becomes of a message between the queue and the
 topology), `queue.py` (what a queue must be able to do) and `retry_policy.py` (when a message comes again, and when never).
-`redis`, `kafka` and `rabbitmq` have the queues.
+`redis` and `kafka` have the queues.
 """

@@ -94,7 +94,7 @@ class Deliveries:
         """Note that the tree of a message is complete."""
         message = self._out.pop(id, None)
         if message is None:
-            return  # it has gone back to the queue meanwhile, which delivers it again
+            return  # it was answered before
         self._done.append(message)
         if len(self._done) >= _MOST_ACKS or not self._is_active:  # then `emit_next` is not called
             self._try_to(self._settle)
@@ -109,7 +109,7 @@ class Deliveries:
         self._is_active = True
 
     def deactivate(self) -> None:
-        """Tell the queue what is done, and let others have what was not emitted."""
+        """Tell the queue what is done; what was not emitted is emitted after `activate`."""
         self._is_active = False
         self._try_to(self._rest)
 
@@ -158,16 +158,7 @@ class Deliveries:
 
     def _rest(self) -> None:
         self._acknowledge()
-        if self._queue.give_back(self._ready):
-            self._ready.clear()
-
-    def _forget(self) -> None:
-        """Forget everything: the queue delivers it again, under other ids."""
-        self._ready.clear()
-        self._out.clear()
-        self._waiting.clear()
-        self._done.clear()
-        self._failed.clear()
+        self._queue.rest()
 
     # ---- failures -----------------------------------------------------------------------------------------------------
 
@@ -186,16 +177,12 @@ class Deliveries:
         return self._policy.gives_up(message.failures)
 
     def _again(self, message: Message) -> None:
-        try:
-            if self._is_dead(message):
-                self._bury(message)
-            elif message.trouble is not None:
-                self._failed_once_more(message)
-            elif self._queue.retry(message):
-                self._ready.appendleft(message)
-        except SourceAwayError:
-            self._waiting.add(message, self._clock())
-            raise
+        if self._is_dead(message):
+            self._bury(message)
+        elif message.trouble is not None:
+            self._failed_once_more(message)
+        else:
+            self._ready.appendleft(message)
 
     def _bury(self, message: Message) -> None:
         times = "once" if message.failures == 1 else f"{message.failures} times"
@@ -207,6 +194,7 @@ class Deliveries:
         try:
             self._queue.bury(message, reason)
         except SourceAwayError:
+            self._waiting.add(message, self._clock())
             raise
         except SpoutError as error:  # the place is not there any more, or refuses it
             self._report(error)
@@ -228,7 +216,5 @@ class Deliveries:
             if self.away is None:
                 self._report(error)
                 self.away = Away(self._queue.place, time.time_ns() // 1_000_000)
-            if not self._queue.outlives_connections:
-                self._forget()
             self._try_at = self._work_at = self._clock() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -22,7 +22,7 @@ class Message:
     values
         The values of its tuple; empty if it cannot be read.
     raw
-        What its queue needs to acknowledge it, to give it back or to make a dead letter of it.
+        What its queue needs to acknowledge it or to make a dead letter of it.
     failures
         How often it failed, as far as the queue and this spout know.
     trouble
@@ -42,13 +42,12 @@ class MessageQueue(Protocol):
     Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
     `SpoutError` ends the worker.
 
-    `place`: its kind and address, such as `RabbitMQ at queues:5672`.
-    `outlives_connections`: whether what was taken stays with this task when the connection is lost. Otherwise it goes back to
-    the queue then, which delivers it again.
+    What was taken stays with this task when the connection is lost.
+
+    `place`: its kind and address, such as `Redis at queues:6379`.
     """
 
     place: str
-    outlives_connections: bool
 
     def reconnect(self) -> None:
         """Connect again."""
@@ -65,17 +64,14 @@ class MessageQueue(Protocol):
     def note_failures(self, failed: Sequence[Message]) -> None:
         """Write down how often these have failed, where the queue can keep that."""
 
-    def retry(self, message: Message) -> bool:
-        """Say whether a message that waited long enough is emitted from here; False: it was given back to the queue."""
-
     def bury(self, message: Message, reason: str) -> None:
         """Write a dead letter, and once that is safe take the message off the queue."""
 
     def tend(self) -> None:
         """Do what must be done from time to time; called often."""
 
-    def give_back(self, messages: Sequence[Message]) -> bool:
-        """Give back messages that were not emitted, as the spout is deactivated. False: this queue cannot."""
+    def rest(self) -> None:
+        """Have the server know all that is done: the spout is deactivated, and few calls follow."""
 
     def close(self) -> None:
         """Release everything. What is not acknowledged is delivered again."""

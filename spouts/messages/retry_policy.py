@@ -12,7 +12,6 @@ from trident.errors import ConfigError
 
 T = TypeVar("T")
 _DEFAULT_LIMIT = 10
-_LONGEST_S = 900.0  # RabbitMQ takes a channel for dead that leaves a message without an answer for 30 minutes
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class RetryPolicy:
     `max_failures`: after so many failures a message is given up. None: never, unless there is a place for dead letters; then
     after 10.
     `first_pause_s`, `longest_pause_s`: seconds before the first retry; each further pause is twice as long, up to the longest.
-    `dead_letters`: the stream, topic or queue that gets what is given up. None: the log gets it.
+    `dead_letters`: the stream or topic that gets what is given up. None: the log gets it.
     """
 
     max_failures: int | None = None
@@ -36,10 +35,10 @@ class RetryPolicy:
             raise ConfigError(
                 f"max_failures={self.max_failures!r}: give a whole number of at least 1, or None (no limit)"
             )
-        if not 0 < self.first_pause_s <= self.longest_pause_s <= _LONGEST_S:
+        if not 0 < self.first_pause_s <= self.longest_pause_s:
             raise ConfigError(
                 f"first_pause_s={self.first_pause_s!r}, longest_pause_s={self.longest_pause_s!r}: give seconds above 0, the "
-                f"longest pause no shorter than the first, and at most {_LONGEST_S:g}"
+                "longest pause no shorter than the first"
             )
         if self.dead_letters is not None and (not isinstance(self.dead_letters, str) or not self.dead_letters):
             raise ConfigError(f"dead_letters={self.dead_letters!r}: give the name of a place for dead letters, or None")
@@ -83,7 +82,3 @@ class DueTimes(Generic[T]):
         if not self._heap or self._heap[0][0] > now:
             return None
         return heapq.heappop(self._heap)[2]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._heap.clear()

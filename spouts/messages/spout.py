@@ -90,7 +90,7 @@ class MessageSpout(BaseRichSpout, ABC):
         self._deliveries.activate()
 
     def deactivate(self) -> None:
-        """Give back what was not emitted, where the queue takes it back."""
+        """Have what is done acknowledged; what was not emitted waits for `activate`."""
         self._deliveries.deactivate()
 
     def next_tuple(self) -> None:

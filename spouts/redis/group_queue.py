@@ -40,8 +40,6 @@ class GroupQueue:
     `report`: takes errors to show.
     """
 
-    outlives_connections = True
-
     def __init__(
         self, client: GroupClient, reading: GroupReading, tables: EntryTables, report: Callable[[BaseException], None]
     ) -> None:
@@ -90,10 +88,6 @@ class GroupQueue:
         """Have Redis know how often each has failed."""
         self._client.set_deliveries({message.raw.key: message.failures + 1 for message in failed})
 
-    def retry(self, message: Message) -> bool:
-        """Emit it again: it is still pending here."""
-        return True
-
     def bury(self, message: Message, reason: str) -> None:
         """Add the entry to the stream of dead letters, and only then acknowledge it."""
         entry, place = message.raw, self._reading.dead_letters
@@ -115,9 +109,8 @@ class GroupQueue:
             for stream, held in self._held.items():
                 self._client.keep(stream, list(held))
 
-    def give_back(self, messages: Sequence[Message]) -> bool:
-        """Redis has no way of giving an entry back; they are emitted when the spout goes on."""
-        return False
+    def rest(self) -> None:
+        """Nothing to do: Redis knows what is done."""
 
     def close(self) -> None:
         """Close the connections; what is pending stays so, for this consumer's next start or for others."""

@@ -98,15 +98,15 @@ def test_an_old_pyspark_is_said_to_be_too_old(packed: bool, tmp_path: Path) -> N
 @pytest.mark.long
 def test_a_package_that_is_broken_or_too_old_is_no_reason_to_fail(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    (site / "pika").mkdir(parents=True)
-    (site / "pika/__init__.py").write_text("raise ValueError('half of it')\n", encoding="utf-8")
+    (site / "obstore").mkdir(parents=True)
+    (site / "obstore/__init__.py").write_text("raise ValueError('half of it')\n", encoding="utf-8")
     (site / "pymemcache-3.1.dist-info").mkdir()
     (site / "pymemcache-3.1.dist-info/METADATA").write_text("Name: pymemcache\nVersion: 3.1\n", encoding="utf-8")
     done = ask(tmp_path, "--json", first=str(site))
     extras = answer(done)["extras"]
     assert done.returncode == 0
-    assert "pika cannot be imported" in extras["rabbitmq"]["problem"]
-    assert "half of it" in extras["rabbitmq"]["problem"]
+    assert "obstore cannot be imported" in extras["object-store"]["problem"]
+    assert "half of it" in extras["object-store"]["problem"]
     assert extras["memcached"]["problem"] == "pymemcache 3.1 is older than 4.0"
     assert extras["memcached"]["mend"] == "pip install 'trident-spark[memcached]'"
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 
-__all__ = ["BUFFER", "Passing", "Pump", "shut"]
+__all__ = ["BUFFER", "Passing", "Pump"]
 
 BUFFER = 1 << 18
 Pump = Callable[[], None]
@@ -39,7 +39,7 @@ class Passing(ABC):
         with self._lock:
             sockets = list(self._sockets)
         for each in sockets:
-            shut(each)
+            _shut(each)
         for thread in self._threads:
             thread.join(10)
 
@@ -65,7 +65,7 @@ class Passing(ABC):
         with contextlib.suppress(OSError):
             pump()
         for each in (source, target):  # both ways end: a client whose server died must not wait
-            shut(each)
+            _shut(each)
         with self._lock:
             self._sockets -= {source}
         source.close()
@@ -76,7 +76,7 @@ class Passing(ABC):
         thread.start()
 
 
-def shut(each: socket.socket) -> None:
+def _shut(each: socket.socket) -> None:
     """End a connection, whichever threads use it."""
     with contextlib.suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)

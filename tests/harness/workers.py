@@ -27,7 +27,6 @@ _TOGETHER = {
     "cassandra": "cassandra",
     "connect.py": "connect",
     "kafka": "brokers",
-    "rabbitmq": "brokers",
     "spouts/messages": "brokers",
     "zookeeper": "zookeeper",
     "cluster/state": "zookeeper",

@@ -135,13 +135,6 @@ OF_SOURCES = (
         ("tests/spouts/messages/test_deliveries.py",),
     ),
     Mutant(
-        "messages: what was out when the connection broke is acknowledged on the next",
-        "spouts/messages/deliveries.py",
-        "        self._ready.clear()\n        self._out.clear()\n",
-        "        self._ready.clear()\n",
-        ("tests/spouts/messages/test_deliveries.py",),
-    ),
-    Mutant(
         "Kafka: the offset of the highest record that is done is committed (offsets saved early)",
         "spouts/kafka/partition_work.py",
         "        low = self.window.low\n",

@@ -78,7 +78,6 @@ EXTRAS = {
         {"confluent-kafka": "confluent_kafka", "fastavro": "fastavro"},
         ("KafkaTopicState", "OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout", "KafkaSpout"),
     ),
-    "rabbitmq": Extra({"pika": "pika"}, ("RabbitMQSpout",)),
     "zookeeper": Extra({"kazoo": "kazoo.client"}, more="a log or a cluster in ZooKeeper"),
     "object-store": Extra({"obstore": "obstore"}, more="a log in an object store"),
     "sketches": Extra({"datasketches": "datasketches"}, more="CountDistinct(approximate=True)"),

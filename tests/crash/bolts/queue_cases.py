@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import pika
 import redis
 from confluent_kafka import Consumer, TopicPartition
 
-from spouts import KafkaSpout, RabbitMQSpout, RedisStreamRichSpout
+from spouts import KafkaSpout, RedisStreamRichSpout
 from tests.harness.kafka_servers import start_kafka
 from tests.harness.kafka_topics import Record, Topics
-from tests.harness.rabbit_servers import start_rabbitmq
 from tests.harness.servers import start_redis
 
 __all__ = ["PENDING", "QUEUES", "Queue", "spout_of"]
@@ -40,9 +38,7 @@ def spout_of(kind: str, address: str) -> Any:
     retries: dict[str, Any] = {"max_pending": PENDING, "first_pause_s": 0.1, "longest_pause_s": 1.0}
     if kind == "redis":
         return RedisStreamRichSpout(address, _NAME, "n: bigint", group=_GROUP, **retries)
-    if kind == "kafka":
-        return KafkaSpout(address, _NAME, group_id=_GROUP, value="text", **retries)
-    return RabbitMQSpout(address, _NAME, value="text", **retries)
+    return KafkaSpout(address, _NAME, group_id=_GROUP, value="text", **retries)
 
 
 class _Redis:
@@ -77,24 +73,6 @@ class _Kafka:
         return sum(self._topics.ends(_NAME)) - sum(max(0, each.offset) for each in committed)
 
 
-class _RabbitMQ:
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._channel().queue_declare(_NAME, durable=True)
-
-    def add(self, first: int, last: int) -> None:
-        channel = self._channel()
-        for number in range(first, last):
-            channel.basic_publish("", _NAME, str(number).encode(), pika.BasicProperties(delivery_mode=2))
-        channel.connection.close()
-
-    def left(self) -> int:
-        return int(self._channel().queue_declare(_NAME, durable=True, passive=True).method.message_count)
-
-    def _channel(self) -> Any:
-        return pika.BlockingConnection(pika.URLParameters(self.address)).channel()
-
-
 @contextmanager
 def _redis(work: Path) -> Iterator[Queue]:
     server = start_redis(work)
@@ -113,13 +91,4 @@ def _kafka(work: Path) -> Iterator[Queue]:
         cluster.stop()
 
 
-@contextmanager
-def _rabbitmq(work: Path) -> Iterator[Queue]:
-    server = start_rabbitmq(work)
-    try:
-        yield _RabbitMQ(server.url)
-    finally:
-        server.stop()
-
-
-QUEUES = {"redis": _redis, "kafka": _kafka, "rabbitmq": _rabbitmq}
+QUEUES = {"redis": _redis, "kafka": _kafka}

@@ -15,7 +15,7 @@ from tests.crash.bolts.recorded import LEAVES, RECORD
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.server
-@pytest.mark.parametrize("queue", ["redis", "kafka", "rabbitmq"])
+@pytest.mark.parametrize("queue", ["redis", "kafka"])
 def test_a_million_messages_and_a_hundred_kills(tmp_path: Path, queue: str) -> None:
     found = campaign(queue, tmp_path, 1_000_000, 100, seed=14)
     assert (found.verdict.lost, found.verdict.early, found.left) == (0, 0, 0)

@@ -1,24 +1,21 @@
-"""Queues that tests fill, and what they show of themselves: the same questions to Redis, Kafka and RabbitMQ."""
+"""Queues that tests fill, and what they show of themselves: the same questions to Redis and Kafka."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Protocol
 
-import pika
 import redis
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from spouts import KafkaSpout, RabbitMQSpout, RedisStreamRichSpout
-from spouts.rabbitmq import Json
+from spouts import KafkaSpout, RedisStreamRichSpout
+from spouts.kafka import Json
 from tests.harness.kafka_topics import Record, Topics
 from trident.storekit import Retries
 
-__all__ = ["GROUP", "KafkaPlace", "Place", "RabbitPlace", "RedisPlace"]
+__all__ = ["GROUP", "KafkaPlace", "Place", "RedisPlace"]
 
 GROUP = "readers"
 FIELDS = "word: string, n: bigint"
@@ -54,7 +51,7 @@ class Place(Protocol):
         """Return a spout that reads the queue."""
 
     def left(self) -> int:
-        """Return how many messages the queue has not let go; those that no consumer has, in RabbitMQ."""
+        """Return how many messages the queue has not let go."""
 
     def wait_for_acks(self, left: int) -> None:
         """Return when the queue has heard of acknowledgements that were sent, so that this many are left."""
@@ -180,76 +177,6 @@ class KafkaPlace:
             failures = int(headers["dead_letter.failures"])
             found.append({"content": record.value, "reason": headers["dead_letter.reason"], "failures": failures})
         return found
-
-
-class RabbitPlace:
-    """A queue: `classic` or `quorum`."""
-
-    successor = (1, 2)
-    for_kills: Mapping[str, Any] = {}
-
-    def spread(self, tasks: int) -> None:
-        pass  # whoever asks gets something
-
-    def at_risk(self, pending: int) -> int:
-        return pending
-
-    def __init__(self, url: str, kind: str = "classic") -> None:
-        self.url, self.queue, self.dead_queue = url, _name(kind), _name("dead")
-        with self.channel() as channel:
-            for queue in (self.queue, self.dead_queue):
-                channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
-
-    @contextmanager
-    def channel(self) -> Iterator[Any]:
-        with contextlib.closing(pika.BlockingConnection(pika.URLParameters(self.url))) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            yield channel
-
-    def fill(self, numbers: Sequence[int]) -> None:
-        found = pika.BasicProperties(delivery_mode=2)
-        connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        with contextlib.closing(connection), connection.channel() as channel:
-            channel.tx_select()  # one confirmation for a thousand messages
-            for at, number in enumerate(numbers, 1):
-                channel.basic_publish("", self.queue, b'{"word": "w%d", "n": %d}' % (number, number), found)
-                if at % 1000 == 0:
-                    channel.tx_commit()
-            channel.tx_commit()
-
-    def fill_bad(self) -> None:
-        self.publish(b'{"word": "bad", "n": "many"}')
-
-    def publish(self, *bodies: bytes, **properties: Any) -> None:
-        with self.channel() as channel:
-            for body in bodies:
-                found = pika.BasicProperties(delivery_mode=2, **properties)
-                channel.basic_publish("", self.queue, body, found, mandatory=True)
-
-    def spout(self, **options: Any) -> Any:
-        given = {"value": Json(FIELDS), **options}
-        if options.get("dead_letters"):
-            given["dead_letters"] = self.dead_queue
-        return RabbitMQSpout(self.url, self.queue, **given)
-
-    def left(self) -> int:
-        with self.channel() as channel:
-            return int(channel.queue_declare(self.queue, passive=True).method.message_count)
-
-    def wait_for_acks(self, left: int) -> None:
-        pass  # what was sent arrives before the end of the connection does
-
-    def dead(self) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
-        with self.channel() as channel:
-            while True:
-                method, properties, body = channel.basic_get(self.dead_queue, auto_ack=True)
-                if method is None:
-                    return found
-                headers = properties.headers
-                failures = headers["x-trident-failed"]
-                found.append({"content": body, "reason": headers["x-trident-reason"], "failures": failures, **headers})
 
 
 def _name(kind: str) -> str:

@@ -24,9 +24,8 @@ from trident.errors import SourceAwayError, SpoutError
 class ListQueue:
     """A queue; it loses its connection when told, and checks what it is told."""
 
-    def __init__(self, numbers: Sequence[int], outlives_connections: bool) -> None:
+    def __init__(self, numbers: Sequence[int]) -> None:
         self.place = "Lists at home"
-        self.outlives_connections = outlives_connections
         self.unread = list(numbers)
         self.pending: dict[Any, int] = {}
         self.failures: Counter[int] = Counter()
@@ -48,9 +47,6 @@ class ListQueue:
 
     def lose(self) -> None:
         self.is_away = self.is_lost = True
-        if not self.outlives_connections:
-            self.unread[:0] = self.pending.values()
-            self.pending.clear()
 
     def reconnect(self) -> None:
         self.is_lost = self.is_away
@@ -80,10 +76,6 @@ class ListQueue:
         for message in failed:
             self.failures[self.pending[message.raw]] = message.failures
 
-    def retry(self, message: Message) -> bool:
-        self._check()
-        return True
-
     def bury(self, message: Message, reason: str) -> None:
         self._check()
         if self.refuses_letters:
@@ -93,11 +85,8 @@ class ListQueue:
     def tend(self) -> None:
         self._check()
 
-    def give_back(self, messages: Sequence[Message]) -> bool:
+    def rest(self) -> None:
         self._check()
-        for message in messages:
-            self.unread.append(self.pending.pop(message.raw))
-        return True
 
     def close(self) -> None:
         self.is_away = True
@@ -129,17 +118,14 @@ class Run:
 
 
 @given(
-    st.booleans(),
     st.integers(0, 2**32),
     st.lists(
         st.sampled_from(["step", "step", "step", "ack", "ack", "fail", "lose", "back", "wait", "rest", "cut"]),
         max_size=80,
     ),
 )
-def test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did(
-    outlives: bool, seed: int, moves: list[str]
-) -> None:
-    queue = ListQueue([*range(12), -1], outlives)
+def test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did(seed: int, moves: list[str]) -> None:
+    queue = ListQueue([*range(12), -1])
     run = Run(queue, RetryPolicy(max_failures=3, first_pause_s=0.1, longest_pause_s=1.0, dead_letters="dead"))
     choose = random.Random(seed)
     for move in [*moves, "back"]:
@@ -180,7 +166,7 @@ def _finish(run: Run) -> None:
 
 
 def test_a_server_that_is_away_is_reported_once_and_asked_after_longer_and_longer_pauses() -> None:
-    queue = ListQueue([], outlives_connections=True)
+    queue = ListQueue([])
     asked: list[float] = []
     run = Run(queue, RetryPolicy())
     queue.lose()
@@ -200,7 +186,7 @@ def test_a_server_that_is_away_is_reported_once_and_asked_after_longer_and_longe
 
 
 def test_a_dead_letter_that_is_refused_stays_pending_and_is_tried_again() -> None:
-    queue = ListQueue([1], outlives_connections=True)
+    queue = ListQueue([1])
     run = Run(queue, RetryPolicy(max_failures=1, first_pause_s=0.1, longest_pause_s=1.0, dead_letters="dead"))
     queue.refuses_letters = True
     run.step()
@@ -215,25 +201,22 @@ def test_a_dead_letter_that_is_refused_stays_pending_and_is_tried_again() -> Non
     assert not queue.pending
 
 
-@pytest.mark.parametrize("limit", [None, 1])
-def test_a_connection_that_is_lost_in_the_middle_of_a_retry_or_a_burial_loses_no_message(limit: int | None) -> None:
-    queue = ListQueue([1], outlives_connections=True)
-    run = Run(queue, RetryPolicy(limit, first_pause_s=0.1, dead_letters="dead" if limit else None))
+def test_a_connection_that_is_lost_in_the_middle_of_a_burial_loses_no_message() -> None:
+    queue = ListQueue([1])
+    run = Run(queue, RetryPolicy(max_failures=1, dead_letters="dead"))
     run.step()
     ((id_, _),) = run.out.items()
-    run.out.clear()
     run.deliveries.fail(id_)
-    run.step(0.01 if limit is None else 0.0)
-    queue.calls_left = 1  # one for `tend`
-    run.step(0.2)
-    assert run.errors[:1] == ["away"] or limit
-    for _ in range(3):
-        run.step(6.0)
-    assert len(run.out) + len(queue.dead) == 1
+    queue.calls_left = 2  # `tend` and `note_failures`
+    run.step()
+    assert run.errors == ["away"]
+    run.step(6.0)
+    assert queue.dead == {1: "it failed once"}
+    assert not queue.pending
 
 
 def test_a_queue_that_has_nothing_is_not_asked_all_the_time() -> None:
-    queue = ListQueue([], outlives_connections=True)
+    queue = ListQueue([])
     asked = 0
     fetch = queue.fetch
 
@@ -250,7 +233,7 @@ def test_a_queue_that_has_nothing_is_not_asked_all_the_time() -> None:
 
 
 def test_any_other_error_of_the_queue_ends_the_worker() -> None:
-    queue = ListQueue([], outlives_connections=True)
+    queue = ListQueue([])
     run = Run(queue, RetryPolicy())
 
     def broken(room: int) -> list[Message]:

@@ -19,7 +19,6 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from tests.spouts.messages.driving import Task
 from tests.spouts.messages.places import Place
 
 MESSAGES, KILLS = int(os.environ.get("MESSAGES", "20000")), int(os.environ.get("KILLS", "10"))
@@ -104,8 +103,5 @@ def test_no_message_is_lost_and_few_come_twice(place: Place, tmp_path: Path) -> 
         f"at most {max(counts.values())} times, {time.monotonic() - began:.0f} s\n"
     )
     assert set(counts) == set(range(MESSAGES)), "lost"
-    # RabbitMQ shows what it waits for once its consumers are gone: a message that came again and failed.
-    last = Task(place.spout())
-    assert {values[1] for values in last.drain(lambda: place.left() == 0 and not last.spout.pending)} <= set(counts)
-    last.close()
+    assert place.left() == 0
     assert twice <= KILLS * place.at_risk(PENDING)

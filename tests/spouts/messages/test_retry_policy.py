@@ -47,7 +47,6 @@ def test_nothing_is_given_up_without_a_limit_or_a_place_for_it(policy: RetryPoli
         ({"max_failures": 1.5}, "max_failures=1.5"),
         ({"first_pause_s": 0}, "first_pause_s=0"),
         ({"first_pause_s": 9, "longest_pause_s": 8}, "the longest pause no shorter than the first"),
-        ({"longest_pause_s": 901}, "at most 900"),
         ({"dead_letters": ""}, "dead_letters='': give the name"),
     ],
 )
@@ -68,11 +67,3 @@ def test_what_waits_comes_when_it_is_due_and_in_order(added: list[tuple[int, int
             assert added[number_due][0] == now
             got.append(number_due)
     assert got == sorted(range(len(added)), key=lambda number: added[number][0])
-
-
-def test_what_waits_can_be_forgotten() -> None:
-    waiting: DueTimes[str] = DueTimes()
-    waiting.add("a", 0)
-    waiting.clear()
-    assert len(waiting) == 0
-    assert waiting.pop_due(1) is None
