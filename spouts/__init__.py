@@ -4,8 +4,7 @@
 `files` has `TextFileSpout`, `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`, `delta` has `DeltaSpout`, `spark` has
 `DataFrameSpout` and `StructuredStreamingSpout`, whose rows stay in Spark.
 `changes` has `StateChangesSpout`, which follows a state of another topology.
-`kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `redis` has `RedisStreamSpout` and
-`TransactionalRedisStreamSpout`.
+`kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `redis` has `TransactionalRedisStreamSpout`.
 `KafkaSpout` and `RedisStreamRichSpout` (in `kafka` and `redis`) emit single messages and acknowledge each of them at its
 queue, by what is in `messages`; `RedisStreamBolt` writes such a queue.
 Begin with `files/text_spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
@@ -15,7 +14,7 @@ from spouts.changes import StateChangesSpout
 from spouts.delta import DeltaSpout
 from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout, TextFileSpout
 from spouts.kafka import KafkaSpout, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
-from spouts.redis import RedisStreamBolt, RedisStreamRichSpout, RedisStreamSpout, TransactionalRedisStreamSpout
+from spouts.redis import RedisStreamBolt, RedisStreamRichSpout, TransactionalRedisStreamSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout, RateSpout
 from spouts.spark import DataFrameSpout, StructuredStreamingSpout
 
@@ -32,7 +31,6 @@ __all__ = [
     "RateSpout",
     "RedisStreamBolt",
     "RedisStreamRichSpout",
-    "RedisStreamSpout",
     "StateChangesSpout",
     "StructuredStreamingSpout",
     "TextFileSpout",

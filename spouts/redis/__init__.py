@@ -1,12 +1,12 @@
 """Redis Streams as sources, in batches for Trident, or entry by entry for bolts.
 
-Begin with `spout.py`: `RedisStreamSpout` reads through a consumer group, `TransactionalRedisStreamSpout` by ids.
-`group_batches.py` and `id_ranges.py` say what a batch is. `rich_spout.py` emits single entries, each pending in its group
-until its tuple tree is acknowledged; `stream_bolt.py` writes a stream. `stream_server.py` and `group_client.py` call Redis.
+Begin with `spout.py`: `TransactionalRedisStreamSpout` reads streams as logs, by ids; `id_ranges.py` says what a batch is.
+`rich_spout.py` emits single entries, each pending in its consumer group until its tuple tree is acknowledged;
+`stream_bolt.py` writes a stream. `stream_server.py` and `group_client.py` call Redis.
 """
 
 from spouts.redis.rich_spout import RedisStreamRichSpout
-from spouts.redis.spout import RedisStreamSpout, TransactionalRedisStreamSpout
+from spouts.redis.spout import TransactionalRedisStreamSpout
 from spouts.redis.stream_bolt import RedisStreamBolt
 
-__all__ = ["RedisStreamBolt", "RedisStreamRichSpout", "RedisStreamSpout", "TransactionalRedisStreamSpout"]
+__all__ = ["RedisStreamBolt", "RedisStreamRichSpout", "TransactionalRedisStreamSpout"]

@@ -13,11 +13,10 @@ _AT_ONCE = 10_000  # ids in one command
 
 
 class GroupMember(NamedTuple):
-    """A group, where a new one begins, and a consumer in it."""
+    """A group, and a consumer in it."""
 
     group: str
     consumer: str
-    first: str
 
 
 class GroupClient:
@@ -27,15 +26,15 @@ class GroupClient:
     `whose`: the consumer with its group, for messages.
     """
 
-    def __init__(self, server: StreamCalls, member: GroupMember, if_gone: str = "") -> None:
+    def __init__(self, server: StreamCalls, member: GroupMember, if_gone: str) -> None:
         self.server, self.member, self._if_gone = server, member, if_gone
         self.whose = f"the consumer {member.consumer!r} of the group {member.group!r}"
 
-    def create(self, stream: str, after: str, read: int | None = None) -> None:
-        """Create the group behind an id, where it is not there yet; `read`: how many entries come before, if that is known."""
+    def create(self, stream: str, after: str) -> None:
+        """Create the group behind an id, where it is not there yet."""
         doing = f"creating the group {self.member.group!r} of the stream {stream!r}"
         try:
-            self._call(doing, lambda client: client.xgroup_create(stream, self.member.group, after, True, read))
+            self._call(doing, lambda client: client.xgroup_create(stream, self.member.group, after, True))
         except SpoutError as error:
             if "BUSYGROUP" not in str(error):
                 raise
@@ -52,7 +51,7 @@ class GroupClient:
 
     def claim(self, stream: str, idle_s: float, count: int) -> list[Entry]:
         """Take over entries that have been pending for `idle_s` seconds for another consumer; those deleted have no fields."""
-        idle_ms, (group, consumer, _) = int(idle_s * 1000), self.member
+        idle_ms, (group, consumer) = int(idle_s * 1000), self.member
         _, claimed, deleted = self._call(
             f"taking over entries of {stream!r} for {self.whose}",
             lambda client: client.xautoclaim(stream, group, consumer, idle_ms, NOTHING, count),
@@ -63,7 +62,7 @@ class GroupClient:
     def deliveries(self, entries: Sequence[Entry], most: int) -> Mapping[str, int]:
         """Return by id how often entries of one stream were delivered, `most` pending ones between the first and the last."""
         stream, ids = entries[0].stream, sorted((entry.id for entry in entries), key=order_of)
-        group, consumer, _ = self.member
+        group, consumer = self.member
         pending = self._call(
             f"asking how often entries of {stream!r} were delivered to {self.whose}",
             lambda client: client.xpending_range(stream, group, ids[0], ids[-1], most, consumer),
@@ -78,7 +77,7 @@ class GroupClient:
 
     def keep(self, stream: str, ids: Sequence[str]) -> None:
         """Have entries count as just delivered, so that no other consumer takes them over."""
-        group, consumer, _ = self.member
+        group, consumer = self.member
         for some in _cut(ids):
             self._call(
                 f"keeping {len(some)} entries of {stream!r} pending for {self.whose}",
@@ -87,7 +86,7 @@ class GroupClient:
 
     def set_deliveries(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Write down how often entries count as delivered, also for the consumer that takes them over."""
-        group, consumer, _ = self.member
+        group, consumer = self.member
 
         def write(client: Any) -> None:
             with client.pipeline(transaction=False) as commands:
@@ -101,7 +100,7 @@ class GroupClient:
         try:
             return self.server.call(doing, function)
         except SpoutError as error:
-            if self._if_gone and "NOGROUP" in str(error):
+            if "NOGROUP" in str(error):
                 raise SpoutError(f"{error}{self._if_gone}") from error
             raise
 

@@ -98,7 +98,7 @@ class RedisStreamRichSpout(MessageSpout):
 
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> GroupQueue:
         reading = self._reading
-        member = GroupMember(reading.group, f"trident-{context.component}-{context.task}", reading.first)
+        member = GroupMember(reading.group, f"trident-{context.component}-{context.task}")
         if_gone = (
             ". The group or its stream was deleted, or the server lost its data; a restart creates the group again, at "
             f"first={reading.first!r}"

@@ -68,11 +68,6 @@ class Entry(NamedTuple):
         """What identifies it among all entries."""
         return self.stream, self.id
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it has."""
-        return len(self.id) + sum(map(len, self.fields)) + sum(map(len, self.fields.values()))
-
 
 class StreamInfo(NamedTuple):
     """What a stream has now.

@@ -142,21 +142,6 @@ OF_SOURCES = (
         ("tests/spouts/kafka/test_offset_window.py",),
     ),
     Mutant(
-        "Redis streams: entries are acknowledged when their batch is defined (saved early)",
-        "spouts/redis/group_batches.py",
-        "        self._taken[txid], self._made[txid] = entries, _definition(entries, last)\n",
-        "        self._taken[txid], self._made[txid] = entries, _definition(entries, last)\n"
-        "        self._done.update((entry.key, None) for entry in entries)\n        self._acknowledge()\n",
-        ("tests/spouts/redis/test_redis_stream_groups.py",),
-    ),
-    Mutant(
-        "Redis streams: a failed attempt's entries are in no batch",
-        "spouts/redis/group_batches.py",
-        "            self._waiting.extendleft(reversed(self._taken.pop(ended)))\n",
-        "            self._taken.pop(ended)\n",
-        ("tests/spouts/redis/test_redis_stream_groups.py",),
-    ),
-    Mutant(
         "planner: rows go by the hash of the wrong fields",
         "trident/runtime/engine/routing.py",
         "return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)",

@@ -59,7 +59,6 @@ SPOUTS = {
         Spout("kafka", server_sources.TransactionalTopics, "TransactionalTridentKafkaSpout", "kafka"),
         Spout("kafka-opaque", server_sources.OpaqueTopics, "OpaqueTridentKafkaSpout", "kafka"),
         Spout("redis-streams", server_sources.StreamRanges, "TransactionalRedisStreamSpout", "redis"),
-        Spout("redis-group", server_sources.StreamGroups, "RedisStreamSpout", "redis"),
         Spout("state-changes", server_sources.StateFeed, "StateChangesSpout", "redis"),
         Spout("streaming", server_sources.Streamed, "StructuredStreamingSpout", "spark", PY4J),
         # Spouts of a user's, as docs/writing-a-spout.md writes them.

@@ -23,7 +23,7 @@ from trident.testing import SpoutSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["OpaqueTopics", "StateFeed", "StreamGroups", "StreamRanges", "Streamed", "TransactionalTopics"]
+__all__ = ["OpaqueTopics", "StateFeed", "StreamRanges", "Streamed", "TransactionalTopics"]
 
 LIMIT = 6
 
@@ -159,19 +159,6 @@ class StreamRanges(_OnRedis):
     def close(self) -> None:
         self.client.flushall()
         self.client.close()
-
-
-class StreamGroups(StreamRanges):
-    """The same streams, read through a consumer group."""
-
-    at_least_once = True
-
-    def spout(self) -> Any:
-        from spouts import RedisStreamSpout
-
-        return RedisStreamSpout(
-            url_of(self.server), self.streams, FIELDS, group="suite", max_entries=LIMIT, timeout_s=1
-        )
 
 
 class StateFeed(_OnRedis):

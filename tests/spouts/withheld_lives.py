@@ -8,7 +8,7 @@ from typing import Any
 from tests.harness.commands import until
 from tests.spouts.reading import rows_of
 from trident.errors import SpoutError
-from trident.spout import Definition, SpoutType
+from trident.spout import Definition
 from trident.spout.interfaces import coordinator_of
 
 __all__ = ["Life"]
@@ -18,7 +18,6 @@ class Life:
     """Batches of a spout as a driver runs them: what fails is tried again, what was defined is kept, as in a log."""
 
     def __init__(self, spout: Any) -> None:
-        self.is_logged = spout.spout_type is SpoutType.TRANSACTIONAL
         self.spout, self.rows, self.committed = spout, list[Any](), list[Definition]()
         self.errors = list[SpoutError]()
         self.coordinator: Any = None
@@ -37,8 +36,6 @@ class Life:
             read = rows_of(self.spout, self.coordinator, self.defined, 1, txid)
         except SpoutError as error:
             self.errors.append(error)
-            if not self.is_logged:
-                self.defined = None
             return True
         self.rows += read
         self.committed.append(self.defined)

@@ -65,7 +65,6 @@ EXTRAS = {
         {"redis": "redis", "hiredis": "hiredis"},
         (
             "RedisState",
-            "RedisStreamSpout",
             "TransactionalRedisStreamSpout",
             "RedisStreamRichSpout",
             "RedisStreamBolt",

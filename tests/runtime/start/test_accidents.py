@@ -15,7 +15,7 @@ from spouts import (
     FixedBatchSpout,
     KafkaSpout,
     OpaqueTridentKafkaSpout,
-    RedisStreamSpout,
+    RedisStreamRichSpout,
     TransactionalRedisStreamSpout,
 )
 from tests.harness.kafka_topics import Topics
@@ -165,7 +165,7 @@ def test_no_state_is_emptied_if_one_cannot_be(tmp_path: Path) -> None:
     ("spout", "begins"),
     [
         (FeederBatchSpout("w: string"), "behind"),
-        (RedisStreamSpout("redis://localhost", "s", "w: string", group="g"), "behind"),
+        (RedisStreamRichSpout("redis://localhost", "s", "w: string", group="g"), "behind"),
         (KafkaSpout("localhost:1", "t", group_id="g"), "behind"),
         (TransactionalRedisStreamSpout("redis://localhost", "s", "w: string"), "start"),
         (TransactionalRedisStreamSpout("redis://localhost", "s", "w: string", first="$"), "elsewhere"),

@@ -27,7 +27,7 @@ def recipe(url: str) -> dict[str, Any]:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     (program,) = (block for block in blocks if "new_values_stream" in block)
     program = program.replace("redis://localhost:6379/0", url)
-    program = program.replace('group="count"', 'group="count", max_entries=10')
+    program = program.replace('group="count"', 'group="count", max_pending=10')
     names: dict[str, Any] = {}
     exec(program, names)
     plain = names["stream"].group_by("word").persistent_aggregate(RedisState.opaque(url), Count(), "plain")

@@ -1,14 +1,14 @@
-"""Both spouts keep the contract of spouts."""
+"""The spout keeps the contract of spouts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from spouts import RedisStreamSpout, TransactionalRedisStreamSpout
+from spouts import TransactionalRedisStreamSpout
 from tests.harness.servers import Server
 from tests.spouts.redis.streams import client_of, url_of
 from trident.testing import SpoutContract, SpoutSource
@@ -53,24 +53,7 @@ class Streams(SpoutSource):
                 client.xtrim(stream, maxlen=0)
 
 
-class Queue(Streams):
-    """The same streams, with a consumer group."""
-
-    def spout(self) -> Any:
-        return RedisStreamSpout(url_of(self._server), STREAMS, FIELDS, group="g", max_entries=10, timeout_s=0.5)
-
-
-def of(kind: type[Streams], server: Server) -> Callable[[], SpoutSource]:
-    return lambda: kind(server)
-
-
 class TestRanges(SpoutContract):
     @pytest.fixture(autouse=True)
     def _server(self, redis_server: Server) -> None:
-        self.source = of(Streams, redis_server)
-
-
-class TestQueue(SpoutContract):
-    @pytest.fixture(autouse=True)
-    def _server(self, redis_server: Server) -> None:
-        self.source = of(Queue, redis_server)
+        self.source = lambda: Streams(redis_server)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from spouts import TransactionalRedisStreamSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
-from tests.harness.servers import Server, start_redis
+from tests.harness.servers import Server, free_ports, start_redis
 from tests.harness.topology_runs import start
 from tests.spouts.reading import is_plain
 from tests.spouts.redis.streams import FIELDS, Batches, client_of, fill, numbers, url_of
@@ -300,11 +302,48 @@ def test_a_key_that_is_no_stream_and_a_server_that_is_not_there_are_named_at_the
     assert "secret" not in str(found.value)
 
 
+def test_a_password_is_needed_named_and_never_shown(redis_server: Server, client: Any) -> None:
+    server = redis_server
+    client.config_set("requirepass", "geheim")
+    try:
+        with pytest.raises(SpoutError, match="the server asks for a password|check user and password"):
+            spout_of(server).get_coordinator({})
+        with pytest.raises(SpoutError, match="check user and password") as wrong:
+            spout_of(server, password="falsch").get_coordinator({})
+        assert "falsch" not in str(wrong.value)
+        right = spout_of(server, password="geheim")
+        right.get_coordinator({}).close()
+        assert "geheim" not in repr(right._options)
+    finally:
+        client.config_set("requirepass", "")
+
+
+def test_tls_is_used_and_verified(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    openssl = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
+    subprocess.run([*openssl.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    (port,) = free_ports(1)
+    files = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+    server = start_redis(tmp_path, "--tls-port", port, *files, "--tls-auth-clients", "no")
+    try:
+        with client_of(server) as client:
+            fill(client, [1])
+        batches = Batches(
+            TransactionalRedisStreamSpout(f"rediss://127.0.0.1:{port}", "s", FIELDS, tls_ca_file=str(cert))
+        )
+        assert batches.run() == [[("w1", 1, "1-0")]]  # driver and workers
+        batches.close()
+        with pytest.raises(SpoutError, match="certificate verify failed"):
+            TransactionalRedisStreamSpout(f"redis://127.0.0.1:{port}", "s", FIELDS, tls=True).get_coordinator({})
+    finally:
+        server.stop()
+
+
 # ---- a server that is away ------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_killed_and_comes_back_with_its_data_is_waited_for(
-    tmp_path: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_redis(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
     try:
