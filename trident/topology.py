@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from html import escape
 from pathlib import Path
@@ -323,22 +322,11 @@ class TridentTopology(Declaration):
 
         return to_mermaid(self.graph())
 
-    def to_svg(self) -> str:
-        """Return the graph as an SVG picture, stage by stage. A notebook shows it where a cell ends with the topology."""
-        from trident.explain import to_svg
-
-        return to_svg(self.graph())
-
     def _repr_html_(self) -> str:
         try:
-            return f'<div style="overflow-x:auto">{self.to_svg()}</div>'
+            return self.explain()._repr_html_()
         except TopologyError as error:  # it is not complete yet
             return f"<pre>{escape(f'{self!r}: {error}')}</pre>"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        with suppress(TopologyError):
-            return {"text/plain": repr(self), "image/svg+xml": self.to_svg(), "text/html": self._repr_html_()}
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"

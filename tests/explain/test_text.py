@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from tests.explain.topologies import everything, rows, stock, word_count
 from trident import TopologyError, TridentTopology
+from trident.explain import Explanation
 from trident.operations import Count, Split
 from trident.operations.names import MergedCombiner
 from trident.runtime.steps.kernels import step_runs
@@ -77,6 +79,27 @@ def test_the_rest_of_a_combiner_is_named_as_the_combiner() -> None:
 def test_a_topology_that_does_nothing_cannot_be_explained() -> None:
     with pytest.raises(TopologyError, match="has no stream"):
         TridentTopology("t").explain()
+
+
+def test_an_explanation_is_a_text_that_a_notebook_shows_line_by_line() -> None:
+    topology = TridentTopology("t")
+    rows(topology, "in", "n: bigint", [1]).map(lambda row: row).peek(print)
+    text = topology.explain()
+    assert isinstance(text, Explanation)
+    assert (text, type(str(text))) == (str(text), str)
+    html = text._repr_html_()
+    assert "<b>stage 1, in the workers</b>" in html
+    assert "map &lt;lambda&gt;" in html
+    assert re.sub(r"</?(b|pre)[^>]*>", "", html).replace("&lt;", "<").replace("&gt;", ">") == text.rstrip("\n")
+    shown: list[str] = []
+    printer = type("Printer", (), {"text": staticmethod(shown.append)})()
+    text._repr_pretty_(printer, cycle=False)
+    assert shown == [text]
+    assert topology._repr_html_() == html
+
+
+def test_a_notebook_shows_what_a_topology_lacks_that_does_nothing_yet() -> None:
+    assert "has no stream" in TridentTopology("t")._repr_html_()
 
 
 @pytest.mark.slow

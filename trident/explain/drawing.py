@@ -20,7 +20,7 @@ def to_dot(graph: Graph) -> str:
         lines += [f"    {_dot(node.id)} [label={_dot(_label(node))}];" for node in nodes]
         lines.append("  }")
     lines += [f"  {_dot(f'state {s.name}')} [label={_dot(s.name)}, shape=cylinder];" for s in graph.states]
-    for source, target, reads in arrows(graph):
+    for source, target, reads in _arrows(graph):
         lines.append(f"  {_dot(source)} -> {_dot(target)}{' [style=dashed]' if reads else ''};")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -33,7 +33,7 @@ def to_mermaid(graph: Graph) -> str:
         lines += [f'    {_name(node.id)}["{_mermaid(_label(node))}"]' for node in nodes]
         lines.append("  end")
     lines += [f'  {_name(f"state {s.name}")}[("{_mermaid(s.name)}")]' for s in graph.states]
-    for source, target, reads in arrows(graph):
+    for source, target, reads in _arrows(graph):
         lines.append(f"  {_name(source)} {'-.->' if reads else '-->'} {_name(target)}")
     return "\n".join(lines) + "\n"
 
@@ -51,7 +51,7 @@ def _clusters(graph: Graph) -> Iterator[tuple[str, list[Node]]]:
         yield "requests", requests
 
 
-def arrows(graph: Graph) -> Iterator[tuple[str, str, bool]]:
+def _arrows(graph: Graph) -> Iterator[tuple[str, str, bool]]:
     """Yield the pairs that an arrow joins; True if a state is only read."""
     for node in graph.nodes:
         for parent in node.parents:

@@ -29,7 +29,7 @@ def operations_of_plan(
             slots = 1 if stage.driver else min(tasks, parallelism)
             for id_ in plan.fragments[entry].ids:
                 node = graph.node(id_)
-                kind, state = operation_kind(graph, node)
+                kind, state = _operation_kind(graph, node)
                 found.setdefault(
                     id_,
                     ComponentDescription(
@@ -49,7 +49,7 @@ def _tasks(plan: Plan, entry: Node, stage: Stage, parallelism: int) -> int:
     return 1 if stage.driver or not isinstance(entry, QueryNode) else plan.partitions[entry.state]
 
 
-def operation_kind(graph: Graph, node: Node) -> tuple[ComponentKind, str | None]:
+def _operation_kind(graph: Graph, node: Node) -> tuple[ComponentKind, str | None]:
     """Return what kind of operation a node is, and the state that it updates or queries."""
     if isinstance(node, SpoutNode):
         return "spout", None
