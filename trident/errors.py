@@ -150,8 +150,7 @@ class InexactPairingError(TopologyError):
             "No state is exact behind such a spout by itself: use a transactional or opaque spout, or leave out what came "
             "before, as docs/spouts/redis-streams.md shows,"
             if spout_kind.startswith("non")
-            else "Use an opaque state that stores the attempts, as all do except with serializer='storm' (exact with "
-            "transactional and opaque spouts),"
+            else "Use an opaque state that stores the attempts (exact with transactional and opaque spouts),"
         )
         return (
             f"stream {stream!r} has {_with_article(spout_kind)} spout and feeds state {state!r}, which is {state_kind}: "

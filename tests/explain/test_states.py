@@ -13,12 +13,13 @@ from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.explain.topologies import everything, stock, word_count
+from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.topology_runs import dict_state
 from trident import TridentTopology
 from trident.errors import InexactPairingError
 from trident.operations import Count
 from trident.spout import SpoutType
-from trident.state import StateSpec, StateType, StormOpaqueSerializer
+from trident.state import StateSpec, StateType
 
 
 def test_a_state_is_described() -> None:
@@ -64,10 +65,10 @@ def test_a_map_of_ones_own_is_named() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        RedisState.opaque("redis://localhost", serializer="storm"),
-        CassandraState.opaque("localhost", keyspace="k", serializer=StormOpaqueSerializer()),
-        MemcachedState.opaque(serializer="storm"),
-        MemcachedState.cache_for(RedisState.opaque("redis://localhost", serializer="storm")),
+        RedisState.opaque("redis://localhost", serializer=WithoutAttempts()),
+        CassandraState.opaque("localhost", keyspace="k", serializer=WithoutAttempts()),
+        MemcachedState.opaque(serializer=WithoutAttempts()),
+        MemcachedState.cache_for(RedisState.opaque("redis://localhost", serializer=WithoutAttempts())),
     ],
 )
 def test_a_layout_without_attempts_is_not_exact_with_an_opaque_spout(spec: StateSpec) -> None:

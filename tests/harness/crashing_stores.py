@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trident.state import IBackingMap, Key, Txid
+from trident.state import IBackingMap, JSONOpaqueSerializer, Key, OpaqueValue, Txid
 from trident.state.backing_map import backing_map
+from trident.state.values import UNKNOWN_ATTEMPT
 from trident.testing.backend.simulated_log import Add
 
 WAYS = ("before", "middle", "after")
@@ -66,6 +67,13 @@ class CrashingMap:
             return answer
 
         return call
+
+
+class WithoutAttempts(JSONOpaqueSerializer):
+    """A serializer of one's own that drops the attempt."""
+
+    def serialize(self, obj: Any) -> bytes:
+        return super().serialize(obj._replace(attempt=UNKNOWN_ATTEMPT) if isinstance(obj, OpaqueValue) else obj)
 
 
 class DictMap:

@@ -55,7 +55,6 @@ from trident.state import (
 )
 from trident.state.encoding.codec import decode_keys, decode_many, encode_keys, encode_many
 from trident.state.encoding.serializers import Serializer, serializer_for
-from trident.state.values import UNKNOWN_ATTEMPT
 from trident.state.winners import Winners
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -136,9 +135,6 @@ STORED: dict[str, tuple[str, StateType, Any]] = {
     "json-transactional": ("json", StateType.TRANSACTIONAL, TRANSACTIONAL),
     "json-non-transactional": ("json", StateType.NON_TRANSACTIONAL, "ž"),
     "json-sentinel": ("json", StateType.TRANSACTIONAL, SENTINEL),
-    "storm-opaque": ("storm", StateType.OPAQUE, OpaqueValue(3, UNKNOWN_ATTEMPT, 5, 12)),
-    "storm-transactional": ("storm", StateType.TRANSACTIONAL, TRANSACTIONAL),
-    "storm-sentinel": ("storm", StateType.OPAQUE, SENTINEL),
 }
 
 RECORDS: dict[str, Record] = {

@@ -7,7 +7,6 @@ turns keys and values into bytes, `wrappers` has maps around a map, `columns` is
 
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
-from trident.state.encoding.json_serializers import StormOpaqueSerializer
 from trident.state.encoding.serializers import (
     CodecSerializer,
     JSONNonTransactionalSerializer,
@@ -100,7 +99,6 @@ __all__ = [
     "StateType",
     "StateUpdater",
     "StoreFacts",
-    "StormOpaqueSerializer",
     "TransactionalMap",
     "TransactionalValue",
     "Txid",

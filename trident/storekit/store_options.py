@@ -108,7 +108,7 @@ class MapOptions(StoreOptions):
     cache
         Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
     serializer
-        `"codec"` (keeps every type), `"json"` (other programs can read it), `"storm"` (Storm's JSON), or a `Serializer`.
+        `"codec"` (keeps every type), `"json"` (other programs can read it), or a `Serializer`.
     num_partitions
         The number of partitions that the state insists on; None: as the topology asks.
     """

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
-from tests.harness.crashing_stores import DictMap
+from tests.harness.crashing_stores import DictMap, WithoutAttempts
 from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
 from trident.coordination import log_address
@@ -30,7 +30,6 @@ from trident.state import (
     ReadThroughMap,
     SerializedMap,
     StateSpec,
-    StormOpaqueSerializer,
     map_state,
 )
 
@@ -136,7 +135,7 @@ def count_words(
     """Run all batches on the log; return the state."""
     topology = TridentTopology("t")
     words = topology.new_stream("s", GrowingSpout(batches)).group_by("word")
-    state = storm_state(entries) if kind == "storm" else dict_state(entries, kind, 1)
+    state = state_without_attempts(entries) if kind == "no attempts" else dict_state(entries, kind, 1)
     words.persistent_aggregate(state, Count(), "count", state_name="counts")
     with start(topology, "in_process", observer, log_dir=str(log_dir), max_spout_pending=1) as running_topology:
         running_topology.process_all_available()
@@ -144,10 +143,10 @@ def count_words(
     return {word: count for word, count in zip(WORDS, counts, strict=True) if count}
 
 
-def storm_state(entries: dict[Any, Any], wrap: Callable[[Any], Any] = lambda backing: backing) -> StateSpec:
-    """Return an opaque state whose values lie there as Storm writes them: without the attempt."""
+def state_without_attempts(entries: dict[Any, Any], wrap: Callable[[Any], Any] = lambda backing: backing) -> StateSpec:
+    """Return an opaque state whose values lie there without the attempt."""
     return map_state(
-        lambda conf, partition, count: wrap(SerializedMap(DictMap(entries), StormOpaqueSerializer())), num_partitions=1
+        lambda conf, partition, count: wrap(SerializedMap(DictMap(entries), WithoutAttempts())), num_partitions=1
     )
 
 
@@ -210,8 +209,8 @@ def test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact(
     left: dict[Any, Any] = {}
 
     lose_power = losing_power(tmp_path, point, keep_last, entries, left)
-    count_words(entries, "storm", FIRST, tmp_path / "log", lose_power)
-    assert count_words(left, "storm", SECOND, tmp_path / "left") == committed_words(tmp_path / "left")
+    count_words(entries, "no attempts", FIRST, tmp_path / "log", lose_power)
+    assert count_words(left, "no attempts", SECOND, tmp_path / "left") == committed_words(tmp_path / "left")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact(
 def test_a_map_in_front_hides_no_missing_attempt(wrap: Callable[[Any], Any], tmp_path: Path) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", GrowingSpout(FIRST)).group_by("word")
-    words.persistent_aggregate(storm_state({}, wrap), Count(), "count")
+    words.persistent_aggregate(state_without_attempts({}, wrap), Count(), "count")
     with start(topology, "in_process", log_dir=str(tmp_path)) as running_topology:
         assert running_topology._opened.lasting
 
@@ -250,7 +249,7 @@ def test_a_batch_whose_time_is_lost_gets_another_one_though_the_clock_is_behind(
 
 
 def test_a_batch_on_states_that_store_the_attempt_takes_one_sync_and_on_others_two(tmp_path: Path) -> None:
-    for kind, syncs in (("opaque", 1), ("transactional", 2), ("storm", 2)):
+    for kind, syncs in (("opaque", 1), ("transactional", 2), ("no attempts", 2)):
         at: list[int] = []
 
         def note(point: str, attempt: TransactionAttempt, at: list[int] = at) -> None:

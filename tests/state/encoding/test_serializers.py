@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap
-from tests.harness.crashing_stores import DictMap, LateMap, commit
+from tests.harness.crashing_stores import DictMap, LateMap, WithoutAttempts, commit
 from tests.state.samples import mostly, outcome, recut, same
 from trident.errors import ConfigError, CorruptValueError
 from trident.state import (
@@ -32,7 +32,7 @@ from trident.state import (
     encode,
     map_for,
 )
-from trident.state.encoding.serializers import StormOpaqueSerializer, keeps_attempts, serializer_for
+from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.values import UNKNOWN_ATTEMPT
 from trident.testing.backend.simulated_log import Add
 
@@ -47,14 +47,9 @@ ALL: list[tuple[Any, Any]] = [
     (JSONOpaqueSerializer(), OPAQUE),
     (JSONTransactionalSerializer(), TRANSACTIONAL),
     (JSONNonTransactionalSerializer(), BARE),
-    (JSONOpaqueSerializer(compat="storm"), OPAQUE),
 ]
 KINDS = [(serializer, serializer.kind) for serializer, _ in ALL]
-STRICT = [
-    serializer
-    for serializer, kind in KINDS
-    if kind is not StateType.NON_TRANSACTIONAL and getattr(serializer, "compat", None) is None
-]
+STRICT = [serializer for serializer, kind in KINDS if kind is not StateType.NON_TRANSACTIONAL]
 
 
 def label(item: object) -> str:
@@ -250,9 +245,9 @@ class Fixed(CodecSerializer):
 
 
 def test_whether_a_serializer_keeps_the_attempt_is_tried() -> None:
-    found = {type(one): keeps_attempts(one) for one in (CodecSerializer(), JSONOpaqueSerializer("storm"), Fixed())}
+    found = {type(one): keeps_attempts(one) for one in (CodecSerializer(), JSONOpaqueSerializer(), Fixed())}
     assert set(found.values()) == {True}
-    assert keeps_attempts(StormOpaqueSerializer()) is False
+    assert keeps_attempts(WithoutAttempts()) is False
 
 
 class Counting:
@@ -296,9 +291,6 @@ def test_a_map_serializes_many_at_once_where_the_serializer_can(serializer: Any,
         ("json", StateType.OPAQUE, JSONOpaqueSerializer),
         ("json", StateType.TRANSACTIONAL, JSONTransactionalSerializer),
         ("json", StateType.NON_TRANSACTIONAL, JSONNonTransactionalSerializer),
-        ("storm", StateType.OPAQUE, StormOpaqueSerializer),
-        ("storm", StateType.TRANSACTIONAL, JSONTransactionalSerializer),
-        ("storm", StateType.NON_TRANSACTIONAL, JSONNonTransactionalSerializer),
         *(("codec", kind, CodecSerializer) for kind in StateType),
     ],
 )
@@ -312,7 +304,7 @@ def test_serializers_have_names(name: str, kind: StateType, cls: type[Any]) -> N
 def test_a_serializer_that_does_not_fit_is_refused() -> None:
     own = Counting()
     assert serializer_for(own, StateType.TRANSACTIONAL) is own
-    with pytest.raises(ConfigError, match="serializer 'pickle' is unknown; use one of 'codec', 'json', 'storm', or"):
+    with pytest.raises(ConfigError, match="serializer 'pickle' is unknown; use one of 'codec', 'json', or"):
         serializer_for("pickle", StateType.OPAQUE)
     bad: Any = object()
     with pytest.raises(ConfigError, match=r"has no serialize\(obj\) and deserialize\(data\)"):
@@ -321,54 +313,19 @@ def test_a_serializer_that_does_not_fit_is_refused() -> None:
         ConfigError, match="a CodecSerializer of kind opaque was given to a state that is transactional"
     ):
         serializer_for(CodecSerializer(), StateType.TRANSACTIONAL)
-    unknown: Any = "heron"
-    with pytest.raises(ConfigError, match="compat='heron'"):
-        JSONOpaqueSerializer(compat=unknown)
 
 
-# ---- Storm's lists ---------------------------------------------------------------------------------------------------
-
-STORM = StormOpaqueSerializer()
-READERS = [STORM, JSONOpaqueSerializer(compat="storm")]
+# ---- values that Storm or a serializer of one's own wrote -------------------------------------------------------------
 
 
-def test_storm_s_layout_is_written_by_its_name_only() -> None:
-    assert STORM.serialize(OpaqueValue(3, A, prev=5, curr=12)) == b"[3,12,5]"
-    assert JSONOpaqueSerializer(compat="storm").serialize(OpaqueValue(3, A, prev=5, curr=12)) == b"[3,1048576,5,12]"
-    assert STORM.serialize(SENTINEL) == b'["log",3,1048576,"",true,""]'
-    with pytest.raises(CorruptValueError, match="not OpaqueValue"):
-        STORM.serialize(7)
-
-
-@pytest.mark.parametrize("serializer", READERS, ids=lambda serializer: type(serializer).__name__)
-@pytest.mark.parametrize(
-    ("data", "value"),
-    [
-        (b"[3,12,5]", OpaqueValue(3, UNKNOWN_ATTEMPT, 5, 12)),
-        (b"[1,1,null]", OpaqueValue(1, UNKNOWN_ATTEMPT, None, 1)),
-        (b"[null,1,null]", OpaqueValue(0, UNKNOWN_ATTEMPT, None, 1)),
-        (b"[3,1048576,5,12]", OpaqueValue(3, A, 5, 12)),
-        (b'["log",3,1048576,"",true,""]', SENTINEL),
-    ],
-)
-def test_storm_s_lists_and_ours_are_read(serializer: Any, data: bytes, value: Any) -> None:
-    assert same(serializer.deserialize(data), value)
-
-
-@pytest.mark.parametrize("data", [b"7", b"[1,2]", b"[1.5,2,3]", b"[true,2,3]", b'["x",2,"y"]', b"[1,2,3,4,5]", b"{}"])
-def test_storm_refuses_what_neither_wrote(data: bytes) -> None:
-    with pytest.raises(CorruptValueError, match="a stored value is .* of an opaque state"):
-        STORM.deserialize(data)
-
-
-def test_storm_s_lists_are_refused_unless_they_are_asked_for() -> None:
+def test_storm_s_lists_are_refused() -> None:
     with pytest.raises(CorruptValueError, match="not \\[txid, attempt, prev, curr\\] of an opaque state"):
         JSONOpaqueSerializer().deserialize(b"[3,12,5]")
 
 
-def test_a_value_of_storm_counts_as_committed_whatever_the_log_knows() -> None:
+def test_a_value_without_attempt_counts_as_committed_whatever_the_log_knows() -> None:
     winners = Winners(((1, A),))
-    value = STORM.deserialize(b"[3,12,5]")
+    value = OpaqueValue(3, UNKNOWN_ATTEMPT, 5, 12)
     assert [value.at(Snapshot(txid, winners)) for txid in (2, 3, 4)] == [5, 12, 12]
     state = map_for(StateType.OPAQUE, DictMap({("a",): value, ("b",): value}), "state", 0)
     state.begin_commit(Txid(3, A, winners))
@@ -388,7 +345,7 @@ def run(serializer: Any, *commits: tuple[int, int, dict[str, int]]) -> Any:
     return state
 
 
-EXACT, WEAK = [JSONOpaqueSerializer(), JSONOpaqueSerializer(compat="storm"), CodecSerializer()], STORM
+EXACT, WEAK = [JSONOpaqueSerializer(), CodecSerializer()], WithoutAttempts()
 
 
 @pytest.mark.parametrize("serializer", [*EXACT, WEAK], ids=lambda serializer: type(serializer).__name__)
@@ -401,18 +358,9 @@ def test_a_replay_with_the_same_keys_is_exact(serializer: Any) -> None:
 
 
 @pytest.mark.parametrize(("serializer", "count"), [*((each, 6) for each in EXACT), (WEAK, 13)])
-def test_a_replay_without_a_key_is_exact_unless_storm_s_layout_is_written(serializer: Any, count: int) -> None:
+def test_a_replay_without_a_key_is_exact_unless_no_attempt_is_stored(serializer: Any, count: int) -> None:
     state = run(serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7}), (2, 1, {"z": 1}), (3, 1, {"a": 1}))
     assert state.multi_get([("a",), ("z",)]) == [count, 1]
-
-
-def test_a_store_of_storm_is_taken_over_key_by_key() -> None:
-    store = DictMap({("a",): b"[41,12,5]", ("b",): b"[42,7,null]"})
-    state = map_for(StateType.OPAQUE, SerializedMap(store, JSONOpaqueSerializer(compat="storm")), "state", 0)
-    winners = Winners(((43, A),))
-    commit(state, Txid(43, A, winners), a=1)
-    assert store.entries == {("a",): b"[43,1048576,12,13]", ("b",): b"[42,7,null]"}
-    assert state.multi_get([("a",), ("b",)]) == [13, 7]
 
 
 @pytest.mark.parametrize("kind", list(StateType))

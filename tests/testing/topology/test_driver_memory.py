@@ -19,6 +19,7 @@ from states.memcached import MemcachedState
 from states.memory import LRUMemoryMapState, MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
+from tests.harness.crashing_stores import WithoutAttempts
 from tests.harness.drpc_functions import words as asking
 from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state
 from trident import TridentTopology
@@ -100,7 +101,7 @@ def test_the_kind_of_a_state_and_its_value_rule_stay(store: str, kind: str) -> N
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_serializer_that_keeps_no_attempts_is_inexact_as_it_is_on_its_server(cached: bool) -> None:
-    spec = RedisState.opaque("redis://127.0.0.1:1", serializer="storm")
+    spec = RedisState.opaque("redis://127.0.0.1:1", serializer=WithoutAttempts())
     topology, _ = word_count(MemcachedState.cache_for(spec, "127.0.0.1:1") if cached else spec, SpoutType.OPAQUE)
     with pytest.raises(InexactPairingError, match="attempt"):
         TopologyTestDriver(topology, in_memory=True)

@@ -5,7 +5,6 @@ name      classes                  for
 ========  =======================  ==================================================================================
 `codec`   `CodecSerializer`        every type, exactly; the default
 `json`    `JSONOpaqueSerializer`…  other programs that read the store
-`storm`   `StormOpaqueSerializer`  a store that Storm's programs go on using; not exact with opaque spouts (see there)
 ========  =======================  ==================================================================================
 
 Turns the stored values of many keys into bytes and back; an error names the key.
@@ -35,7 +34,6 @@ from trident.state.encoding.json_serializers import (
     JSONOpaqueSerializer,
     JSONTransactionalSerializer,
     StoredForm,
-    StormOpaqueSerializer,
     are_ints,
     fields_of,
     from_fields,
@@ -57,7 +55,6 @@ __all__ = [
     "Serializer",
     "SerializesMany",
     "StoredValues",
-    "StormOpaqueSerializer",
     "keeps_attempts",
     "serializer_for",
 ]
@@ -174,7 +171,6 @@ _JSON: Mapping[StateType, Callable[[], Serializer]] = {
 _NAMED: dict[str, Callable[[StateType], Serializer]] = {
     "codec": CodecSerializer,
     "json": lambda kind: _JSON[kind](),
-    "storm": lambda kind: StormOpaqueSerializer() if kind is StateType.OPAQUE else _JSON[kind](),
 }
 
 
