@@ -11,7 +11,7 @@ __all__ = ["TridentNames", "amount", "counted", "shown"]
 
 _MAX_SHOWN = 300
 
-_ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream", "set_cpuload": "set_cpu_load"}
+_ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -16,7 +16,7 @@ from trident.fluent.base import is_fields, key_of, refuse_state, refuse_this_bat
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.processing import declare_process
 from trident.fluent.removing import remove
-from trident.fluent.repartitioning import Repartitioning, Resourceful, with_cpu, with_memory
+from trident.fluent.repartitioning import Repartitioning, Resourceful, memory_load
 from trident.fluent.selecting import Selecting, is_sql, sql_texts
 from trident.fluent.windowing import Windowing
 from trident.graph import (
@@ -495,15 +495,10 @@ class TridentState(TridentNames):
         self._topology._place(self.state_name, where)
         return self
 
-    def set_cpu_load(self, percent: float) -> TridentState:
-        """Say how much of a core the updates take; as `Stream.set_cpu_load`."""
-        self._topology._resource(self._state.name if self._node is None else self._node.id, with_cpu(percent))
-        return self
-
     def set_memory_load(self, on_heap_mb: float, off_heap_mb: float | None = None) -> TridentState:
         """Say how many MiB the updates take; as `Stream.set_memory_load`."""
-        wanted = with_memory(on_heap_mb, off_heap_mb)
-        self._topology._resource(self._state.name if self._node is None else self._node.id, wanted)
+        id_ = self._state.name if self._node is None else self._node.id
+        self._topology._memory_mb[id_] = memory_load(on_heap_mb, off_heap_mb)
         return self
 
     def remove(self, stream: Stream, fields: FieldsLike | None = None) -> TridentState:

@@ -13,7 +13,7 @@ from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.naming import counted
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
-from trident.planner.loads import StageLoad, stage_loads
+from trident.planner.loads import stage_memory
 from trident.planner.placing import misplaced
 from trident.redaction import shown_configuration
 
@@ -46,9 +46,9 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None, config: C
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
     in_executors = _in_executors(plan, placed)
     lines = [f"topology {graph.name}"]
-    loads = {load.stage: load for load in stage_loads(plan, in_executors)}
+    memory = dict(enumerate(stage_memory(plan, in_executors), 1))
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
-        lines += ["", stage.title, *_load(loads.get(number)), *_stage(graph, plan, stage)]
+        lines += ["", stage.title, *_memory(memory.get(number)), *_stage(graph, plan, stage)]
     if plan.states:
         lines += ["", "states"]
         for state in describe(graph):
@@ -82,12 +82,9 @@ def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executor
         yield "      committed by the driver"
 
 
-def _load(load: StageLoad | None) -> Iterator[str]:
-    if load is None or not (load.cpu_percent or load.memory_mb):
-        return
-    cores = counted(load.cpus, "core")
-    memory = f" and {load.memory_mb:g} MiB" if load.memory_mb else ""
-    yield f"  a task takes {cores}{memory} (asked: {load.cpu_percent:g} %); a local master honours neither"
+def _memory(mb: float | None) -> Iterator[str]:
+    if mb:
+        yield f"  a task takes {mb:g} MiB; a local master sets none aside"
 
 
 def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:

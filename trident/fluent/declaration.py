@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.graph import Graph, Migrate, Node, Resources, StateNode
+from trident.graph import Graph, Migrate, Node, StateNode
 from trident.naming import TridentNames
 from trident.state.interfaces import StateFactory, StateSpec, is_factory
 
@@ -33,7 +32,7 @@ class Declaration(TridentNames):
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, StateNode] = {}
         self._hints: dict[str, int] = {}
-        self._resources: dict[str, Resources] = {}
+        self._memory_mb: dict[str, float] = {}
         self._placements: dict[str, str] = {}
         self._assemblies = 0
         self._rename = dict(rename or {})
@@ -41,8 +40,8 @@ class Declaration(TridentNames):
     def graph(self) -> Graph:
         """Return the declaration so far as frozen data."""
         nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
-        hints, resources, placements = dict(self._hints), dict(self._resources), dict(self._placements)
-        return Graph(self.name, nodes, states, hints, resources, placements, self._rename)
+        hints, memory_mb, placements = dict(self._hints), dict(self._memory_mb), dict(self._placements)
+        return Graph(self.name, nodes, states, hints, memory_mb, placements, self._rename)
 
     def _add(self, node: Node) -> Node:
         if node.id in self._nodes:
@@ -116,11 +115,6 @@ class Declaration(TridentNames):
                 f"placement({where!r}) of state {state!r}: expected one of {', '.join(map(repr, PLACES))}"
             )
         self._placements[state] = where
-
-    def _resource(self, node_id: str, wanted: Resources) -> None:
-        """Note what a step asks for, in place of what was said before."""
-        said = {name: value for name, value in vars(wanted).items() if value is not None}
-        self._resources[node_id] = replace(self._resources.get(node_id, Resources()), **said)
 
 
 def is_name(name: object) -> bool:

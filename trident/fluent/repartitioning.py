@@ -1,4 +1,4 @@
-"""Other partitions within a batch, and what a step asks of the machine."""
+"""Other partitions within a batch, and the memory that a step asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, key_of
-from trident.graph import RepartitionNode, Resources, Routing
+from trident.graph import RepartitionNode, Routing
 
 if TYPE_CHECKING:
     from typing import Self
@@ -72,18 +72,7 @@ class Repartitioning(StreamBase):
 
 
 class Resourceful(StreamBase):
-    """The calls of `Stream` that say what its last step needs."""
-
-    def set_cpu_load(self, percent: float) -> Self:
-        """Say how much of a core the step takes, in percent: 100 is a whole one.
-
-        The loads of the steps that run in one task are summed, and a task takes that many whole cores of its executor.
-
-        Different from Storm: Spark gives a task no part of a core, and a local master places nothing. The load of what
-        runs in the driver, such as a state that it commits, is recorded only.
-        """
-        self._topology._resource(self._node.id, with_cpu(percent))
-        return self
+    """The call of `Stream` that says what its last step needs."""
 
     def set_memory_load(self, on_heap_mb: float, off_heap_mb: float | None = None) -> Self:
         """Say how many MiB the step takes, on and off the heap.
@@ -94,22 +83,13 @@ class Resourceful(StreamBase):
         Different from Storm: steps run in Python, beside the heap, so both numbers count alike; only YARN and Kubernetes
         set memory aside for that.
         """
-        self._topology._resource(self._node.id, with_memory(on_heap_mb, off_heap_mb))
+        self._topology._memory_mb[self._node.id] = memory_load(on_heap_mb, off_heap_mb)
         return self
 
 
-def with_cpu(percent: float) -> Resources:
-    """Return a request for a part of a core."""
-    return Resources(cpu_percent=_amount("set_cpu_load", percent))
-
-
-def with_memory(on_heap_mb: float, off_heap_mb: float | None) -> Resources:
-    """Return a request for memory."""
-    off = None if off_heap_mb is None else _amount("set_memory_load", off_heap_mb)
-    return Resources(memory_mb=_amount("set_memory_load", on_heap_mb), off_heap_mb=off)
-
-
-def _amount(call: str, value: float) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise TopologyError(f"{call}({value!r}): expected a number of at least 0")
-    return value
+def memory_load(on_heap_mb: float, off_heap_mb: float | None) -> float:
+    """Return how many MiB are asked for in all; raise `TopologyError` if one of the two cannot be that."""
+    for mb in (on_heap_mb, 0 if off_heap_mb is None else off_heap_mb):
+        if not isinstance(mb, (int, float)) or isinstance(mb, bool) or not 0 <= mb < float("inf"):
+            raise TopologyError(f"set_memory_load({mb!r}): expected a number of at least 0")
+    return on_heap_mb + (off_heap_mb or 0)

@@ -16,7 +16,7 @@ from trident.graph.aggregations import (
     StateNode,
     WindowNode,
 )
-from trident.graph.declared import Graph, Resources
+from trident.graph.declared import Graph
 from trident.graph.nodes import (
     DrpcNode,
     EachNode,
@@ -58,7 +58,6 @@ __all__ = [
     "ProjectNode",
     "QueryNode",
     "RepartitionNode",
-    "Resources",
     "Routing",
     "SelectNode",
     "SpoutNode",

@@ -1,4 +1,4 @@
-"""A whole topology as it was declared: its nodes, states, hints and resources."""
+"""A whole topology as it was declared: its nodes, states, hints and loads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ from trident.graph.nodes import DrpcNode, Node, SpoutNode
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What a step asks for: percent of a core, and MiB on and off the heap; None where it is not declared."""
-
-    cpu_percent: float | None = None
-    memory_mb: float | None = None
-    off_heap_mb: float | None = None
-
-
-@dataclass(frozen=True)
 class Graph:
     """A whole topology, in the order of declaration (so parents stand before children)."""
 
@@ -31,7 +22,7 @@ class Graph:
     nodes: tuple[Node, ...]
     states: tuple[StateNode, ...]
     hints: dict[str, int] = field(default_factory=dict)
-    resources: dict[str, Resources] = field(default_factory=dict)
+    memory_mb: dict[str, float] = field(default_factory=dict)
     placements: dict[str, str] = field(default_factory=dict)
     rename: dict[str, str] = field(default_factory=dict)
 

@@ -31,7 +31,6 @@ from trident.graph import (
     Node,
     PersistNode,
     QueryNode,
-    Resources,
     Routing,
     SpoutNode,
     StateNode,
@@ -151,8 +150,8 @@ class Plan:
         By entry id.
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
-    resources
-        The loads of steps and states, by their ids; `trident.planner.loads` computes the loads of stages.
+    memory_mb
+        The loads of steps and states, by their ids; `trident.planner.loads` computes those of stages.
     placements
         Where states were asked to be committed, by name, if it was said.
     """
@@ -166,7 +165,7 @@ class Plan:
     hints: dict[str, int] = field(default_factory=dict)
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
-    resources: dict[str, Resources] = field(default_factory=dict)
+    memory_mb: dict[str, float] = field(default_factory=dict)
     placements: dict[str, str] = field(default_factory=dict)
 
 

@@ -42,9 +42,9 @@ def make_plan(graph: Graph) -> Plan:
     partitions = {node.state: partitions_of_state(graph, node) for node in commits if isinstance(node, PersistNode)}
     states = {state.name: state for state in graph.states}
     levels = _levels(fragments, [id_ for id_ in exchanges if id_ not in {node.id for node in commits}])
-    hints, resources = dict(graph.hints), dict(graph.resources)
+    hints, memory_mb = dict(graph.hints), dict(graph.memory_mb)
     return Plan(
-        graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, resources,
+        graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, memory_mb,
         dict(graph.placements),
     )  # fmt: skip
 

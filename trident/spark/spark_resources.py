@@ -1,25 +1,15 @@
-"""Loads of stages as resources of Spark: cores of tasks by resource profiles, memory when executors are started.
-
-A stage whose tasks take several cores gets a profile of task resources only, which standalone clusters, YARN and Kubernetes
-honour on the executors that they have (with dynamic allocation on executors of its own). A local master honours none.
-"""
+"""What executors have: memory for what steps ask for, cores, and how much a task may pass on through their heaps."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from trident.errors import ConfigError
-from trident.planner.loads import StageLoad
 from trident.runtime.steps.bounds import MOST_SHIPPED
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.resource import ResourceProfile
-
-logger = logging.getLogger(__name__)
 
 _OVERHEAD = "spark.executor.memoryOverhead"
 _LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
@@ -29,37 +19,13 @@ Setting = Callable[[str], str | None]
 """A Spark setting by key; None if it is not set."""
 
 
-def memory_settings(loads: Sequence[StageLoad], conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that give Python workers the memory that steps ask for, unless they are set already.
+def memory_settings(memory_mb: float, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that give Python workers the memory that a task asks for, unless they are set already.
 
     Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
     """
-    needed = _needed_mb(loads, int(conf.get("spark.executor.cores", "1")))
+    needed = _needed_mb(memory_mb, int(conf.get("spark.executor.cores", "1")))
     return {_OVERHEAD: f"{_LEAST_OVERHEAD_MB + needed}m"} if needed else {}
-
-
-def profiles_of(context: SparkContext, loads: Sequence[StageLoad], topology: str) -> list[ResourceProfile | None]:
-    """Return the resource profile of each stage, None for a stage of one core a task.
-
-    Raises `ConfigError`: no executor has as many cores: Spark would wait for ever.
-    """
-    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
-
-    master, conf = context.master or "", context.getConf()
-    undone = undone_memory(loads, master, conf.get)
-    if undone:
-        logger.warning("topology %s: %s", topology, undone)
-    if all(load.cpus == 1 for load in loads):
-        return [None for _ in loads]
-    if _LOCAL.match(master):
-        logger.info("topology %s: master %s places no steps; cpu loads are not honoured", topology, master)
-        return [None for _ in loads]
-    _check_cores(loads, cores_of_executors(master, conf.get, lambda: _registered(context)), master, topology)
-    builders = [
-        ResourceProfileBuilder().require(TaskResourceRequests().cpus(load.cpus)) if load.cpus > 1 else None
-        for load in loads
-    ]
-    return [None if builder is None else builder.build for builder in builders]
 
 
 def cores_of_executors(master: str, setting: Setting, registered: Callable[[], int | None]) -> int | None:
@@ -75,13 +41,13 @@ def cores_of_executors(master: str, setting: Setting, registered: Callable[[], i
     return registered()  # a standalone worker gives an executor all that it has
 
 
-def undone_memory(loads: Sequence[StageLoad], master: str, setting: Setting) -> str | None:
-    """Return the warning about memory that steps ask for and may not get; None if there is none."""
-    if not any(load.memory_mb for load in loads):
+def undone_memory(memory_mb: float, master: str, setting: Setting) -> str | None:
+    """Return the warning about memory that a task asks for and may not get; None if there is none."""
+    if not memory_mb:
         return None
     if not master.startswith(("yarn", "k8s")):
         return f"master {master} sets no memory aside for Python; memory loads are not honoured"
-    needed = _needed_mb(loads, cores_of_executors(master, setting, lambda: None) or 1)
+    needed = _needed_mb(memory_mb, cores_of_executors(master, setting, lambda: None) or 1)
     found = setting(_OVERHEAD)
     if found is not None and _megabytes(found) >= needed:
         return None
@@ -120,24 +86,9 @@ def most_per_task(heap: int, tasks: int) -> int:
     return min(MOST_SHIPPED, heap // (_COPIES * (tasks + 2)))
 
 
-def _check_cores(loads: Sequence[StageLoad], cores: int | None, master: str, topology: str) -> None:
-    most = max(loads, key=lambda load: load.cpus)
-    if cores is None:
-        logger.warning(
-            "topology %s: a task of stage %d takes %d cores; where no executor of %s has as many, Spark waits for ever",
-            topology, most.stage, most.cpus, master,
-        )  # fmt: skip
-    elif most.cpus > cores:
-        raise ConfigError(
-            f"topology {topology!r}: the steps of {most.entry!r} in stage {most.stage} ask for {most.cpu_percent:g} % of a "
-            f"core, so a task takes {most.cpus} cores, but an executor has {cores} (master {master}): Spark would wait for "
-            "ever. Give executors more (spark_conf with spark.executor.cores), or ask for less with set_cpu_load"
-        )
-
-
-def _needed_mb(loads: Sequence[StageLoad], cores: int) -> int:
-    """Return the MiB that an executor's concurrent tasks need, in the stage that needs most."""
-    return max((round(load.memory_mb * max(1, cores // load.cpus)) for load in loads), default=0)
+def _needed_mb(memory_mb: float, cores: int) -> int:
+    """Return the MiB that an executor's concurrent tasks need."""
+    return round(memory_mb * max(1, cores))
 
 
 def _registered(context: SparkContext) -> int | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 from trident.config import Config
-from trident.planner.loads import StageLoad
 from trident.runtime.commit.committing import Committing
 from trident.runtime.engine import resident_pool, resident_runner
 from trident.runtime.engine.resident_runner import ResidentRunner
@@ -66,7 +65,7 @@ class _ForkedJob:
         self._ended(self, None if not self._process.exitcode else f"exit code {self._process.exitcode}")
 
 
-def _runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> ResidentRunner:
+def _runner(committing: Committing, config: Config, memory_mb: float) -> ResidentRunner:
     spark: Any = _Local()
     return ResidentRunner(spark, committing.program, config.parallelism, False, committing.commits)
 

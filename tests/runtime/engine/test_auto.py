@@ -199,7 +199,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []
 
-    def open_(committing: Committing, config: Any, loads: Any) -> Recorder:
+    def open_(committing: Committing, config: Any, memory_mb: Any) -> Recorder:
         opened.append(Recorder(committing.program))
         return opened[-1]
 
@@ -284,7 +284,7 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(committing: Committing, config: Any, loads: Any) -> Recorder:
+    def open_(committing: Committing, config: Any, memory_mb: Any) -> Recorder:
         raise EnvironmentProblem("there is no Java here")
 
     monkeypatch.setattr(engines, "_spark_runner", open_)

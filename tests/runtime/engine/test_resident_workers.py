@@ -166,7 +166,7 @@ def test_random_topologies_give_what_plain_python_gives(
     monkeypatch.setattr(
         engine_choice,
         "_spark_runner",
-        lambda which, config, loads: opened(which, replace(config, workers="resident"), loads),
+        lambda which, config, memory_mb: opened(which, replace(config, workers="resident"), memory_mb),
     )
     assert sum(case.compare() for case in check(seeds, "spark")) > 9 * len(seeds)
 

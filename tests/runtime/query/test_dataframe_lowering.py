@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 def engine(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take the lowering to DataFrames where Spark is asked for."""
 
-    def opened(committing: Any, config: Any, loads: Any) -> DataFrameRunner:
+    def opened(committing: Any, config: Any, memory_mb: Any) -> DataFrameRunner:
         return DataFrameRunner(committing.program, config.parallelism or 2, spark)
 
     monkeypatch.setattr(engine_choice, "_spark_runner", opened)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import describe
-from trident.planner.loads import StageLoad
 from trident.runtime.engine import spark_runner as spills
 from trident.runtime.engine.hops import Sent, routes_of, skips
 from trident.runtime.engine.runners import Runner, captures, of_width, pickled
@@ -28,7 +27,7 @@ from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_part
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spark.job_errors import job_failure, jvm_gone
-from trident.spark.spark_resources import most_shipped, profiles_of
+from trident.spark.spark_resources import most_shipped
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
@@ -54,15 +53,10 @@ class SparkRunner:
         program: Program,
         parallelism: int | None,
         owned: bool,
-        loads: Sequence[StageLoad] = (),
         commits: Collection[str] = (),
     ) -> None:
         self._spark, self._owned, self.commits = spark, owned, commits
         self._context = spark.sparkContext
-        profiles = profiles_of(self._context, loads, program.topology) if loads else []
-        self._profiles = {
-            load.stage: profile for load, profile in zip(loads, profiles, strict=True) if profile is not None
-        }
         self.parallelism = parallelism or self._context.defaultParallelism
         speculates = self._context.getConf().get("spark.speculation", "false") or ""
         self.program = replace(
@@ -150,7 +144,7 @@ class SparkRunner:
     def _shared_rows(self, jobs: Sequence[Job], parts: Sequence[Sequence[Part]]) -> RDD[tuple[int, bytes | Sent]]:
         """Return what one job gives for several attempts, each with the place of its attempt."""
         shares = spread(parts, self.parallelism)
-        rows = self._placed(1, self._context.parallelize(shares, len(shares)))
+        rows = self._context.parallelize(shares, len(shares))
         if not self.program.levels:
             return rows.mapPartitionsWithIndex(partial(read, [partial(run_only, job) for job in jobs], True))
         stages = self._stages_of(any(map(skips, parts)))
@@ -166,19 +160,15 @@ class SparkRunner:
         return stages.rest(stages.until(1, first, body), body)
 
     def _read(self, parts: Sequence[Part]) -> RDD[tuple[int, Part]]:
-        return self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
+        return self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
 
     def _stages_of(self, any_way: bool, apart: bool = False) -> Stages:
         """Return what puts the stages of a job together; see `routes_of`."""
         found = self._stages.get((any_way, apart))
         if found is None:
             routes = routes_of(self.program, any_way, apart, self.parallelism)
-            found = self._stages[any_way, apart] = Stages(self._context, routes, self._placed)
+            found = self._stages[any_way, apart] = Stages(self._context, routes)
         return found
-
-    def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:
-        """Request the cores of a stage, through its first RDD."""
-        return rows.withResources(self._profiles[stage]) if stage in self._profiles else rows
 
     def of_size(self, size: int | None) -> Runner:
         return self

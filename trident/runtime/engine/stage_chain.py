@@ -15,15 +15,12 @@ if TYPE_CHECKING:
 Body = Callable[[int, Any], Iterator[Any]]
 """What a task of a stage does: takes its number and what it reads."""
 
-Placed = Callable[[int, "RDD[Any]"], "RDD[Any]"]
-"""Requests the cores of a stage, by its number (from 1), through its first RDD."""
-
 
 class Stages:
     """Puts stages together, for jobs of the same routes."""
 
-    def __init__(self, context: SparkContext, routes: Routes, placed: Placed) -> None:
-        self.routes, self._placed = routes, placed
+    def __init__(self, context: SparkContext, routes: Routes) -> None:
+        self.routes = routes
         self._shuffles = Shuffles(context, routes.count)
 
     def until(self, end: int, first: RDD[Any], body: Callable[[int], Body]) -> list[Shuffle]:
@@ -50,7 +47,7 @@ class Stages:
         at = stage - 1
         sources = [sent[source] for source in self.routes.sources[at]]
         arrived = self._shuffles.read(sources, self.routes.levels[at])
-        return self._placed(stage + 1, arrived).mapPartitionsWithIndex(body(stage))
+        return arrived.mapPartitionsWithIndex(body(stage))
 
 
 class KeptStages(NamedTuple):

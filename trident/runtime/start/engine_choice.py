@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from trident.config import Config
 from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.planner import Plan
-from trident.planner.loads import StageLoad, commit_loads
+from trident.planner.loads import commit_loads
 from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner, cores
 from trident.runtime.engine.pace import ALONE, MOST_PENDING
@@ -21,7 +21,7 @@ from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
 from trident.spark.shipping import ship_code, ship_code_to
-from trident.spark.spark_resources import memory_settings
+from trident.spark.spark_resources import memory_settings, undone_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 def open_runner(
     program: Program,
     config: Config,
-    loads: Sequence[StageLoad],
+    memory_mb: float,
     in_executors: Committing | None = None,
     spouts: Mapping[str, SpoutHandle] | None = None,
     awaits_batch: bool = False,
 ) -> Runner:
     """Open the runner that the settings ask for.
 
-    `loads`: the loads of the stages.
+    `memory_mb`: how many MiB the steps of one task ask for.
     `in_executors`: what Spark runs in place of `program`, if executors commit states.
     `spouts`: those that may need Spark to say whether they have a batch.
     `awaits_batch`: start Spark when there is a batch: there may be none.
@@ -48,12 +48,12 @@ def open_runner(
         return InProcessRunner(program)
     spark = in_executors or Committing(program, frozenset())
     if config.engine == "auto":
-        return _auto_runner(program, spark, config, loads)
+        return _auto_runner(program, spark, config, memory_mb)
     if not awaits_batch or _is_spark_needed(config, spouts or {}):
-        return _spark_runner(spark, config, loads)
+        return _spark_runner(spark, config, memory_mb)
     alone = spark.commits or config.workers == "resident"
     most = config.max_spout_pending or (ALONE if alone else MOST_PENDING)
-    return FirstBatchRunner(spark.program, lambda: _spark_runner(spark, config, loads), most)
+    return FirstBatchRunner(spark.program, lambda: _spark_runner(spark, config, memory_mb), most)
 
 
 def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
@@ -94,15 +94,15 @@ def most_pending(runner: Runner, config: Config) -> int:
 
 def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
     """Log which loads have no effect, because their steps run in the driver's process."""
-    unplaced = commit_loads(plan, in_executors) if config.engine != "in_process" else list(plan.resources)
+    unplaced = commit_loads(plan, in_executors) if config.engine != "in_process" else list(plan.memory_mb)
     if unplaced:
         logger.info(
-            "topology %s: cpu and memory loads of %s are recorded only: they run in the process of the driver",
+            "topology %s: memory loads of %s are recorded only: they run in the process of the driver",
             plan.topology, ", ".join(unplaced),
         )  # fmt: skip
 
 
-def _auto_runner(program: Program, spark: Committing, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
+def _auto_runner(program: Program, spark: Committing, config: Config, memory_mb: float) -> AutoRunner:
     """Open both runners. If Spark runs already it is used at once, and says how many cores there are.
 
     So is a server of Spark Connect: the active session is that of this thread.
@@ -112,22 +112,22 @@ def _auto_runner(program: Program, spark: Committing, config: Config, loads: Seq
     large: Runner
     running = SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
     if running or server_of(config.master, config.spark_conf) is not None:
-        large = _spark_runner(spark, config, loads)
+        large = _spark_runner(spark, config, memory_mb)
     else:
         parallelism = config.parallelism or cores()
         large = LateRunner(
             program,
             parallelism,
-            lambda: _spark_runner(spark, replace(config, parallelism=parallelism), loads),
+            lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb),
             spark.commits,
         )
     return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
 
 
-def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> Runner:
+def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> Runner:
     server = server_of(config.master, config.spark_conf)
     if server is not None:
-        return _connect_runner(committing.program, config, loads, server)
+        return _connect_runner(committing.program, config, memory_mb, server)
     from pyspark import SparkContext
 
     from trident.runtime.engine.shared_jobs import SharingRunner
@@ -138,15 +138,17 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
     program = committing.program
-    name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
+    name, memory = f"trident-{program.topology}", memory_settings(memory_mb, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)
-    ship_code(spark.sparkContext)
+    context = spark.sparkContext
+    undone = undone_memory(memory_mb, context.master or "", context.getConf().get)
+    if undone:
+        logger.warning("topology %s: %s", program.topology, undone)
+    ship_code(context)
     if config.workers == "resident":
-        if any(load.cpus > 1 for load in loads):
-            logger.info("topology %s: cpu loads have no effect on resident workers", program.topology)
         return _resident_runner(spark, committing, config, owned)
-    check_free_slots(spark.sparkContext, program.topology)
-    runner = SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)
+    check_free_slots(context, program.topology)
+    runner = SparkRunner(spark, program, config.parallelism, owned, committing.commits)
     # A job that commits has the rows of one batch alone (R2).
     if committing.commits or config.max_spout_pending == 1:
         return runner
@@ -159,11 +161,11 @@ def _resident_runner(spark: SparkSession, committing: Committing, config: Config
     return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits)
 
 
-def _connect_runner(program: Program, config: Config, loads: Sequence[StageLoad], server: str) -> Runner:
+def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:
     from trident.runtime.engine.connect_runner import ConnectRunner
 
-    if any(load.cpus > 1 or load.memory_mb for load in loads):
-        logger.info("topology %s: cpu and memory loads have no effect on Spark Connect", program.topology)
+    if memory_mb:
+        logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
     session, is_new = connect_session(server, config.spark_conf)
     stop = partial(stop_connect, session, server) if is_new else None
     try:

@@ -20,7 +20,7 @@ from trident.errors import ConfigError, StateError, TridentError, UnsupportedOpe
 from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.loads import StageLoad, stage_loads
+from trident.planner.loads import stage_memory
 from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
 from trident.retention import Retention
 from trident.runtime.closing import Closers
@@ -56,7 +56,7 @@ from trident.state.kinds import LaterWrite
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
-RunnerOf = Callable[[Program, Config, Sequence[StageLoad], Committing | None, Mapping[str, SpoutHandle]], Runner]
+RunnerOf = Callable[[Program, Config, float, Committing | None, Mapping[str, SpoutHandle]], Runner]
 Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found], bool], None]
 
 
@@ -274,8 +274,9 @@ def _open_runner(
     spouts: Mapping[str, SpoutHandle],
 ) -> Runner:
     """Open the runner of the fragments before the states, and of the states that executors commit."""
-    in_executors = committing_program(program, plan, executors_of(placements))
-    runner = runner_of(program, config, stage_loads(plan, executors_of(placements)), in_executors, spouts)
+    states = executors_of(placements)
+    in_executors = committing_program(program, plan, states)
+    runner = runner_of(program, config, max(stage_memory(plan, states)), in_executors, spouts)
     closers.add("runner", runner.close)
     return runner
 
