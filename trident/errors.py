@@ -545,7 +545,7 @@ class StartMismatchError(StateMismatchError):
 
 
 class StatePlaceError(StateMismatchError):
-    """Two states keep their values in the same place: the same prefix, hash, table or path."""
+    """Two states keep their values in the same place: the same prefix, table or path."""
 
     def __init__(self, what: str, own: str, found: str) -> None:
         StateError.__init__(self, what, own, found)
@@ -554,7 +554,7 @@ class StatePlaceError(StateMismatchError):
         what, own, found = self.args
         return (
             f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
-            "state a prefix, hash, table or path of its own. If the topology or the state was renamed, give it its former name"
+            "state a prefix, table or path of its own. If the topology or the state was renamed, give it its former name"
         )
 
 

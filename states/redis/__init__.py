@@ -1,4 +1,4 @@
-"""States in Redis: strings or one hash, on one server or a cluster.
+"""States in Redis: a string or a hash for each key, on one server or a cluster.
 
 Begin with `map.py`, which commits: `fence.py` has the sentinel and its Lua, `wire.py` sends, `evictions.py` looks for evicted
 keys. The rest makes names and connections, lists keys, or is for clusters only. Users call `state.py`.

@@ -13,7 +13,7 @@ _AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NORE
 _LATER = frozenset({"OOM", "MISCONF", "NOREPLICAS"})
 _ADVICE = {
     "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
-    "WRONGTYPE": "the key is used for something else: give the state another prefix or hash_key, or delete the key",
+    "WRONGTYPE": "the key is used for something else: give the state another prefix, or delete the key",
     "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
     "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True; if that is given, its slots are being "
     "moved: wait until they have arrived",

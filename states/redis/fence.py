@@ -99,7 +99,7 @@ class RedisFence:
     def __init__(self, wire: Wire, layout: RedisLayout, partition: int, what: str) -> None:
         self._wire, self._layout, self._what = wire, layout, what
         self._place = f"{what} on Redis {wire.servers.name}"
-        self._field, self._layout_checked = layout.sentinel_field(partition), False
+        self._field, self._layout_checked = b"%d" % partition, False
         self.forget()
 
     def forget(self) -> None:

@@ -12,23 +12,18 @@ One hash for each key that its owner can read (`layout="fields"`, `plain_hashes.
     P:<text of the key>  hash: <field of the value> -> text, _txid, _attempt, _before
     P:\sentinels        hash, as P:sentinels; no text of a key has a backslash before a letter but N
 
-One hash H for the whole state::
-
-    H                    hash: <key> -> value, and "sentinel:<partition>" -> JSON, "sentinel:<partition>:calls"
-    H:sentinels          hash: the sentinels, if H may expire
-
 What batches have changed, with `changes=` (`change_stream.py`)::
 
-    P:changes, H:changes, P:\changes with layout="fields"    stream: an entry for each call that writes
+    P:changes, P:\changes with layout="fields"    stream: an entry for each call that writes
 
 In a cluster there are these keys for each bucket (`ClusterLayout`); one server has one bucket. No name
 has control characters, so no state's keys start like another's.
 
 The names of a state's keys in a cluster: each bucket of keys has a hash tag, and so a slot, of its own.
 
-For each bucket b the names are the same as in `RedisLayout` with the hash tag `{P:b}` (`{H:b}`) in place of P (H). The
-sentinels are copied to each bucket, because a write is fenced in the slot where it happens; the hash of sentinels also has
-the field "buckets", the number of buckets.
+For each bucket b the names are the same as in `RedisLayout` with the hash tag `{P:b}` in place of P. The sentinels are
+copied to each bucket, because a write is fenced in the slot where it happens; the hash of sentinels also has the field
+"buckets", the number of buckets.
 """
 
 from __future__ import annotations
@@ -93,32 +88,26 @@ class KeyGroup:
 class RedisLayout:
     """The names of one state's keys.
 
-    `stems`: the beginning of the names of each bucket: P, or H if `hashed`.
-    `hashed`: True: one hash instead of a string per key.
-    `expires`: the data expire, so the sentinels need a key of their own.
+    `stems`: the beginning of the names of each bucket.
+    `plain`: the names of keys in `layout="fields"`.
     """
 
     recorded_buckets = b""
     """What is recorded with each sentinel, so that no other number of buckets is used; one server records nothing."""
 
-    def __init__(self, stems: Sequence[bytes], hashed: bool, expires: bool, plain: PlainHashes | None = None) -> None:
-        self.stems, self.hashed, self.buckets, self.plain = list(stems), hashed, len(stems), plain
-        self._apart = expires or not hashed
-        self._starts = [b"" if hashed else stem + b":" for stem in stems]
+    def __init__(self, stems: Sequence[bytes], plain: PlainHashes | None = None) -> None:
+        self.stems, self.buckets, self.plain = list(stems), len(stems), plain
+        self._starts = [stem + b":" for stem in stems]
         ends = (b":sentinels", _PLAIN_SENTINELS)
         end, other = ends if plain is None else reversed(ends)
-        self.sentinel_keys = [stem + end if self._apart else stem for stem in stems]
-        self.other_sentinels = stems[0] + other
+        self.sentinel_keys = [stem + end for stem in stems]
+        self.other_sentinels = [stem + other for stem in stems]
         self.change_keys = [stem + (b":changes" if plain is None else _PLAIN_CHANGES) for stem in stems]
         self._glob = b"[\x01-\x1f]*" if plain is None else b"*"
         self._named: Callable[..., list[bytes]] = encode_keys if plain is None else plain.names
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
         """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
-
-    def sentinel_field(self, partition: int) -> bytes:
-        """Return the field of a partition's sentinel."""
-        return b"%d" % partition if self._apart else b"sentinel:%d" % partition
 
     def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
         """Group keys for calls of at most `size`, and encode them as the calls are made."""
@@ -161,15 +150,13 @@ def escaped(name: bytes) -> bytes:
 class ClusterLayout(RedisLayout):
     """The names of one state's keys in a cluster.
 
-    `prefix`: p, or H if `hashed`.
+    `prefix`: P.
     `buckets`: their number.
     """
 
-    def __init__(
-        self, prefix: str, buckets: int, hashed: bool, expires: bool, plain: PlainHashes | None = None
-    ) -> None:
+    def __init__(self, prefix: str, buckets: int, plain: PlainHashes | None = None) -> None:
         tag = prefix.replace("%", "%25").replace("}", "%7D")  # a closing brace would end the tag too early
-        super().__init__([f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)], hashed, expires, plain)
+        super().__init__([f"{{{tag}:{bucket}}}".encode() for bucket in range(buckets)], plain)
         self.recorded_buckets = b"%d" % buckets
         self._before_bucket = self.stems[0][: -len(b"0}")]
 
@@ -203,7 +190,7 @@ class ClusterLayout(RedisLayout):
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
-        number = b"0" if self.hashed else name[len(self._before_bucket) :].partition(b"}")[0]
+        number = name[len(self._before_bucket) :].partition(b"}")[0]
         bucket = int(number) if number.isdigit() else self.buckets
         if bucket >= self.buckets or not name.startswith(self._starts[bucket]):
             return None

@@ -1,4 +1,4 @@
-"""Lists the keys of a state, and empties it: SCAN over the servers for strings, HSCAN for hashes.
+"""Lists the keys of a state, and empties it: SCAN over the servers.
 
 A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So if a
 connection broke or a slot was moved meanwhile, everything is listed once more.
@@ -7,11 +7,8 @@ connection broke or a slot was moved meanwhile, everything is listed once more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any
 
 from states.redis.layout import RedisLayout
-from states.redis.packing import Command
 from states.redis.wire import Call, Wire
 from trident.errors import BackendError
 from trident.state.interfaces import Key
@@ -39,9 +36,6 @@ def empty(wire: Wire, layout: RedisLayout, what: str) -> None:
     doing = f"empty {what}"
     wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
     wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.change_keys)])
-    if layout.hashed:
-        wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.stems)])
-        return
     for names in _names_of(wire, layout, what):
         buckets: dict[int, Names] = {}
         for name in names:
@@ -61,30 +55,11 @@ def _names_of(wire: Wire, layout: RedisLayout, what: str) -> Iterator[Names]:
     doing = f"list the keys of {what}"
     for _ in range(_PASSES):
         before = wire.persist(doing, wire.servers.placement)
-        if layout.hashed:
-            for bucket, key in enumerate(layout.stems):
-                yield from _fields(wire, bucket, key, doing)
-        else:
-            for server in wire.persist(doing, lambda: [link.name for link in wire.servers.primaries()]):
-                yield from _names(wire, server, layout.scan_pattern(), doing)
+        for server in wire.persist(doing, lambda: [link.name for link in wire.servers.primaries()]):
+            yield from _names(wire, server, layout.scan_pattern(), doing)
         if wire.persist(doing, wire.servers.placement) == before:
             return
     raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
-
-
-def _fields(wire: Wire, bucket: int, key: bytes, doing: str) -> Iterator[Names]:
-    answers: list[list[Any]] = []
-    cursor = _START
-    while True:
-        wire.run(doing, [Call(bucket, partial(_hscan, key, cursor), answers.append, True)])
-        cursor, pairs = answers.pop()
-        yield pairs[::2]
-        if cursor == _START:
-            return
-
-
-def _hscan(key: bytes, cursor: bytes) -> Command:
-    return (b"HSCAN", key, cursor, b"COUNT", _PAGE)
 
 
 def _names(wire: Wire, server: str, pattern: bytes, doing: str) -> Iterator[Names]:

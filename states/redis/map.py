@@ -49,12 +49,6 @@ redis.call('MSET', unpack(pairs))"""
 _PUT_TTL = fenced("for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end")
 _DELETE = fenced("redis.call('UNLINK', unpack(KEYS, 2))")
 
-# KEYS[2]: the hash. ARGV[3 …]: field, value, field, value …, or the fields to delete; with TTL as above.
-_HASH_PUT = fenced("redis.call('HSET', KEYS[2], unpack(ARGV, 3))")
-_HASH_PUT_TTL = fenced("redis.call('HSET', KEYS[2], unpack(ARGV, 4)) redis.call('EXPIRE', KEYS[2], ARGV[3])")
-_HASH_DELETE = fenced("redis.call('HDEL', KEYS[2], unpack(ARGV, 3))")
-
-
 # KEYS[2 …]: the hashes. ARGV[3]: the seconds, or ''. ARGV[4]: how many fields there are; then their names, then for each hash
 # as many values, of which a null is a byte that no text has.
 _PLAIN_PUT = fenced(
@@ -93,6 +87,15 @@ return rows"""
 )
 
 
+# KEYS[1]: the sentinels of the other layout. ARGV[1]: a hash that the user need not have the right to read, so it is not
+# among the KEYS. Answers whether the sentinels are there, and a field of the hash.
+_OTHERS = script(
+    """\
+local page = redis.pcall('HSCAN', ARGV[1], '0', 'COUNT', 1)
+return {redis.call('EXISTS', KEYS[1]), page[2] and page[2][1] or ''}"""
+)
+
+
 class RedisBackingMap(BackingMap):
     """One partition's view of a map in Redis, with the partition's sentinel. Used by one thread at a time.
 
@@ -123,7 +126,7 @@ class RedisBackingMap(BackingMap):
         plain: PlainHashes | None = None,
     ) -> None:
         conf = StateConf() if conf is None else conf
-        prefix = options.hash_key or options.prefix or default_prefix(conf.topology, conf.state)
+        prefix = options.prefix or default_prefix(conf.topology, conf.state)
         self._options, self._read_only = options, conf.read_only
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
@@ -249,15 +252,27 @@ class RedisBackingMap(BackingMap):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _refuse_other_layout(self) -> None:
-        layout, found = self._layout, list[Any]()
-        command = (b"EXISTS", layout.other_sentinels)
-        self._wire.run(f"look for {self._what}", [Call(0, lambda: command, found.append, reads=True)])
-        if found[-1]:
-            written, other = ("strings", "fields") if layout.plain else ("fields", "strings")
-            raise ConfigError(
-                f"{self._what} was written with layout={written!r} (there is {layout.other_sentinels.decode()!r}); "
-                f"layout={other!r} would find none of its keys. Give layout={written!r}, or another prefix"
-            )
+        layout = self._layout
+
+        def take(stem: bytes, sentinels: bytes, answer: list[Any]) -> None:
+            is_other, field = answer
+            if is_other:
+                written, other = ("strings", "fields") if layout.plain else ("fields", "strings")
+                raise ConfigError(
+                    f"{self._what} was written with layout={written!r} (there is {sentinels.decode()!r}); "
+                    f"layout={other!r} would find none of its keys. Give layout={written!r}, or another prefix"
+                )
+            if field[:9] == b"sentinel:" or b"" < field[:1] < b" ":  # keys in the codec begin with a control character
+                raise ConfigError(
+                    f"{self._what}: Redis has a hash {stem.decode()!r} with a whole state in it, a layout that cannot be read. "
+                    "Give another prefix, or delete the hash and the keys that begin with its name"
+                )
+
+        calls = [
+            Call(at, partial(_look_for_others, *names), partial(take, *names), reads=True)
+            for at, names in enumerate(zip(layout.stems, layout.other_sentinels, strict=True))
+        ]
+        self._wire.run(f"look for {self._what}", calls)
         self._is_checked = True
 
     def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
@@ -319,8 +334,6 @@ class RedisBackingMap(BackingMap):
                 yield KeyGroup(group.bucket, part, group.names[part]), values[part]
 
     def _get(self, group: KeyGroup) -> Command:
-        if self._layout.hashed:
-            return (b"HMGET", self._layout.stems[group.bucket], group.words)
         if self._layout.plain is not None:
             return (b"EVALSHA", _PLAIN_GET, group.words.count, group.words, Words(self._layout.plain.stored_fields))
         return (b"MGET", group.words)
@@ -332,21 +345,15 @@ class RedisBackingMap(BackingMap):
             fields = self._layout.plain.stored_fields
             given = [b"".join(seconds), b"%d" % len(fields), *fields, *itertools.chain.from_iterable(values)]
             return self._fence.command(_PLAIN_PUT, group.bucket, group.words, Words(given))
-        if not self._layout.hashed:
-            script = PUT if ttl is None else _PUT_TTL
-            return self._fence.command(script, group.bucket, group.words, Words([*seconds, *values]))
-        pairs = [b""] * (2 * len(values))
-        pairs[::2], pairs[1::2] = group.names, values
-        script = _HASH_PUT if ttl is None else _HASH_PUT_TTL
-        return self._fence.command(script, group.bucket, self._hash_of(group), Words(seconds + pairs))
+        script = PUT if ttl is None else _PUT_TTL
+        return self._fence.command(script, group.bucket, group.words, Words([*seconds, *values]))
 
     def _delete(self, group: KeyGroup) -> Command:
-        if self._layout.hashed:
-            return self._fence.command(_HASH_DELETE, group.bucket, self._hash_of(group), group.words)
         return self._fence.command(_DELETE, group.bucket, group.words)
 
-    def _hash_of(self, group: KeyGroup) -> Words:
-        return Words([self._layout.stems[group.bucket]])
+
+def _look_for_others(stem: bytes, sentinels: bytes) -> Command:
+    return (b"EVALSHA", _OTHERS, 1, sentinels, stem)
 
 
 def _size_of_hash(texts: Sequence[bytes]) -> int:
@@ -364,9 +371,8 @@ def place_of(
     options: RedisOptions, prefix: str, greet: Callable[[Link], None], plain: PlainHashes | None = None
 ) -> tuple[RedisLayout, Server]:
     """Return the names of the keys, and their servers. Nothing is connected yet."""
-    hashed, expires = options.hash_key is not None, options.ttl_s is not None
     if options.clustered:
-        layout = ClusterLayout(prefix, options.buckets, hashed, expires, plain)
+        layout = ClusterLayout(prefix, options.buckets, plain)
         return layout, Cluster(options, layout.stems, greet)
     one = Link.to(options.arguments(), greet)
-    return RedisLayout([prefix.encode()], hashed, expires, plain), Server(one)
+    return RedisLayout([prefix.encode()], plain), Server(one)

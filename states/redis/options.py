@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trident.errors import ConfigError
 from trident.servers.redis_server import RedisServer
 from trident.storekit import Account, Changing, Expiring, ServerCalls, whole
 
@@ -29,9 +28,6 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     layout
         `"strings"`: a string for each key, in the encoding of the serializer. `"fields"`: a hash for each key, whose name and
         fields its owner can read; the key and the value have declared types with a plain form.
-    hash_key
-        The Redis hash that holds all keys of the state, as fields; None: one Redis string for each key. With `ttl_s` the
-        whole hash expires.
     prefix
         What every key starts with; None: `topology/state`. No control characters.
     allow_eviction
@@ -54,7 +50,6 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
     cluster: bool = False
     cluster_buckets: int = whole(64, 1)
     layout: str = "strings"
-    hash_key: str | None = None
     prefix: str | None = None
     allow_eviction: bool = False
     database: int | None = whole(None, 0)
@@ -81,20 +76,10 @@ class RedisOptions(ServerCalls, Account, Expiring, Changing, RedisServer):
         return self.cluster_buckets if self.clustered else 1
 
     def _check_names(self) -> None:
-        for name in ("prefix", "hash_key"):
-            value = getattr(self, name)
-            if value is not None and (not value or any(char < " " for char in value)):
-                raise self.refused(name, "give a text without control characters")
-        self._check_layout()
-        if self.prefix is not None and self.hash_key is not None:
-            raise ConfigError(
-                f"prefix={self.prefix!r} and hash_key={self.hash_key!r}: a hash needs no prefix; give one"
-            )
-
-    def _check_layout(self) -> None:
+        prefix = self.prefix
+        if prefix is not None and (not prefix or any(char < " " for char in prefix)):
+            raise self.refused("prefix", "give a text without control characters")
         if self.layout not in ("strings", "fields"):
             raise self.refused("layout", "it is 'strings' or 'fields'")
-        if self.layout == "fields" and self.hash_key is not None:
-            raise self.refused("layout", "each key has a hash of its own; leave hash_key out")
-        if self.layout == "fields" and self.prefix is not None and ":" in self.prefix:
+        if self.layout == "fields" and prefix is not None and ":" in prefix:
             raise self.refused("prefix", "in layout='fields' a ':' ends the prefix; take another character")

@@ -1,4 +1,4 @@
-"""A state in Redis: a string or a hash for each key, or one hash for the whole state; on one server or on a cluster.
+"""A state in Redis: a string or a hash for each key, on one server or on a cluster.
 
 What is stored under which name is in `states/redis/layout.py`. A value is what the serializer makes of an `OpaqueValue`, a
 `TransactionalValue` or the bare value. Keys do not move when the number of partitions changes. `states/redis/map.py`
@@ -45,7 +45,7 @@ class RedisState(StoreState[str | RedisOptions]):
 
     Examples
     --------
-    >>> spec = RedisState("redis://localhost:6379/0", hash_key="word-counts", num_partitions=4)
+    >>> spec = RedisState("redis://localhost:6379/0", prefix="word-counts", num_partitions=4)
     >>> spec.required_num_partitions
     4
     """

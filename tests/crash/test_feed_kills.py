@@ -44,7 +44,6 @@ def life(folder: Path, store: str, postgres: Server, redis: Server, seed: int) -
         "max_keys_per_call": 1 + seed % 4,
         **({"layout": "fields"} if store == "redis fields" else {}),
     }
-    options |= {"hash_key": name} if store == "redis hash" else {}
     return {**made, "store": ("redis", f"redis://{redis.address}/0"), "options": options}
 
 
@@ -59,7 +58,7 @@ def committed(told: dict[str, Any]) -> tuple[int, dict[str, int]]:
     return log.txid, dict(sums)
 
 
-STORES = ["postgres", "postgres in one transaction", "redis", "redis fields", "redis hash"]
+STORES = ["postgres", "postgres in one transaction", "redis", "redis fields"]
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ PAIRS = {
     "PostgreSQL, bytes to columns": Pair(
         place(POSTGRES, ', layout="binary"'), place(POSTGRES, ', table="{name}_columns"')
     ),
-    "Redis, strings to a hash": Pair(place(REDIS), place(REDIS, ', hash_key="{name}-hash"'), 3, 2),
+    "Redis, strings to fields": Pair(place(REDIS), place(REDIS, ', prefix="{name}-fields", layout="fields"'), 3, 2),
     "PostgreSQL, Delta": Pair(place(POSTGRES), place(DELTA), 2, 1),
     "Delta, Redis": Pair(place(DELTA), place(REDIS), 1, 2),
     "Cassandra, PostgreSQL": Pair(place(CASSANDRA), place(POSTGRES)),

@@ -26,7 +26,7 @@ _READERS, _READS = 4, 8_000
 _PACE_MS = 50
 """Between two batches: where commits follow each other at once they overtake most reads, which are then made again."""
 
-_STORES = {"Redis and PostgreSQL": 20, "Redis in one hash, and Redis": 1, "PostgreSQL twice": 20, "Delta twice": 10}
+_STORES = {"Redis and PostgreSQL": 20, "Redis twice": 1, "PostgreSQL twice": 20, "Delta twice": 10}
 """The pairs, and what part of the reads each has: a read of PostgreSQL takes four times as long as one of Redis, or more."""
 
 
@@ -49,12 +49,11 @@ def _orders(task: Mapping[str, object]) -> Orders:
     elif store == "PostgreSQL twice":
         specs = [PostgresState.opaque(str(task["postgres"]), table=f"{folder.name}{name}") for name in "ab"]
     else:
-        hash_key = {"hash_key": folder.name} if "hash" in store else {"prefix": f"{folder.name}a"}
-        first = RedisState.opaque(str(task["redis"]), **hash_key)
+        first = RedisState.opaque(str(task["redis"]), prefix=f"{folder.name}a")
         second = RedisState.opaque(str(task["redis"]), prefix=f"{folder.name}b")
         in_postgres = "and PostgreSQL" in store
         specs = [first, PostgresState.opaque(str(task["postgres"]), table=folder.name) if in_postgres else second]
-    return Orders(folder, specs[0], specs[1], partitions=(1, 1) if "hash" in store else (2, 3))
+    return Orders(folder, specs[0], specs[1], partitions=(2, 3))
 
 
 def _read(task: dict[str, object], servers: RowServers) -> Mapping[str, int]:

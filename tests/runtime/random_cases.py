@@ -40,7 +40,6 @@ STORES = (
     "delta",
     "delta beyond memory",
     "redis",
-    "redis hash",
     "postgres",
     "cassandra",
     "memcached",

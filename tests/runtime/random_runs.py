@@ -72,9 +72,8 @@ class Stores:
         return spec
 
     def in_redis(self, case: Case, name: str, kind: str) -> StateSpec:
-        layout = {"hash_key": name} if "hash" in case.store else {"prefix": name}
         url = f"redis://127.0.0.1:{self.redis}/0"
-        spec: StateSpec = getattr(RedisState, kind)(url, cache=case.cache, **layout)
+        spec: StateSpec = getattr(RedisState, kind)(url, cache=case.cache, prefix=name)
         return spec
 
     def in_postgres(self, case: Case, name: str, kind: str) -> StateSpec:
@@ -149,7 +148,6 @@ _MAKERS: dict[str, Callable[[Stores, Case, str, str], StateSpec]] = {
     "delta": Stores.in_delta,
     "delta beyond memory": Stores.in_delta,
     "redis": Stores.in_redis,
-    "redis hash": Stores.in_redis,
     "postgres": Stores.in_postgres,
     "cassandra": Stores.in_cassandra,
     "memcached": Stores.in_memcached,

@@ -103,7 +103,7 @@ def test_a_random_topology_gives_what_a_fold_gives(kept_in: str, count: int, sto
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kept_in", "count"), [("redis", 10), ("redis hash", 10), ("memcached", 10), ("postgres", 6)])
+@pytest.mark.parametrize(("kept_in", "count"), [("redis", 10), ("memcached", 10), ("postgres", 6)])
 def test_a_random_topology_over_a_server_gives_what_a_fold_gives(
     kept_in: str, count: int, servers: Stores, counted: Any
 ) -> None:
@@ -189,7 +189,7 @@ def test_many_random_topologies_in_stores_give_what_a_fold_gives(
     block: int, servers: Stores, cassandra_server: Server, counted: Any
 ) -> None:
     servers.cassandra = cassandra_server.port
-    durable = ("delta", "delta beyond memory", "redis", "redis hash", "postgres", "cassandra", "memcached")
+    durable = ("delta", "delta beyond memory", "redis", "postgres", "cassandra", "memcached")
     counted(run(cases(durable), SOAK_BLOCK, _SEED + block, servers), _SEED)
 
 
@@ -199,7 +199,7 @@ def test_many_random_topologies_on_spark_give_what_a_fold_gives(
     block: int, servers: Stores, cassandra_server: Server, spark: Any, counted: Any
 ) -> None:
     servers.spark, servers.cassandra = spark, cassandra_server.port
-    durable = ("memory", "delta", "delta beyond memory", "redis", "redis hash", "postgres", "cassandra")
+    durable = ("memory", "delta", "delta beyond memory", "redis", "postgres", "cassandra")
     lives = random.Random(_SEED + block).sample(SPARK_LIVES, 2)
     chosen = beside(drawn(cases(durable, tuple(lives)), 20, _SEED + block))
     check_group(chosen, servers)

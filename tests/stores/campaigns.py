@@ -53,7 +53,6 @@ _OWN_CONTRACT_TESTS = tuple(
     for name in (
         "delta",
         "redis",
-        "redis-hash",
         "redis-volatile",
         "memcached",
         "cassandra",

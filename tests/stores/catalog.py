@@ -172,12 +172,6 @@ def _redis(port: int, work: Path, name: str) -> StateSpec:
     return RedisState.opaque(f"redis://127.0.0.1:{port}/0")
 
 
-def _redis_hash(port: int, work: Path, name: str) -> StateSpec:
-    from states.redis import RedisState
-
-    return RedisState.opaque(f"redis://127.0.0.1:{port}/0", hash_key=f"{TOPOLOGY}:{name}")
-
-
 def _memcached(port: int, work: Path, name: str) -> StateSpec:
     from states.memcached import MemcachedState
 
@@ -227,7 +221,6 @@ STORES = {
         Store("delta", _delta, _DELTA, told=(FencedError, BackendError), partitions=1),
         Store("sqlite", _sqlite, Limits(durable=True, repartitions=True, lists=True, resets=True)),
         Store("redis", _redis, _SERVER, _redis_that_keeps),
-        Store("redis-hash", _redis_hash, replace(_SERVER, shared=False), _redis_that_keeps),
         Store("redis-volatile", _redis, _SERVER, start_redis, keeps=False),
         # A write that is under way when its writer is replaced may still arrive: harmless, but not nothing.
         Store(

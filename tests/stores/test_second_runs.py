@@ -67,7 +67,7 @@ def test_what_two_runs_of_a_task_write_counts_once(name: str, home_of: Callable[
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.server) for name in ("redis", "redis-hash", "memcached", "cassandra")
+    pytest.param(name, marks=pytest.mark.server) for name in ("redis", "memcached", "cassandra")
 ])  # fmt: skip
 def test_a_run_that_is_met_between_two_puts_goes_on_until_the_next_attempt(
     name: str, home_of: Callable[[str], Home]

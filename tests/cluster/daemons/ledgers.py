@@ -6,13 +6,9 @@ import pyarrow as pa
 import redis
 from deltalake import DeltaTable, QueryBuilder
 
-from states.redis import RedisOptions
 from tests.cluster.daemons.counted import committed
 from tests.harness.cluster_machines import MachineCluster
 from tests.harness.commands import write_module
-from trident.state.encoding.codec import decode_keys
-from trident.state.encoding.serializers import serializer_for
-from trident.state.interfaces import StateType
 
 __all__ = ["LEDGERS", "check_ledger", "submit_ledger", "totals", "write_ledgers"]
 
@@ -37,7 +33,7 @@ _SOURCE = """
 
     REDIS = os.environ.get("LEDGER_REDIS", "redis://127.0.0.1:6379/0")
     delta = made("delta", DeltaState.opaque(os.environ.get("COUNTING_FOLDER", "states") + "/delta"))
-    redis = made("redis", RedisState.opaque(REDIS, hash_key="totals"))
+    redis = made("redis", RedisState.opaque(REDIS, prefix="totals", layout="fields"))
 """
 
 _EACH_BATCH = {"ann": 2, "bob": 5, "cy": 7}
@@ -66,8 +62,5 @@ def totals(cluster: MachineCluster, name: str, redis_url: str) -> dict[str, int]
         table = DeltaTable(cluster.folder / "states" / name)
         rows = pa.table(QueryBuilder().register("t", table).execute("SELECT account, total FROM t"))
         return dict(zip(rows["account"].to_pylist(), rows["total"].to_pylist(), strict=True))
-    serializer = serializer_for(RedisOptions(redis_url).serializer, StateType.OPAQUE)
-    with redis.Redis.from_url(redis_url) as client:
-        found = {key: value for key, value in client.hgetall("totals").items() if not key.startswith(b"sentinel")}
-    names = [key[0] for key in decode_keys(list(found))]
-    return {each: serializer.deserialize(value).curr for each, value in zip(names, found.values(), strict=True)}
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        return {key.partition(":")[2]: int(client.hget(key, "total")) for key in client.scan_iter("totals:[a-z]*")}

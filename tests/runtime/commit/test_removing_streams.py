@@ -244,8 +244,7 @@ def served(store: str, draw: random.Random, name: str, request: pytest.FixtureRe
         options |= {"layout": layout, "changes": "1d" if layout == "columns" else None}
         return PostgresState.opaque(f"postgresql://trident@{server.address}/postgres", table=name, **options)
     if store == "redis":
-        layout, options["changes"] = draw.choice(["strings", "fields", "hash"]), "1d"
-        options |= {"hash_key": name} if layout == "hash" else {"prefix": name, "layout": layout}
+        options |= {"prefix": name, "layout": draw.choice(["strings", "fields"]), "changes": "1d"}
         return RedisState.opaque(f"redis://{server.address}/0", **options)
     if store == "cassandra":
         options |= {"layout": draw.choice(["columns", "columns", "binary"]), "replication": 1}

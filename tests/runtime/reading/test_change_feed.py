@@ -53,17 +53,16 @@ class Words:
         return trident.changes(self.topology, "totals", since, log_dir=self.log_dir)
 
 
-@pytest.fixture(params=["postgres", "redis", "redis fields", "redis hash"])
+@pytest.fixture(params=["postgres", "redis", "redis fields"])
 def made(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server, redis_server: Server) -> Made:
     """Return what makes a state of a store, in a place of its own."""
     name = tmp_path.name[-30:].replace("-", "_")
     if request.param == "postgres":
         url = f"postgresql://trident@{postgres_server.address}/postgres"
         return lambda **options: PostgresState.opaque(url, **{"table": name, "changes": "7d", **options})
-    place = {"hash_key": name} if request.param == "redis hash" else {"prefix": name}
     more = {"layout": "fields"} if request.param == "redis fields" else {}
     url = f"redis://{redis_server.address}/0"
-    return lambda **options: RedisState.opaque(url, **{**place, **more, "changes": "7d", **options})
+    return lambda **options: RedisState.opaque(url, **{"prefix": name, **more, "changes": "7d", **options})
 
 
 FIRST, SECOND = [("the", 1), ("cow", 2), (None, 5)], [("the", 3), ("", 0)]

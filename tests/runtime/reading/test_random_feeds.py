@@ -89,8 +89,7 @@ def spec(draw: random.Random, postgres: Server, redis: Server, name: str) -> tup
         url = f"postgresql://trident@{postgres.address}/postgres"
         log = f"{url}?topology={name}" if draw.random() < 0.5 else ""
         return PostgresState.opaque(url, table=name, **options), f"postgres {options}", log
-    layout = draw.choice(["strings", "fields", "hash"])
-    options |= {"hash_key": name} if layout == "hash" else {"prefix": name, "layout": layout}
+    options |= {"prefix": name, "layout": draw.choice(["strings", "fields"])}
     return RedisState.opaque(f"redis://{redis.address}/0", **options), f"redis {options}", ""
 
 

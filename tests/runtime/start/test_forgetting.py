@@ -106,16 +106,15 @@ class Visits:
             client.close()
 
 
-@pytest.fixture(params=["postgres", "postgres bytes", "redis", "redis fields", "redis hash"])
+@pytest.fixture(params=["postgres", "postgres bytes", "redis", "redis fields"])
 def visits(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server, redis_server: Server) -> Visits:
     name = tmp_path.name[-30:].replace("-", "_")
     if request.param.startswith("postgres"):
         url = f"postgresql://trident@{postgres_server.address}/postgres"
         more: dict[str, Any] = {"layout": "binary"} if request.param == "postgres bytes" else {"changes": "7d"}
         return Visits(tmp_path, PostgresState.opaque(url, table=name, **more), {"postgres": postgres_server})
-    place = {"hash_key": name} if request.param == "redis hash" else {"prefix": name}
     more = {"layout": "fields"} if request.param == "redis fields" else {"cache": 100}
-    spec = RedisState.opaque(f"redis://{redis_server.address}/0", changes="7d", **place, **more)
+    spec = RedisState.opaque(f"redis://{redis_server.address}/0", changes="7d", prefix=name, **more)
     return Visits(tmp_path, spec, {"redis": redis_server})
 
 

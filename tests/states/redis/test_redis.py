@@ -75,22 +75,15 @@ def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(op
     assert client.hgetall("words/counts:sentinels") == {b"0": sealed, b"1": other}
 
 
-def test_with_hash_key_keys_and_sentinels_are_fields_of_one_hash(open_map: Open, client: Any) -> None:
-    backing = open_map(hash_key="tally", partition=7)
-    backing.move_sentinel(Sentinel("inc", 1, 0, sealed=False))
-    backing.multi_put([("the",)], [b"one"])
-    assert keys_of(backing) == [("the",)]
-    backing.move_sentinel(Sentinel("inc", 1, 0))
-    assert client.keys() == [b"tally"]
-    assert client.hgetall("tally") == {b"\x01\x91\xa3the": b"one", b"sentinel:7": b'["inc",1,0,0,true,"",""]'}
-    assert keys_of(backing) == [("the",)]
-
-
-def test_a_hash_that_was_deleted_has_no_sentinel_left(open_map: Open, client: Any) -> None:
-    backing = open_map(hash_key="tally")
-    backing.move_sentinel(Sentinel("inc", 1, 0))
-    client.delete("tally")
-    assert open_map(hash_key="tally").read_sentinel() is None
+def test_a_hash_with_a_whole_state_is_refused_by_name(open_map: Open, client: Any) -> None:
+    client.hset("tally", mapping={"sentinel:0": '["inc",1,0,0,true,"",""]', b"\x01\x91\xa3the": b"one"})
+    client.hset("expires", b"\x01\x91\xa3the", b"one")
+    for name in ("tally", "expires"):
+        with pytest.raises(ConfigError, match=f"a hash '{name}' with a whole state in it.* Give another prefix"):
+            open_map(prefix=name).read_sentinel()
+    client.hset("foreign", "total", "7")
+    client.set("text", "7")
+    assert open_map(prefix="foreign").read_sentinel() is open_map(prefix="text").read_sentinel() is None
 
 
 def test_the_names_of_topology_and_state_cannot_be_confused(open_map: Open, client: Any) -> None:
@@ -147,11 +140,8 @@ def test_large_values_go_in_calls_of_bounded_size(open_map: Open, client: Any) -
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 7001])
-@pytest.mark.parametrize("hash_key", [None, "tally"])
-def test_any_number_of_keys_is_written_and_read_in_order(
-    open_map: Open, client: Any, count: int, hash_key: str | None
-) -> None:
-    backing = open_map(hash_key=hash_key)
+def test_any_number_of_keys_is_written_and_read_in_order(open_map: Open, client: Any, count: int) -> None:
+    backing = open_map()
     backing.move_sentinel(Sentinel("inc", 1, 0))
     keys, values = [(number,) for number in range(count)], [b"%d" % number for number in range(count)]
     backing.multi_put(keys, values)
@@ -186,20 +176,6 @@ def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Ope
     assert client.ttl("words/counts:sentinels") == -1
 
 
-def test_with_a_hash_the_whole_hash_expires_and_the_sentinel_stays(open_map: Open, client: Any) -> None:
-    backing = open_map(ttl_s=90_000, hash_key="tally")
-    backing.move_sentinel(Sentinel("inc", 1, 0))
-    backing.multi_put([("the",)], [b"one"])
-    assert 89_000 < client.ttl("tally") <= 90_000
-    assert client.pexpire("tally", 0)
-    assert backing.multi_get([("the",)]) == [None]
-    assert backing.read_sentinel() == Sentinel("inc", 1, 0)
-    backing.multi_put([("the",)], [b"anew"])
-    assert backing.multi_get([("the",)]) == [b"anew"]
-    backing.reset()
-    assert client.keys() == []
-
-
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
@@ -212,8 +188,6 @@ def test_with_a_hash_the_whole_hash_expires_and_the_sentinel_stays(open_map: Ope
         ({"max_keys_per_call": 0}, "from 1 to 3900"),
         ({"prefix": ""}, "control characters"),
         ({"prefix": "a\x01"}, "control characters"),
-        ({"hash_key": "a\n"}, "control characters"),
-        ({"hash_key": "a", "prefix": "b"}, "give one"),
         ({"retries": -1}, "at least 0"),
         ({"num_partitions": 0}, "at least 1"),
         ({"tls_ca_file": "ca.pem"}, "no TLS"),
@@ -352,7 +326,7 @@ def commit(state: Any, log: Log, counts: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("make", [RedisState.opaque, RedisState.transactional, RedisState.non_transactional])
-@pytest.mark.parametrize("options", [{}, {"hash_key": "tally"}, {"serializer": "json"}, {"cache": 10}])
+@pytest.mark.parametrize("options", [{}, {"serializer": "json"}, {"cache": 10}])
 def test_states_of_every_kind_count_over_commits_and_starts(
     make: Any, options: dict[str, Any], url: str, client: Any
 ) -> None:

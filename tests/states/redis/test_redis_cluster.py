@@ -28,7 +28,7 @@ def map_at(cluster: Cluster, topology: str = "words", partition: int = 0, **opti
     return RedisBackingMap(RedisOptions(cluster.url, **given), StateConf(topology, "counts"), partition)
 
 
-@pytest.mark.parametrize("options", [{}, {"hash_key": "tally"}, {"ttl_s": 90_000}, {"max_keys_per_call": 2}])
+@pytest.mark.parametrize("options", [{}, {"ttl_s": 90_000}, {"max_keys_per_call": 2}])
 def test_keys_are_spread_over_the_nodes_and_found_again(cluster: Cluster, options: dict[str, Any]) -> None:
     backing = map_at(cluster, **options)
     backing.move_sentinel(SENTINEL)

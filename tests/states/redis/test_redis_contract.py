@@ -1,17 +1,14 @@
-"""The contracts of a store, run on Redis: one string for each key, one hash, and a cluster."""
+"""The contracts of a store, run on Redis: on one server, and on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from states.redis import RedisState
 from tests.harness.servers import Server, free_ports, start_redis
-from trident.state.interfaces import StateConf
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.map_state_contract import MapStateContract
@@ -19,25 +16,9 @@ from trident.testing.backend.map_state_contract import MapStateContract
 pytestmark = pytest.mark.server
 
 
-@dataclass(frozen=True)
-class Hashes:
-    """A hash of its own for each state: `hash_key` names one."""
-
-    url: str
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        spec = RedisState.opaque(self.url, hash_key=f"hash of {len(conf.topology)} {conf.prefix}")
-        return spec.factory.make_state(conf, partition_index, num_partitions)
-
-
 @pytest.fixture
 def strings(request: pytest.FixtureRequest, redis_server: Server) -> None:
     request.instance.factory = RedisState.opaque(f"redis://{redis_server.address}")
-
-
-@pytest.fixture
-def hashes(request: pytest.FixtureRequest, redis_server: Server) -> None:
-    request.instance.factory = Hashes(f"redis://{redis_server.address}")
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +58,6 @@ class TestFencedMap(FencedMapContract):
 
 @pytest.mark.usefixtures("strings")
 class TestMapState(MapStateContract):
-    pass
-
-
-@pytest.mark.usefixtures("hashes")
-class TestHashBackingMap(BackingMapContract):
-    pass
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("hashes")
-class TestHashFencedMap(FencedMapContract):
     pass
 
 

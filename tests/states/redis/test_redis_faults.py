@@ -41,12 +41,9 @@ def client(redis_server: Server) -> Iterator[Any]:
 # ---- the server ends in the middle of a commit -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", [{}, {"hash_key": "tally"}])
-def test_a_killed_server_that_keeps_what_it_acknowledged_costs_nothing(
-    start: Callable[..., Server], layout: dict[str, Any]
-) -> None:
+def test_a_killed_server_that_keeps_what_it_acknowledged_costs_nothing(start: Callable[..., Server]) -> None:
     server = start("--appendonly", "yes", "--appendfsync", "always")
-    state, log = state_at(server, max_keys_per_call=1, **layout), Log()
+    state, log = state_at(server, max_keys_per_call=1), Log()
     count(state, log)
     interrupting(state, partial(restart, server))
     count(state, log)  # goes on over a new connection
@@ -92,7 +89,7 @@ def test_a_server_that_restarts_empty_in_a_commit_is_named(start: Callable[..., 
     state.close()
 
 
-@pytest.mark.parametrize("layout", [{}, {"hash_key": "tally"}, {"ttl_s": 90_000}])
+@pytest.mark.parametrize("layout", [{}, {"ttl_s": 90_000}])
 def test_a_store_wiped_between_the_reads_and_the_puts_of_a_commit_is_found(
     redis_server: Server, client: Any, layout: dict[str, Any]
 ) -> None:
@@ -110,7 +107,7 @@ def test_a_store_wiped_between_the_reads_and_the_puts_of_a_commit_is_found(
 # ---- writers that were replaced --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", [{}, {"hash_key": "tally"}, {"ttl_s": 90_000}, {"ttl_s": 90_000, "hash_key": "t"}])
+@pytest.mark.parametrize("layout", [{}, {"ttl_s": 90_000}])
 def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
     redis_server: Server, client: Any, layout: dict[str, Any]
 ) -> None:
@@ -196,10 +193,8 @@ def test_a_put_whose_answer_is_lost_is_sent_again(redis_server: Server, client: 
         proxy.close()
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("hash_key", [None, "tally"])
-def test_connections_may_break_at_any_call(redis_server: Server, client: Any, hash_key: str | None) -> None:
-    backing = map_at(redis_server, hash_key=hash_key)
+def test_connections_may_break_at_any_call(redis_server: Server, client: Any) -> None:
+    backing = map_at(redis_server)
     backing.move_sentinel(ATTEMPT)
     for place in range(len(KEYS)):
         values = [b"%d %d" % (place, number) for number in range(len(KEYS))]
@@ -345,20 +340,15 @@ def test_the_documented_rights_are_enough(redis_server: Server, client: Any) -> 
         client.acl_deluser("worker")
 
 
-def test_a_hash_or_sentinel_of_another_type_is_named(redis_server: Server, client: Any) -> None:
-    client.set("tally", "a string")
-    hashed = map_at(redis_server, hash_key="tally")
-    for call in (lambda: hashed.multi_get(KEYS), lambda: hashed.move_sentinel(ATTEMPT), hashed.read_sentinel):
-        with pytest.raises(BackendError, match="used for something else") as caught:
+def test_a_sentinel_of_another_type_is_named(redis_server: Server, client: Any) -> None:
+    client.set("words/counts:sentinels", "a string")
+    backing = map_at(redis_server)
+    for call in (lambda: backing.move_sentinel(ATTEMPT), backing.read_sentinel):
+        with pytest.raises(BackendError, match="WRONGTYPE.*used for something else") as caught:
             call()
         assert not caught.value.retryable
-    assert client.get("tally") == b"a string"
-    client.set("words/counts:sentinels", "a string")
-    plain = map_at(redis_server)
-    with pytest.raises(BackendError, match="WRONGTYPE"):
-        plain.read_sentinel()
-    for each in (hashed, plain):
-        each.close()
+    assert client.get("words/counts:sentinels") == b"a string"
+    backing.close()
 
 
 def test_a_full_server_and_a_replica_refuse_and_nothing_is_written(start: Callable[..., Server]) -> None:
@@ -475,7 +465,7 @@ def test_evictions_during_a_commit_are_found_and_stop_the_replay(start: Callable
 
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("allkeys-random", {"allow_eviction": True, "hash_key": "tally"}), ("volatile-random", {})],
+    [("allkeys-random", {"allow_eviction": True}), ("volatile-random", {})],
 )
 def test_evictions_that_are_accepted_or_hit_others_do_not_stop_a_commit(
     start: Callable[..., Server], policy: str, options: dict[str, Any]

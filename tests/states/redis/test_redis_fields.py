@@ -221,7 +221,6 @@ def test_a_layout_that_cannot_be_had_is_refused_where_the_state_is_declared() ->
     ("options", "told"),
     [
         ({"layout": "rows"}, "it is 'strings' or 'fields'"),
-        ({"layout": "fields", "hash_key": "h"}, "each key has a hash of its own"),
         ({"layout": "fields", "prefix": "a:b"}, "a ':' ends the prefix"),
     ],
 )

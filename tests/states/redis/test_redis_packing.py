@@ -69,9 +69,7 @@ def test_a_command_has_the_bytes_that_the_driver_gives_it(command: list[Any], mo
 
 @pytest.fixture
 def maps(redis_server: Server) -> Iterator[list[RedisBackingMap]]:
-    opened = [
-        map_of(redis_server.port, **options) for options in ({}, {"max_keys_per_call": 7}, {"hash_key": "packing"})
-    ]
+    opened = [map_of(redis_server.port, **options) for options in ({}, {"max_keys_per_call": 7})]
     yield opened
     for each in opened:
         each.reset()

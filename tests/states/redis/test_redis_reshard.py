@@ -20,7 +20,7 @@ from trident.testing.backend.simulated_log import Log
 pytestmark = pytest.mark.server
 
 BUCKET = b"{words/counts:0}"
-LAYOUTS = [{}, {"ttl_s": 90_000}, {"hash_key": "words/counts"}, {"hash_key": "words/counts", "ttl_s": 90_000}]
+LAYOUTS = [{}, {"ttl_s": 90_000}]
 
 
 class Batches:
@@ -95,7 +95,7 @@ def test_batches_are_exact_through_every_step_of_a_move(
         others = [key for key in move.left() if key != batches_sentinel]
         move.carry(sentinels if first == "sentinel" else others[:1])
 
-    batches_sentinel = BUCKET + (b":sentinels" if "ttl_s" in layout or "hash_key" not in layout else b"")
+    batches_sentinel = BUCKET + b":sentinels"
     for number, step in enumerate((move.open, carry_one, move.carry_all, move.arrive, move.close)):
         step()
         batches.attempt([*keys, (f"new {number}",)])

@@ -19,7 +19,7 @@ from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
 
-LAYOUTS = [{}, {"hash_key": "tally"}, {"ttl_s": 90_000, "hash_key": "tally"}]
+LAYOUTS = [{}, {"ttl_s": 90_000}]
 SNAPSHOTS = ("--save", "3600 1")
 ONE = Sentinel("inc", 1, 5)
 
@@ -205,11 +205,11 @@ def test_a_move_whose_answer_was_lost_finds_its_own_record_or_a_loss(redis_serve
 # ---- another state's place -------------------------------------------------------------------------------------------
 
 
-def test_the_hash_of_another_state_is_refused(redis_server: Server) -> None:
+def test_the_prefix_of_another_state_is_refused(redis_server: Server) -> None:
     empty(redis_server)
     first, second = (
-        state_at(redis_server, hash_key="tally"),
-        state_at(redis_server, hash_key="tally", conf=StateConf("words", "others")),
+        state_at(redis_server, prefix="tally"),
+        state_at(redis_server, prefix="tally", conf=StateConf("words", "others")),
     )
     log, other = Log(), Log()
     count(first, log)

@@ -1,6 +1,6 @@
-"""The table of cases for the order of sentinels, where a Redis state keeps them otherwise: beside a hash, in every bucket.
+"""The table of cases for the order of sentinels, where a Redis state keeps them otherwise: in every bucket of a cluster.
 
-`tests/stores/test_order_of_sentinels.py` puts the table to strings and to a plain hash.
+`tests/stores/test_order_of_sentinels.py` puts the table to one server.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from states.redis import RedisBackingMap, RedisOptions
-from tests.harness.servers import Server
 from tests.states.redis.redis_cluster import Cluster
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.interfaces import StateConf
@@ -19,11 +18,6 @@ from trident.state.txid import Sentinel
 pytestmark = pytest.mark.server
 
 cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
-
-
-@cases
-def test_a_hash_that_expires_keeps_the_order(redis_server: Server, case: SentinelCase) -> None:
-    check(case, RedisOptions(f"redis://{redis_server.address}", hash_key="tally", ttl_s=90_000))
 
 
 @pytest.mark.sample(3)

@@ -242,7 +242,7 @@ def test_it_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prices() -> tuple[TridentTopology, Any]:
     topology = TridentTopology("prices")
-    static = topology.new_static_state(RedisState.transactional("redis://127.0.0.1:1", hash_key="prices"), "prices")
+    static = topology.new_static_state(RedisState.transactional("redis://127.0.0.1:1", prefix="prices"), "prices")
     priced = topology.new_stream("sold", RowsSpout("what: string", {})).state_query(
         static, "what", MapGet(), "price: int"
     )
