@@ -174,9 +174,9 @@ LAYERS = (
     Layer(
         ("trident.http.server_thread",),
         ("trident.errors", "trident.extras", "trident.roles"),
-        deferred=("uvicorn", "trident.http.connections"),
+        deferred=("uvicorn",),
     ),
-    Layer(("trident.http",), ("starlette", "uvicorn", "trident.errors")),
+    Layer(("trident.http",), ("starlette", "trident.errors")),
     Layer(("trident.drpc.server",), ("starlette", "trident.drpc", "trident.errors", "trident.http")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),

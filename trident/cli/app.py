@@ -92,10 +92,7 @@ def drpc_command(
         int, typer.Option(metavar="N", min=1, help="How many requests may be in flight; more are refused.")
     ] = 512,
     max_connections: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="How many connections may be open: at most half of the free file descriptors."
-        ),
+        int, typer.Option(metavar="N", min=1, help="How many connections may be open; with more, requests are refused.")
     ] = 1024,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
     conf: Conf = None,

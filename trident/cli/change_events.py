@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Opened = Callable[[str | None], "ChangeFeed"]
 
-_STREAM_S = 24 * 3600.0  # a client that is cut off then comes again by itself
 _CONNECTIONS = 256
 _SHORTEST_S, _LONGEST_S, _SIGN_OF_LIFE_S = 0.05, 1.0, 15.0
 
@@ -43,7 +42,7 @@ class ChangeServer(ServerThread):
     what, cannot, extra, grace_s = "a feed of changes", "changes cannot be served at", "ui", 2
 
     def __init__(self, opened: Opened, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
-        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, _STREAM_S, _CONNECTIONS)
+        super().__init__(lambda: _app(opened, is_loopback(host), token), host, port, _CONNECTIONS)
 
 
 def _app(opened: Opened, loopback: bool, token: str | None) -> Any:

@@ -93,7 +93,8 @@ class DRPCClient(Closes):
             raise DRPCExecutionException(function, problem["cause"], problem.get("step"), problem["reason"])
         except (ValueError, KeyError, TypeError) as error:
             cause = f"{self._shown} answered {status}, but not as a DRPC server does: {data[:200]!r}"
-            raise DRPCExecutionException(function, cause, reason="unreachable") from error
+            reason = "overloaded" if status == 503 else "unreachable"
+            raise DRPCExecutionException(function, cause, reason=reason) from error
 
     def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         """Send on the open connection; if the server has closed it meanwhile, once more on a new one."""

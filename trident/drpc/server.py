@@ -42,18 +42,15 @@ class DRPCServer(ServerThread):
         Required of every request as `Authorization: Bearer <token>`, before its body is read; None: any client may ask, but no
         page of another site (see `trident.http.strangers`). Use one on any host but this one. Not needed for `GET /health`,
         which gives the topology's name, its last committed batch and, where that cannot be read, the error; nor for what is
-        refused in any case: bad requests (400, 404 and 405 of other pages, 408, 431) and too many connections (503).
+        refused in any case: bad requests (400, 404 and 405 of other pages) and too many connections (503).
     timeout_s
-        Seconds within which a request is answered, from its first byte on. A client that has not sent it by then (its head
-        within five seconds), or does not read its answer, is cut off.
+        Seconds within which a request is answered, its body included, once its head has come.
     max_request_bytes
-        The longest body. (The head may have 16 KiB and 100 headers.)
+        The longest body.
     max_concurrency
         How many requests may be in flight at once; the server refuses more at once, and clients may send them again.
     max_connections
-        How many connections may be open; further ones are answered 503 and closed, unless another address holds more
-        than the newcomer's: then one from that address gives way. At most half of the file descriptors that are free
-        when the server starts: the others are left to the topology beside it.
+        How many connections may be open; while there are more, requests are answered 503.
 
     Raises
     ------
@@ -88,7 +85,7 @@ class DRPCServer(ServerThread):
 
             return make_app(drpc, token, is_loopback(host), timeout_s, max_request_bytes, max_concurrency)
 
-        super().__init__(app, host, port, timeout_s, max_connections)
+        super().__init__(app, host, port, max_connections)
 
     def stop(self) -> None:
         """Take no more requests, wait a few seconds for those in flight, and close."""
@@ -103,6 +100,7 @@ _HEADERS = {
     "overloaded": {"Retry-After": "1"},
     "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
     "forbidden": {"Connection": "close"},
+    "timeout": {"Connection": "close"},  # nor the rest of one that did not come in time
 }
 
 
@@ -145,7 +143,7 @@ class _Service:
                 raise DRPCExecutionException(function, cause, reason="overloaded")
             self._free -= 1
             try:
-                async with asyncio.timeout_at(request.state.deadline):
+                async with asyncio.timeout(self._timeout_s):
                     answer = await self._answer(self._drpc.function(function), request)
             finally:
                 self._free += 1

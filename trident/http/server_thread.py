@@ -28,10 +28,8 @@ class ServerThread(Closes):
         Makes the ASGI application; imports what that needs.
     host, port
         Where to listen; port 0 takes a free one (see `port`).
-    request_s
-        Seconds within which a request is answered, from its first byte on.
     connections
-        How many connections may be open; half of the file descriptors that are free at most.
+        How many connections may be open; while there are more, requests are answered 503.
     listener
         What `listening` returned for this host, if it listens already; closed with the server.
 
@@ -64,14 +62,11 @@ class ServerThread(Closes):
         app: Callable[[], Any],
         host: str,
         port: int,
-        request_s: float,
         connections: int,
         listener: socket.socket | None = None,
     ) -> None:
         with needs_package(self.what, self.extra):
             import uvicorn
-
-            from trident.http.connections import BoundedServer, affordable
 
             config = uvicorn.Config(
                 app(),
@@ -82,10 +77,11 @@ class ServerThread(Closes):
                 ws="none",
                 proxy_headers=False,
                 server_header=False,
+                limit_concurrency=connections + 1,  # uvicorn refuses at as many, not beyond
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=self.grace_s,
             )
-        self.server = BoundedServer(config, request_s, affordable(connections))
+        self.server = uvicorn.Server(config)
         self._socket = listener or listening(self.cannot, host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]

@@ -14,7 +14,6 @@ from trident.ui.cluster_pages import ClusterPages
 DEFAULT_PORT = 8080
 """The port of Storm UI."""
 
-_REQUEST_S = 60.0
 _MAX_CONNECTIONS = 256
 
 
@@ -51,4 +50,4 @@ class UIServer(ServerThread):
             loopback = is_loopback(host)
             return app(pages, token, token_for_all=token_for_all, loopback=loopback, extra_routes=extra_routes)
 
-        super().__init__(application, host, port, _REQUEST_S, _MAX_CONNECTIONS, listener)
+        super().__init__(application, host, port, _MAX_CONNECTIONS, listener)
