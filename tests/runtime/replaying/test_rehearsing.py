@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import trident
-from spouts import FixedBatchSpout
+from spouts import FixedBatchSpout, TextFileSpout
 from states.delta import DeltaState
 from tests.harness.topology_runs import dict_state, keep, run_all
 from trident import Stream, TridentTopology
 from trident.errors import ReplayFailedError, TopologyError, UnsupportedOperation
 from trident.operations import Count, Max, Sum
+from trident.runtime.reading.state_reader import StateReader
 
 pytestmark = pytest.mark.slow
 
@@ -105,3 +106,37 @@ def test_what_cannot_be_rehearsed_is_refused(tmp_path: Path, log_dir: str) -> No
         trident.rehearse_upgrade(declared(tmp_path), declared(tmp_path, name="other"), log_dir=log_dir)
     with pytest.raises(UnsupportedOperation, match="keeps tuples of earlier batches, which the history does not have"):
         trident.rehearse_upgrade(declared(tmp_path), declared(tmp_path, windows), log_dir=log_dir)
+
+
+@pytest.mark.parametrize("more", [{}, {"most": Max("n")}], ids=["same columns", "one more column"])
+def test_both_codes_begin_with_the_same_although_batches_are_committed_meanwhile(
+    more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(**aggregates: Any) -> TridentTopology:
+        topology = TridentTopology("words")
+        lines = topology.new_stream("lines", TextFileSpout(tmp_path / "in")).each("line", len, "n: bigint")
+        state = DeltaState.opaque(str(tmp_path / "table"))
+        kept = {"lines": Count(), "letters": Sum("n"), **aggregates}
+        lines.group_by("line").persistent_aggregate(state, kept, "kept", state_name="kept")
+        return topology
+
+    def write() -> None:
+        number = len(list((tmp_path / "in").iterdir()))
+        (tmp_path / f"in/{number}.txt").write_text("cow\nmoon\n")
+
+    (tmp_path / "in").mkdir()
+    write()
+    settings: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
+    with counted().start(engine="in_process", history="7d", **settings) as running:
+        running.process_all_available()
+        commits, multi_get = iter(range(3)), StateReader.multi_get
+
+        def busy(self: StateReader, keys: Any) -> list[Any]:
+            if next(commits, None) is not None:
+                write()
+                running.process_all_available()
+            return multi_get(self, keys)
+
+        monkeypatch.setattr(StateReader, "multi_get", busy)
+        (done,) = trident.rehearse_upgrade(counted(), counted(**more), 1, **settings)
+    assert (done.equal, list(done.changed), running.txid) == (2, [], 4 if more else 2)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trident.config import Config
 from trident.coordination.history import read_history
-from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, UnsupportedOperation
+from trident.errors import HistoryStartError, ReplayFailedError, TopologyError, TridentError, UnsupportedOperation
 from trident.fields import struct_fields
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of
@@ -18,6 +18,8 @@ from trident.runtime.replaying.aside import TOTAL
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.replaying.verifying import is_same
 from trident.state.interfaces import Key
+
+_MOST_READS = 100
 
 
 class ChangedKey(NamedTuple):
@@ -56,16 +58,16 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
     _check(former, new)
     new = _with_former_names(former, new)
     place = log_place(former.name, config)
-    with closing(ForeignLog(former.name, config, [], "")) as log:
-        last = log.now().txid
-    record = next(read_history(place, max(1, last - batches + 1), last), None)
-    if record is None:
-        raise HistoryStartError(place, None)
     with ExitStack() as opened:
-        stores = [opened.enter_context(closing(_Stores(former, graph, config))) for graph in (former, new)]
+        log = opened.enter_context(closing(ForeignLog(former.name, config, [], "")))
+        last = log.now().txid
+        record = next(read_history(place, max(1, last - batches + 1), last), None)
+        if record is None:
+            raise HistoryStartError(place, None)
+        stores = opened.enter_context(closing(_Stores(former, new, config, log)))
         replays = [
-            opened.enter_context(Replay(graph, config, below=below.values, first=record.txid))
-            for graph, below in zip((former, new), stores, strict=True)
+            opened.enter_context(Replay(graph, config, below=below, first=record.txid))
+            for graph, below in ((former, stores.by_former), (new, stores.by_new))
         ]
         for code, replay in zip(("former code", "new code"), replays, strict=True):
             try:
@@ -77,7 +79,7 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
         return [
             Rehearsed(name, record.txid, last, refused=refused)
             if (refused := _refusal(former, new, replays, name))
-            else _compared(name, record.txid, last, stores[0], replays, _kept(former, new, name))
+            else _compared(name, record.txid, last, stores, replays, _kept(former, new, name))
             for name in _names(former, new)
         ]
 
@@ -142,7 +144,7 @@ def _compared(
 ) -> Rehearsed:
     keys = list(dict.fromkeys(key for replay in replays for key in replay.keys(name)))
     former, new = ([one and one.curr for one in replay.stored(name, keys)] for replay in replays)
-    now = below.values(name, [key or TOTAL for key in keys])
+    now = below.by_former(name, [key or TOTAL for key in keys])
     rows = list(map(ChangedKey, keys, now, former, new))
     changed = [row for row in rows if not is_same(_only(row.former, kept.values()), _only(row.new, kept))]
     return Rehearsed(name, first, last, len(rows) - len(changed), changed)
@@ -154,30 +156,51 @@ def _only(value: Any, fields: Collection[str | None]) -> Any:
 
 
 class _Stores:
-    """What the stores of a topology have: each key is read once, so that both runs begin with the same."""
+    """What the stores of a topology have: a key is read once, at one moment for both codes: both begin with the same."""
 
-    def __init__(self, former: Graph, graph: Graph, config: Config) -> None:
-        self._former, self._graph, self._config = former, graph, config
-        self._readers: dict[str, StateReader] = {}
-        self._known: dict[str, dict[Key, Any]] = {}
+    def __init__(self, former: Graph, new: Graph, config: Config, log: ForeignLog) -> None:
+        self._former, self._new, self._config, self._log = former, new, config, log
+        self._readers: dict[tuple[int, str], StateReader] = {}
+        self._known: dict[str, dict[Key, tuple[Any, Any]]] = {}
 
-    def values(self, state: str, keys: Sequence[Key]) -> list[Any]:
-        """Return a value per key; a state that the former code does not have is empty."""
-        if (
-            not any(each.name == state for each in self._former.states)
-            or _change(self._former, self._graph, state).refused
-        ):
-            return [None] * len(keys)
+    def by_former(self, state: str, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key, as the former code declares it; a state that it does not have is empty."""
+        return [value for value, _ in self._values(state, keys)]
+
+    def by_new(self, state: str, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key, as the new code declares it; None where it is another state."""
+        return [value for _, value in self._values(state, keys)]
+
+    def _values(self, state: str, keys: Sequence[Key]) -> list[tuple[Any, Any]]:
+        if not any(each.name == state for each in self._former.states):
+            return [(None, None)] * len(keys)
         known = self._known.setdefault(state, {})
         missing = [key for key in keys if key not in known]
         if missing:
             known.update(zip(missing, self._read(state, missing), strict=True))
         return [known[key] for key in keys]
 
-    def _read(self, state: str, keys: Sequence[Key]) -> Sequence[Any]:
-        if state not in self._readers:
-            self._readers[state] = StateReader(self._graph, state, self._config)
-        reader, node = self._readers[state], self._graph.state(state)
+    def _read(self, state: str, keys: Sequence[Key]) -> list[tuple[Any, Any]]:
+        change = _change(self._former, self._new, state)
+        if change.refused or not any(each.name == state for each in self._new.states):
+            return [(value, None) for value in self._read_by(self._former, state, keys)]
+        if state not in change.evolutions:
+            return [(value, value) for value in self._read_by(self._former, state, keys)]
+        for _ in range(_MOST_READS):
+            before = self._log.now().txid
+            former, new = (self._read_by(graph, state, keys) for graph in (self._former, self._new))
+            if self._log.now().txid == before:
+                return list(zip(former, new, strict=True))
+        raise TridentError(
+            f"rehearse an upgrade of topology {self._former.name!r}: state {state!r} was read {_MOST_READS} times, each time "
+            f"while another batch was committed. Deactivate the topology first: trident deactivate {self._former.name}"
+        )
+
+    def _read_by(self, graph: Graph, state: str, keys: Sequence[Key]) -> Sequence[Any]:
+        place = id(graph), state
+        if place not in self._readers:
+            self._readers[place] = StateReader(graph, state, self._config)
+        reader, node = self._readers[place], graph.state(state)
         is_total = bool(len(node.value)) and not len(node.key_fields)
         return [reader.get()] * len(keys) if is_total else reader.multi_get(keys)
 
