@@ -50,7 +50,6 @@ ALLOWED = {
     ("states/cassandra/options.py", COMPUTED): FIELDS,
     ("states/postgres/options.py", COMPUTED): FIELDS,
     ("spouts/kafka/options.py", COMPUTED): FIELDS,
-    ("states/redis/options.py", COMPUTED): FIELDS,
     (
         "states/cassandra/cluster_session.py",
         COMPUTED,

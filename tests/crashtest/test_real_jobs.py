@@ -82,7 +82,7 @@ def test_the_job_of_the_readme_counts_twice(folder: Path) -> None:
     report = crashed(folder, job, "sqlite:///counts.db?table=counts", (KillMoment.after,))
     (trial,) = report.trials
     assert trial.where == "add() had returned, Spark had not written commits/0"
-    assert [(each.key, each.expected, each.found) for each in trial.differences][-1] == ("the", "n=4", "n=8")
+    assert [(each.key, each.expected, each.found) for each in trial.differences][-1] == ("the", "n=6", "n=12")
 
 
 @pytest.mark.parametrize("moments", [AFTER, EACH])

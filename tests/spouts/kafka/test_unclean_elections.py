@@ -20,7 +20,7 @@ from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.lost_records import LogPosition, assign, truncation_of
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
-from tests.spouts.kafka.kafka_batches import batches
+from tests.spouts.kafka.kafka_batches import Batches, batches
 from tests.spouts.messages.driving import Task
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.spout import Definition
@@ -88,6 +88,12 @@ def election(kafka_cluster: KafkaCluster) -> Election:
     return made
 
 
+def told(made: Batches) -> None:
+    """Ask for the next batch; a broker that has just come back may not know yet who leads, and then there is none."""
+    while made.next() is None:
+        pass
+
+
 def records(letter: str, start: int, end: int) -> list[bytes]:
     return [b'{"word": "%s%d"}' % (letter.encode(), n) for n in range(start, end)]
 
@@ -104,7 +110,7 @@ def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many
         made.definitions = copy.deepcopy(election.definitions)
         for _ in range(2):
             with pytest.raises(SpoutError, match="only what is before offset 20 is still what was read: 40 offsets"):
-                made.next()
+                told(made)
             made.restart()
 
 
@@ -114,7 +120,7 @@ def test_what_one_try_has_found_lost_the_next_tries_find_too(election: Election,
         made.definitions = copy.deepcopy(election.definitions)
         for _ in range(3):
             with pytest.raises(SpoutError, match="only what is before offset 20 is still what was read: 40 offsets"):
-                made.next()
+                told(made)
 
 
 def test_a_client_that_knows_the_leader_compares_all_that_it_is_assigned(election: Election) -> None:

@@ -87,11 +87,7 @@ class RecordedPast:
 
     def _beside(self, record: Record, txid: int) -> None:
         if isinstance(record, StartRecord):
-            if self.whole_after is None:
-                self.whole_after = txid
-            # A start empties states before this record, and writes to none before it.
-            emptied = {name: mark for name, mark in self.emptied.items() if not mark.attempt}
-            self.emptied |= {name: Mark(mark.txid, record.epoch << RETRY_BITS) for name, mark in emptied.items()}
+            self._note_start(record, txid)
         elif isinstance(record, ResetRecord):
             self.emptied[record.state] = Mark(txid, 0)
             self._begun.pop(record.state, None)
@@ -108,6 +104,12 @@ class RecordedPast:
         elif isinstance(record, TopologyRecord):
             self._note_meanings("states", record.states, txid)
             self._note_meanings("streams", record.streams, txid)
+
+    def _note_start(self, record: StartRecord, txid: int) -> None:
+        """Note whose epoch emptied states: a start does it before its record, and writes to none before that."""
+        self.whole_after = txid if self.whole_after is None else self.whole_after
+        for name, mark in self.emptied.items():
+            self.emptied[name] = mark if mark.attempt else mark._replace(attempt=record.epoch << RETRY_BITS)
 
     def _note_meanings(self, kind: str, facts_of: Mapping[str, Mapping[str, Any]], txid: int) -> None:
         there = self._begun if kind == "states" else self._streams
