@@ -36,9 +36,7 @@ class Config(Redacted):
     Attributes
     ----------
     max_spout_pending
-        How many batches may be in flight at once; they are committed one at a time, in order. Default: 3; with
-        `engine="spark"` up to 16 while batches are so small that they [share Spark
-        jobs](performance.md#small-batches-on-spark).
+        How many batches may be in flight at once; they are committed one at a time, in order.
     batch_emit_interval_ms
         At most one batch starts per interval; 0 starts batches as fast as they are committed. This is a limit, not a
         delay.
@@ -118,9 +116,9 @@ class Config(Redacted):
         themselves](testing.md#operations-that-do-not-repeat-themselves): a clock, a random number, a counter. What
         differs is logged once for each step and counted in `status["replays"]`.
     workers
-        How batches run on Spark. `"jobs"`: each is a Spark job, or shares one. `"resident"`: tasks stay as long as the
-        topology runs, which is several times as fast for small batches and keeps the cores; see [resident
-        workers](deploying.md#resident-workers). Needs `trident-spark[storm]`.
+        How batches run on Spark. `"jobs"`: each is a Spark job. `"resident"`: [tasks
+        stay](deploying.md#resident-workers) as long as the topology runs, many times as fast for small batches. `"auto"`:
+        resident where this start starts a Spark of this machine, which gets two more slots for other jobs; else jobs.
     master
         Spark master URL; default `local[*]`, or the active session's.
     spark_conf
@@ -145,7 +143,7 @@ class Config(Redacted):
         states.
     """
 
-    max_spout_pending: int | None = None
+    max_spout_pending: int = 3
     batch_emit_interval_ms: int = 0
     target_batch_s: float = 30.0
     message_timeout_s: float = 600.0
@@ -169,7 +167,7 @@ class Config(Redacted):
     auto_bytes: int = 8 << 20
     state_placement: Literal["auto", "driver", "executors"] = "auto"
     verify_replays: float = 0.0
-    workers: Literal["jobs", "resident"] = "jobs"
+    workers: Literal["auto", "jobs", "resident"] = "auto"
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
@@ -190,7 +188,7 @@ class Config(Redacted):
         if renamed := _RENAMED.get(str(self.state_recovery)):
             raise ConfigError(f"state_recovery={self.state_recovery!r} is now called {renamed!r}")
         check_types(self)
-        if self.max_spout_pending is not None and self.max_spout_pending < 1:
+        if self.max_spout_pending < 1:
             raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
         self._check_bounds()
         self._check_places()

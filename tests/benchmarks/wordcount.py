@@ -30,7 +30,6 @@ from tests.benchmarks.corpus import Corpus
 from tests.benchmarks.vectorised import words
 from trident import TridentTopology
 from trident.operations import Count, Split
-from trident.runtime.engine.pace import ALONE
 from trident.state import StateSpec
 
 SPLITS: dict[str, Callable[[], Any]] = {"builtin": Split, "generator": lambda: words}
@@ -52,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.side_by_side:
             from tests.benchmarks.side_by_side import bare_spark, foreach_batch
 
-            result.update(_ratios(result, bare_spark(corpus, options.pending or ALONE), foreach_batch(corpus)))
+            result.update(_ratios(result, bare_spark(corpus, options.pending), foreach_batch(corpus)))
     sys.stdout.write(json.dumps(result) + "\n")
     return 0 if result["exact"] else 1
 
@@ -122,7 +121,6 @@ def _figures(corpus: Corpus, steady: float, batches: list[dict[str, Any]]) -> di
         "batch_ms_p50": _round(statistics.median(total)),
         "batch_ms_p99": _round(sorted(total)[min(len(total) - 1, int(len(total) * 0.99))]),
         "phase_ms": phases,
-        "batches_in_job": _round(statistics.mean(batch["batchesInJob"] for batch in warm)),
         "commit_ms_per_1k_keys": _round(statistics.median(_commit_ms_per_1k_keys(batch) for batch in warm)),
         "driver_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
@@ -189,7 +187,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=200_000, help="of ten words each")
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
     parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")
-    parser.add_argument("--pending", type=int, help="batches in work at once; default: that of the setting")
+    parser.add_argument("--pending", type=int, default=3, help="batches in work at once")
     parser.add_argument("--split", choices=SPLITS, default="builtin", help="a Python generator, or what has a kernel")
     parser.add_argument("--durable-log", action="store_true", help="a log on disk, fsynced, with states in memory too")
     parser.add_argument("--auto-bytes", type=int, help="up to which size engine=auto keeps a batch in this process")

@@ -123,30 +123,8 @@ def behind_a_random_salt() -> None:
         assert status["failures"] == 0 or "Spark ran that task again" in status["lastFailure"], status
 
 
-def in_shared_jobs() -> None:
-    """Kill executors that work on several batches at once, in the first stage and in the second."""
-    topology = TridentTopology("shared")
-    counts = (
-        topology.new_stream("ids", FixedBatchSpout("id: int", 1, *[[id_] for id_ in range(SMALL)]))
-        .filter("id", end_executors)
-        .each("id", salt, "salt: int")
-        .partition_by("salt")
-        .parallelism_hint(2)
-        .filter("id", end_one_more)
-        .group_by("id")
-        .persistent_aggregate(MemoryMapState(), Count(), "count")
-    )
-    with topology.start(progress_kept=SMALL) as running:
-        running.process_all_available()
-        assert running.state(counts).multi_get([(id_,) for id_ in range(SMALL)]) == [1] * SMALL
-        shared = [entry["batchesInJob"] for entry in running.recent_progress]
-        assert max(shared) > 1, shared
-        assert len(list(HERE.glob("small *"))) == 3
-
-
 if __name__ == "__main__":
     spark = spark_session("executors", "local-cluster[2,1,1024]", SPARK)
     without_an_exchange()
     behind_a_random_salt()
-    in_shared_jobs()
     stop_session(spark)

@@ -87,7 +87,7 @@ def test_a_batch_has_a_thousand_tuples_at_most() -> None:
     spout = QueueSpout([str(number) for number in range(2300)])
     rows = run(spout, spout.points)
     assert [len(batch) for batch in rows.batches.values()] == [1000, 1000, 300]
-    assert spout.calls == ["open q 0 of 1 None", "close"]
+    assert spout.calls == ["open q 0 of 1 3", "close"]
 
 
 def test_every_batch_ends_with_the_first_call_that_emits_nothing() -> None:

@@ -59,7 +59,9 @@ _CONNECT = {
 _PAGE = {**_HTTP, "httpx": "httpx"}
 EXTRAS = {
     "cli": Extra({"typer": "typer", "rich": "rich"}, more="the command trident"),
-    "spark": Extra({"pyspark": "pyspark"}, ("DataFrameSpout", "StructuredStreamingSpout"), "topologies on Spark"),
+    "spark": Extra(
+        {"pyspark": "pyspark", "pyzmq": "zmq"}, ("DataFrameSpout", "StructuredStreamingSpout"), "topologies on Spark"
+    ),
     "delta": Extra({"deltalake": "deltalake", "pyarrow": "pyarrow"}, ("DeltaState", "DeltaSpout"), "trident demo"),
     "redis": Extra(
         {"redis": "redis", "hiredis": "hiredis"},
@@ -83,7 +85,7 @@ EXTRAS = {
     "sql": Extra({"sqlglot": "sqlglot"}, more="SQL text in where, select and group_by"),
     "drpc": Extra(_HTTP, more="requests over HTTP"),
     "metrics": Extra({"prometheus-client": "prometheus_client"}, more="metrics_port"),
-    "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark, resident workers"),
+    "storm": Extra({"pyzmq": "zmq"}, more="spouts and bolts on Spark"),
     "connect": Extra(_CONNECT, more="topologies on Spark Connect"),
     "ui": Extra(_PAGE, more="the page of a topology: ui_port, trident run --ui"),
     "cluster": Extra({**_PAGE, "kazoo": "kazoo.client", "psutil": "psutil"}, more="trident up, trident submit"),
@@ -129,7 +131,8 @@ def doctor(as_json: bool = False) -> int:
         "packages": _extra("", ALWAYS),
     }
     extras = {name: _extra(name, extra) for name, extra in EXTRAS.items()}
-    extras["spark"] = here["pyspark"]
+    if here["pyspark"].problem is not None or extras["spark"].problem is None:
+        extras["spark"] = here["pyspark"]  # says more
     problems = [each.problem for each in here.values() if each.problem is not None]
     if as_json:
         say(json.dumps(_document(here, extras, ready=not problems), indent=2))

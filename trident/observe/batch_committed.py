@@ -118,8 +118,6 @@ class BatchCommitted(NamedTuple):
         How many of its tuples were left out.
     counters
         What operations counted, as `operation/counter`.
-    batches_in_job
-        How many batches, this one included, the Spark job that processed it served; 1 in this process.
     bytes_spilled
         What Spark's stages wrote to disk because memory was short, where they passed on much; then later batches are smaller.
     """
@@ -142,7 +140,6 @@ class BatchCommitted(NamedTuple):
     bytes_collected: int
     dead_letters: int
     counters: Mapping[str, int]
-    batches_in_job: int = 1
     bytes_spilled: int = 0
 
     @property
@@ -175,7 +172,6 @@ class BatchCommitted(NamedTuple):
             "placements": dict(self.placements),
             "stateKeysUpdated": dict(self.keys_updated),
             "stateKeys": {name: counts._asdict() for name, counts in self.key_counts.items()},
-            "batchesInJob": self.batches_in_job,
             "bytesShuffled": self.bytes_shuffled,
             "bytesCollected": self.bytes_collected,
             "bytesSpilled": self.bytes_spilled,

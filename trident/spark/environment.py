@@ -105,6 +105,13 @@ def pin_python_of(context: SparkContext) -> None:
         context.pythonExec = sys.executable
 
 
+def is_spark_on() -> bool:
+    """Whether this process has a Spark. Not "an active session": a Spark of another thread is not ours to stop."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
+
+
 def master_of(asked: str | None) -> str:
     """Return the master that Spark runs with, or will run with, if a program asks for that one or (None) for none."""
     from pyspark import SparkConf, SparkContext

@@ -108,28 +108,16 @@ def test_a_late_runner_that_was_never_needed_has_nothing_to_close() -> None:
     LateRunner(program(), 2, open_).close()
 
 
-class Pacing(Recorder):
-    most_pending = 7
-
-    def wants(self, in_flight: int) -> bool:
-        return in_flight < 2
-
-
-@pytest.mark.parametrize(("kind", "wanted"), [(Recorder, [True, True, True]), (Pacing, [True, True, False])])
-def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_opened(
-    kind: type[Recorder], wanted: list[bool]
-) -> None:
+def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_opened() -> None:
     opened: list[Recorder] = []
 
     def open_() -> Recorder:
-        opened.append(kind(program()))
+        opened.append(Recorder(program()))
         return opened[-1]
 
-    first = FirstBatchRunner(program(), open_, 5)
-    assert [first.wants(in_flight) for in_flight in range(3)] == [True, False, False]
+    first = FirstBatchRunner(program(), open_)
     assert opened == []
     assert first.of_size(None) is first.of_size(3) is opened[0]
-    assert [first.wants(in_flight) for in_flight in range(3)] == wanted
     assert (first.parallelism, first.program is opened[0].program, len(opened)) == (2, True, 1)
     first.close()
     assert opened[0].closed == 1
@@ -142,7 +130,7 @@ def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
         raise EnvironmentProblem("no Java")
 
     with pytest.raises(EnvironmentProblem, match="no Java"):
-        FirstBatchRunner(program(), open_, 5).of_size(None)
+        FirstBatchRunner(program(), open_).of_size(None)
 
 
 def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> None:

@@ -97,7 +97,7 @@ def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monk
     ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(
-        EnvironmentProblem, match=r'workers="resident" needs the package pyzmq .*trident-spark\[storm\]'
+        EnvironmentProblem, match=r'workers="resident" needs the package pyzmq .*trident-spark\[spark\]'
     ):
         run_all(declared(lambda numbers: numbers)[0], "spark", workers="resident")
 

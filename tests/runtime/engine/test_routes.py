@@ -20,7 +20,6 @@ from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.stage_chain import KeptStages
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.spouts.batch_spouts import as_trident_spout
 from trident.spout.interfaces import TransactionAttempt
@@ -98,23 +97,15 @@ def in_process(program: Program, parts: list[Part]) -> Any:
     return rows_of(InProcessRunner(program, WIDTH).process(ATTEMPT, parts))
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("what", ["driver", "later"])
-def test_rows_pass_through_no_stage_in_between(spark: Any, what: str, together: bool) -> None:
+def test_rows_pass_through_no_stage_in_between(spark: Any, what: str) -> None:
     program, parts = program_of(what)
     runner = SparkRunner(spark, program, WIDTH, owned=False)
-    if together:
-        name = "together"
-        twice = [(ATTEMPT, parts), (TransactionAttempt(2, 1 << 20), parts)]
-        outputs = [gathered(one) for one in runner.process_together(name, twice)]
-    else:
-        name, outputs = f"{ATTEMPT.txid}:{ATTEMPT.attempt}", [runner.process(ATTEMPT, parts)]
-    assert [rows_of(output) for output in outputs] == [in_process(program, parts)] * len(outputs)
-    first, between, last = stages_of(spark, runner._tag(name))
-    assert first.written > WIDE * len(outputs)
+    assert rows_of(runner.process(ATTEMPT, parts)) == in_process(program, parts)
+    first, between, last = stages_of(spark, runner._tag(ATTEMPT))
+    assert first.written > WIDE
     assert max(between.read, between.written) < SMALL
-    assert last.read > WIDE * len(outputs)
+    assert last.read > WIDE
     own = WIDTH if what == "driver" else 0  # tasks without Python, which hand the driver what is its own
     assert (between.tasks, last.tasks) == (WIDTH, WIDTH + own)
 
@@ -126,7 +117,7 @@ def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what:
     program, parts = program_of(what)
     runner = SparkRunner(spark, replace(program, processing=processing), WIDTH, owned=False, commits={"some"})
     output = runner.process(ATTEMPT, parts)
-    before = len(stages_of(spark, tag := runner._tag(f"{ATTEMPT.txid}:{ATTEMPT.attempt}")))
+    before = len(stages_of(spark, tag := runner._tag(ATTEMPT)))
     assert before == processing + 2
     output = runner.commit(output, Order(ATTEMPT))
     assert rows_of(output) == in_process(program, parts)

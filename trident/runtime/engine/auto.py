@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Part, Runner
+from trident.runtime.engine.runners import InProcessRunner, Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
 from trident.runtime.steps.failures import failure_of
@@ -102,29 +102,18 @@ class LateRunner:
 
 
 class FirstBatchRunner(LateRunner):
-    """A runner that opens before its first batch is cut, in the thread that cuts it: so batches have the width that it chooses.
+    """A runner that opens before its first batch is cut, in the thread that cuts it: batches have the width that it chooses."""
 
-    `most_pending`: how many batches may be in flight at most, also once it is open.
-    """
-
-    def __init__(self, program: Program, open_: Callable[[], Runner], most_pending: int) -> None:
+    def __init__(self, program: Program, open_: Callable[[], Runner]) -> None:
         super().__init__(program, 1, open_)
-        self.most_pending = most_pending
-        self._wants: Callable[[int], bool] = lambda in_flight: not in_flight
 
     def of_size(self, size: int | None) -> Runner:
         """Return the runner that is opened, or this one if it is closed meanwhile. Raises why it cannot be opened."""
-        is_first, runner = self._opened is None, self._runner()
+        runner = self._runner()
         if runner is None:
             return self
-        if is_first:
-            self.program, self.parallelism = runner.program, runner.parallelism
-            self._wants = runner.wants if isinstance(runner, PacesBatches) else lambda _: True
+        self.program, self.parallelism = runner.program, runner.parallelism
         return runner.of_size(size)
-
-    def wants(self, in_flight: int) -> bool:
-        """Whether another batch is of use: before the runner is open only the first one."""
-        return self._wants(in_flight)
 
 
 def cores() -> int:

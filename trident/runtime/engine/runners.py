@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import cloudpickle
 
@@ -27,7 +27,7 @@ from trident.runtime.engine.worker import (
 )
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["InProcessRunner", "PacesBatches", "Part", "Runner", "captures", "of_width", "pickled"]
+__all__ = ["InProcessRunner", "Part", "Runner", "captures", "of_width", "pickled"]
 
 
 class Runner(Protocol):
@@ -70,22 +70,6 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Release what the runner started."""
-
-
-@runtime_checkable
-class PacesBatches(Protocol):
-    """A runner that says how many batches it wants in flight.
-
-    Attributes
-    ----------
-    most_pending
-        At most so many.
-    """
-
-    most_pending: int
-
-    def wants(self, in_flight: int) -> bool:
-        """Whether another batch is of use, with so many in flight. Asked often, by one thread."""
 
 
 class InProcessRunner:

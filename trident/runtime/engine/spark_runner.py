@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -96,30 +95,18 @@ class SparkRunner:
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
         """Run a job and put its output together."""
         try:
-            output = gathered(self._collect(name := f"{attempt.txid}:{attempt.attempt}", collect))
+            output = gathered(self._collect(attempt, collect))
             if output.bytes_shuffled >= spills.ASKED_FROM:
-                output.bytes_spilled = spills.bytes_spilled(self._context, self._tag(name))
+                output.bytes_spilled = spills.bytes_spilled(self._context, self._tag(attempt))
             return output
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
 
-    def process_together(
-        self, name: str, batches: Sequence[tuple[TransactionAttempt, Sequence[Part]]]
-    ) -> list[list[bytes | Sent]]:
-        """Process several attempts in one job; return what the tasks of each give, for `gathered`. `StepFailed` if it fails."""
-        jobs = [Job(self._id, self._pickled, Order(attempt, captures(parts))) for attempt, parts in batches]
-        outputs: list[list[bytes | Sent]] = [[] for _ in batches]
-
-        parts = [parts for _, parts in batches]
-        for place, output in self._collect(name, lambda: self._shared_rows(jobs, parts).collect()):
-            outputs[place].append(output)
-        return outputs
-
-    def _collect(self, name: str, collect: Callable[[], list[T]]) -> list[T]:
-        """Run a job, tagged so that it can be cancelled by its name."""
+    def _collect(self, attempt: TransactionAttempt, collect: Callable[[], list[T]]) -> list[T]:
+        """Run a job, tagged so that it can be cancelled."""
         from pyspark.errors import PySparkException
 
-        context, tag = self._context, self._tag(name)
+        context, tag = self._context, self._tag(attempt)
         try:
             context.addJobTag(tag)
             return collect()
@@ -141,24 +128,6 @@ class SparkRunner:
         body = _levels(job, stages)
         return stages.rest(stages.until(1, first, body), body)
 
-    def _shared_rows(self, jobs: Sequence[Job], parts: Sequence[Sequence[Part]]) -> RDD[tuple[int, bytes | Sent]]:
-        """Return what one job gives for several attempts, each with the place of its attempt."""
-        shares = spread(parts, self.parallelism)
-        rows = self._context.parallelize(shares, len(shares))
-        if not self.program.levels:
-            return rows.mapPartitionsWithIndex(partial(read, [partial(run_only, job) for job in jobs], True))
-        stages = self._stages_of(any(map(skips, parts)))
-        routes = stages.routes
-        first = rows.mapPartitionsWithIndex(
-            partial(read, [partial(run_parts_task, job, routes) for job in jobs], False)
-        )
-
-        def body(stage: int) -> Body:
-            bodies = [partial(run_level_task, job, routes, stage) for job in jobs]
-            return partial(gather, bodies, stage == len(routes.levels))
-
-        return stages.rest(stages.until(1, first, body), body)
-
     def _read(self, parts: Sequence[Part]) -> RDD[tuple[int, Part]]:
         return self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
 
@@ -174,11 +143,7 @@ class SparkRunner:
         return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        self.cancel_job(f"{attempt.txid}:{attempt.attempt}")
-
-    def cancel_job(self, name: str) -> None:
-        """Cancel a job of several attempts."""
-        self._context.cancelJobsWithTag(self._tag(name))
+        self._context.cancelJobsWithTag(self._tag(attempt))
 
     def close(self) -> None:
         if self._owned:
@@ -186,61 +151,13 @@ class SparkRunner:
 
             stop_session(self._spark)
 
-    def _tag(self, name: str) -> str:
+    def _tag(self, attempt: TransactionAttempt) -> str:
         # Another topology in the same session has attempts of the same number. A tag must not have a comma.
-        return f"{self._id}/{name}"
+        return f"{self._id}/{attempt.txid}:{attempt.attempt}"
 
 
 def _levels(job: Job, stages: Stages) -> Callable[[int], Body]:
     return lambda stage: partial(run_level_task, job, stages.routes, stage)
-
-
-# The job of several attempts: its tasks run the bodies of `tasks.py` for one attempt after the other.
-#
-# Every item carries the place of its attempt in the job, so the rows of two attempts never meet, and each attempt has run
-# ids of its own.
-
-Read = list[tuple[int, list[tuple[int, Part]]]]
-"""What one task reads: for each attempt that it serves, by place, the parts with their numbers."""
-
-
-def spread(batches: Sequence[Sequence[Part]], tasks: int) -> list[Read]:
-    """Spread parts over tasks. An attempt without parts has a task too: an exchange gives results without rows."""
-    width = min(max(tasks, *map(len, batches)), max(1, sum(map(len, batches))))
-    shares: list[dict[int, list[tuple[int, Part]]]] = [{} for _ in range(width)]
-    at = 0
-    for place, parts in enumerate(batches):
-        shares[at % width].setdefault(place, [])
-        for index, part in enumerate(parts):
-            shares[at % width].setdefault(place, []).append((index, part))
-            at += 1
-    return [list(share.items()) for share in shares]
-
-
-def run_only(job: Job, task: int, parts: Iterator[tuple[int, Part]]) -> Iterator[bytes]:
-    """Run parts in a job that has no other stage."""
-    return run_task(job, parts)
-
-
-def read(bodies: Sequence[Body], last: bool, task: int, reads: Iterator[Read]) -> Iterator[Any]:
-    """Run the parts of a task, those of the first attempt first."""
-    for place, parts in list(chain.from_iterable(reads)):
-        yield from _tagged(place, bodies[place](task, iter(parts)), last)
-
-
-def gather(bodies: Sequence[Body], last: bool, task: int, items: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    """Run a destination for each attempt, with the items that were sent to it for this attempt."""
-    arrived: list[list[Any]] = [[] for _ in bodies]
-    for place, item in items:
-        arrived[place].append(item)
-    for place, body in enumerate(bodies):
-        yield from _tagged(place, body(task, iter(arrived[place])), last)
-
-
-def _tagged(place: int, given: Iterator[Any], last: bool) -> Iterator[Any]:
-    if last:
-        return ((place, output) for output in given)
-    return ((to, (place, item)) for to, item in given)
 
 
 logger = logging.getLogger(__name__)

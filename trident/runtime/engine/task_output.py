@@ -55,10 +55,8 @@ class TaskOutput:
     milliseconds since 1970.
     `fenced`: the arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     `kept`: what the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
-    `seconds`: how long tasks worked on it, all together.
     `figures`: by entry, what the passes over its fragment counted; see `Figures`.
     `put_back`: by step, or entry, how many dead letters came back there, if any did.
-    `shared`: how many attempts shared the Spark job that it comes from.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -82,10 +80,8 @@ class TaskOutput:
     timers: list[int] = field(default_factory=list)
     fenced: tuple[Any, ...] = ()
     kept: object | None = None
-    seconds: float = 0.0
     figures: dict[str, list[int]] = field(default_factory=dict)
     put_back: dict[str, int] | None = None
-    shared: int = 1
 
     @property
     def tuples(self) -> int:
@@ -109,7 +105,6 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         if output.put_back:
             merged.put_back = merged.put_back or {}
             add_counts(merged.put_back, output.put_back)
-        merged.seconds += output.seconds
         merged.bytes_shuffled += output.bytes_shuffled
         merged.bytes_collected += output.bytes_collected
         merged.bytes_spilled += output.bytes_spilled

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trident.coordination.coordinator import MasterBatchCoordinator
-from trident.runtime.engine.runners import PacesBatches, Runner
 from trident.runtime.loop.batch import Batch
 from trident.runtime.loop.polling import SpoutPoller
 from trident.runtime.loop.retrying import RetryRule
@@ -117,7 +116,6 @@ class StartGate:
     """Brings together all that the start of a batch depends on.
 
     `batches`: those in flight, by txid; the loop changes them.
-    `runner`: processes them; one that paces batches says how many it wants.
     `activity`: says whether batches are begun at all.
     """
 
@@ -127,12 +125,10 @@ class StartGate:
         retrying: RetryRule,
         polling: SpoutPoller,
         batches: Mapping[int, Batch],
-        runner: Runner,
         activity: Activation,
     ) -> None:
         self._coordinator, self._retrying, self._polling, self._batches = coordinator, retrying, polling, batches
         self._activity = activity
-        self._wants = runner.wants if isinstance(runner, PacesBatches) else None
 
     def may_start(self, now: float) -> bool:
         """Whether the spouts may be asked for the next batch."""
@@ -146,13 +142,11 @@ class StartGate:
         return max(0.0, wait)
 
     def _is_held(self) -> bool:
-        """Whether the next batch waits: for good, for room, until it is known where it begins, or as all will end soon."""
+        """Whether the next batch waits: for good, until it is known where it begins, or as all will end soon."""
         # Asked several times for each batch, so there is no call that is not needed.
         if self._retrying.fatal is not None and self._retrying.excludes(self._coordinator.next_txid):
             return True
         if self._activity.last is not None and self._activity.excludes(self._coordinator.next_txid):
-            return True
-        if self._wants is not None and not self._wants(len(self._batches)):
             return True
         brief = bool(self._batches)
         for batch in self._batches.values():

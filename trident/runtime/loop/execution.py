@@ -15,7 +15,6 @@ from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.runners import Runner
 from trident.runtime.loop.batch import LOOP, Lane
 from trident.runtime.start.capabilities import is_all_in_memory
-from trident.runtime.start.engine_choice import most_pending
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import Quick
@@ -73,7 +72,7 @@ class BriefInLoop:
 def execution_of(opened: OpenedTopology) -> Execution:
     """Choose how the batches of a topology are executed, and open the threads for it."""
     pools = _pools(opened)
-    if most_pending(opened.runner, opened.config) == 1:
+    if opened.config.max_spout_pending == 1:
         return OneByOne(pools)
     return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Overlapping(pools)
 
@@ -82,9 +81,7 @@ def _pools(opened: OpenedTopology) -> Lane:
     """Open the threads that batches are processed and committed in."""
     name, config = opened.plan.topology, opened.config
     # Each attempt may hang, and the next one needs a thread.
-    processing = DaemonPool(
-        most_pending(opened.runner, config) * (config.max_batch_attempts + 1), f"trident-{name}-process"
-    )
+    processing = DaemonPool(config.max_spout_pending * (config.max_batch_attempts + 1), f"trident-{name}-process")
     committing = DaemonPool(1, f"trident-{name}-commit")
     opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
     opened.closers.add("committing", committing.shutdown)

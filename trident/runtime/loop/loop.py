@@ -34,7 +34,6 @@ from trident.runtime.loop.polling import SpoutPoller, Waiting
 from trident.runtime.loop.progress import Outcome, Progress
 from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.loop.sources import Sources
-from trident.runtime.start.engine_choice import most_pending
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
@@ -81,7 +80,7 @@ class BatchLoop:
         self._work = Work(opened.commit_threads)
         self._sources = Sources(opened, clock, self._work)
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._inbox)
-        most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
+        most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
@@ -90,9 +89,7 @@ class BatchLoop:
         self._batches: dict[int, Batch] = {}
         self._polling = SpoutPoller(config.poll_interval_ms / 1000, log.state.txid)
         self.activity = Activation(self._name, self._coordinator, _notified_of_activity(opened), active)
-        self._starting = StartGate(
-            self._coordinator, self._retrying, self._polling, self._batches, opened.runner, self.activity
-        )
+        self._starting = StartGate(self._coordinator, self._retrying, self._polling, self._batches, self.activity)
         self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long

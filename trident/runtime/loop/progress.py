@@ -136,7 +136,6 @@ class Progress:
             output.bytes_collected,
             len(outcome.left_out),
             counters,
-            output.shared,
             output.bytes_spilled,
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,11 +17,11 @@ from trident.planner import Plan
 from trident.planner.loads import commit_loads
 from trident.runtime.commit.committing import Committing
 from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner, cores
-from trident.runtime.engine.pace import ALONE, MOST_PENDING
-from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
+from trident.runtime.engine.runners import InProcessRunner, Runner
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
+from trident.spark.environment import is_spark_on, master_of
 from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings, undone_memory
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
+
+_LOCAL = re.compile(r"local(\[(?P<cores>\d+|\*)\])?")
+_SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
 
 
 def open_runner(
@@ -51,27 +56,24 @@ def open_runner(
         return _auto_runner(program, spark, config, memory_mb)
     if not awaits_batch or _is_spark_needed(config, spouts or {}):
         return _spark_runner(spark, config, memory_mb)
-    alone = spark.commits or config.workers == "resident"
-    most = config.max_spout_pending or (ALONE if alone else MOST_PENDING)
-    return FirstBatchRunner(spark.program, lambda: _spark_runner(spark, config, memory_mb), most)
+    return FirstBatchRunner(spark.program, lambda: _spark_runner(spark, config, memory_mb))
 
 
 def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
     """Whether Spark runs already, or something asks it before there is a batch."""
-    from pyspark import SparkContext
-
-    running = SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
     asks = config.verify_replays or any(spout.coordinator.runs_spark_jobs() for spout in spouts.values())
-    return bool(running or asks or server_of(config.master, config.spark_conf) is not None)
+    return bool(is_spark_on() or asks or server_of(config.master, config.spark_conf) is not None)
 
 
-def check_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> None:
-    """Refuse resident workers where they cannot be; the error says why, and what to use.
+def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
+    """Return the settings with the kind of workers that batches on Spark have.
 
-    Raises `ConfigError`: the engine starts none, or a spout needs the cores that they keep.
+    `"auto"` means resident where this start starts a Spark of this machine: no other program counts on its slots.
+
+    Raises `ConfigError`: resident workers cannot be here; the error says why, and what to use.
     """
-    if config.workers != "resident":
-        return
+    if config.workers == "jobs":
+        return config
     why = ""
     if config.engine == "in_process":
         why = 'engine="in_process" has no workers: those are tasks of Spark. Use engine="spark" or "auto"'
@@ -83,13 +85,20 @@ def check_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> None:
                 f"stream {name!r} is read by Spark jobs of its own, which would wait for ever for the cores that the workers "
                 "keep. Read the data by another spout"
             )
-    if why:
+    if why and config.workers == "resident":
         raise ConfigError(f'workers="resident": {why}, or leave workers out')
+    can = not why and (config.workers == "resident" or (not is_spark_on() and _cores_of(config) is not None))
+    chosen = copy(config)
+    vars(chosen)["workers"] = "resident" if can else "jobs"  # `replace` would make each setting one that was given
+    return chosen
 
 
-def most_pending(runner: Runner, config: Config) -> int:
-    """Return how many batches may be in flight at once."""
-    return runner.most_pending if isinstance(runner, PacesBatches) else config.max_spout_pending or ALONE
+def _cores_of(config: Config) -> int | None:
+    """Return how many cores a Spark of this machine is asked to use; None if it is asked to be elsewhere."""
+    found = _LOCAL.fullmatch(master_of(config.master or config.spark_conf.get("spark.master")))
+    if found is None:
+        return None
+    return cores() if found["cores"] == "*" else int(found["cores"] or 1)
 
 
 def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
@@ -107,11 +116,8 @@ def _auto_runner(program: Program, spark: Committing, config: Config, memory_mb:
 
     So is a server of Spark Connect: the active session is that of this thread.
     """
-    from pyspark import SparkContext
-
     large: Runner
-    running = SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
-    if running or server_of(config.master, config.spark_conf) is not None:
+    if is_spark_on() or server_of(config.master, config.spark_conf) is not None:
         large = _spark_runner(spark, config, memory_mb)
     else:
         parallelism = config.parallelism or cores()
@@ -128,37 +134,30 @@ def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> R
     server = server_of(config.master, config.spark_conf)
     if server is not None:
         return _connect_runner(committing.program, config, memory_mb, server)
-    from pyspark import SparkContext
-
-    from trident.runtime.engine.shared_jobs import SharingRunner
     from trident.runtime.engine.spark_runner import SparkRunner
     from trident.spark.session import spark_session
     from trident.spark.worker_slots import check_free_slots
 
-    # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
-    owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
-    program = committing.program
+    owned, program, master, width = not is_spark_on(), committing.program, config.master, config.parallelism
+    if owned and config.workers == "resident" and (count := _cores_of(config)) is not None:
+        master, width = f"local[{count + _SPARE}]", width or count
     name, memory = f"trident-{program.topology}", memory_settings(memory_mb, config.spark_conf)
-    spark = spark_session(name, config.master, dict(config.spark_conf), memory)
+    spark = spark_session(name, master, dict(config.spark_conf), memory)
     context = spark.sparkContext
     undone = undone_memory(memory_mb, context.master or "", context.getConf().get)
     if undone:
         logger.warning("topology %s: %s", program.topology, undone)
     ship_code(context)
     if config.workers == "resident":
-        return _resident_runner(spark, committing, config, owned)
+        return _resident_runner(spark, committing, width, owned)
     check_free_slots(context, program.topology)
-    runner = SparkRunner(spark, program, config.parallelism, owned, committing.commits)
-    # A job that commits has the rows of one batch alone (R2).
-    if committing.commits or config.max_spout_pending == 1:
-        return runner
-    return SharingRunner(runner, config.max_spout_pending or MOST_PENDING)
+    return SparkRunner(spark, program, width, owned, committing.commits)
 
 
-def _resident_runner(spark: SparkSession, committing: Committing, config: Config, owned: bool) -> Runner:
-    with needs_package('workers="resident"', "storm", "pyzmq", "zmq"):
+def _resident_runner(spark: SparkSession, committing: Committing, width: int | None, owned: bool) -> Runner:
+    with needs_package('workers="resident"', "spark", "pyzmq", "zmq"):
         from trident.runtime.engine.resident_runner import ResidentRunner
-    return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits)
+    return ResidentRunner(spark, committing.program, width, owned, committing.commits)
 
 
 def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:

@@ -44,7 +44,7 @@ from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.accidents import Found
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
 from trident.runtime.start.changes import NewMeaning, check_meaning, check_stores, function_types
-from trident.runtime.start.engine_choice import check_workers, open_runner
+from trident.runtime.start.engine_choice import open_runner, with_workers
 from trident.runtime.start.feeds import as_log_keeps, with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
 from trident.runtime.start.placements import PlacedState, executors_of, placements_of
@@ -171,7 +171,7 @@ def open_topology(
         lasting = lasting_states(plan, states)
         meaning = _bring_together(graph, plan, config, log, states, compared, executors_of(placements), lasting, rewind)
         spouts, emitters = open_spouts(plan, config, closers)
-        check_workers(config, spouts)
+        config = with_workers(config, spouts)
         program = program_of(plan, config, emitters)
         runner = _open_runner(program, plan, config, placements, closers, runner_of, spouts)
         threads = _open_threads(plan, closers) if in_threads else None

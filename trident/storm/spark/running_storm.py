@@ -12,11 +12,12 @@ from typing import Any, Self
 from trident.errors import EnvironmentProblem, TopologyError
 from trident.observe.reported_errors import ReportedError
 from trident.observe.topology_status import TopologyStatus
+from trident.spark.environment import is_spark_on
 from trident.spark.session import stop_session
 from trident.spark.worker_slots import Slots, addresses_of
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.task_layout import lay_out
-from trident.storm.spark.slots import open_spark, rebalanced, spark_is_on
+from trident.storm.spark.slots import open_spark, rebalanced
 from trident.storm.spark.supervisor import Supervisor
 from trident.storm.spark.worker_registry import Launch
 from trident.storm.statistics import TopologyMonitor
@@ -44,7 +45,7 @@ class RunningStormTopology:
         self._ended = threading.Event()
         self._changing = threading.RLock()
         self._active = active
-        self._owned = not spark_is_on()
+        self._owned = not is_spark_on()
         self._spark = open_spark(conf)
         self._context = self._spark.sparkContext
         self._slots = Slots(self._context, conf.name)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trident.errors import ConfigError, TopologyError
-from trident.spark.environment import master_of
+from trident.spark.environment import is_spark_on, master_of
 from trident.spark.session import spark_session
 from trident.spark.shipping import ship_code
 from trident.storm.execution.task_layout import TaskLayout, lay_out
@@ -49,17 +49,10 @@ def _check(layout: TaskLayout, executors: Mapping[str, int]) -> None:
             )
 
 
-def spark_is_on() -> bool:
-    """Whether this process has a Spark. Not "an active session": a Spark of another thread is not ours to stop."""
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
-
-
 def open_spark(conf: StormConfig) -> SparkSession:
     """Return the active session, or start Spark, with as many slots as workers if it is a local one; ship our code."""
     master = conf.master
-    if not spark_is_on() and master_of(master) == "local[*]":
+    if not is_spark_on() and master_of(master) == "local[*]":
         master = f"local[{conf.workers}]"  # a worker takes a slot, however many cores there are
     spark = spark_session(f"storm-{conf.name}", master, dict(conf.spark_conf))
     ship_code(spark.sparkContext)
