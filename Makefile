@@ -28,7 +28,7 @@ export PIP_ROOT_USER_ACTION := ignore
 PACKAGED := redis-server memcached postgres chromium mvn
 ON_PATH := PATH="$$PATH:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"
 
-.PHONY: help demo reach words ledger docs site screenshots test full quick compat check lint format types bench soak proof servers announce lock clean install java
+.PHONY: help demo reach words ledger docs site screenshots test full quick compat check lint format types bench pairs soak proof servers announce lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -83,6 +83,9 @@ bench: install java servers ## measure the word count, the stores' commits and D
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.commits $(COMMITS)
 	@$(BIN)/python -m tests.benchmarks.drpc $(DRPC)
+
+pairs: install java servers ## measure this checkout beside another one, in turns (BASE: the other one, ARGS: options)
+	@$(BIN)/python -m tests.benchmarks.pairs $(BASE) $(ARGS)
 
 benchmarks: install java servers ## measure everything once and draw it, in docs/benchmarks (ARGS: figures, --quick)
 	@$(BIN)/python -m tests.benchmarks.benchmark_pictures $(ARGS)

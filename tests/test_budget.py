@@ -1,0 +1,86 @@
+"""The budgets: how many lines and modules each part may have. A budget is lowered with what becomes smaller, never raised."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
+
+BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
+    "trident": (84_197, 555),
+    "states": (14_377, 94),
+    "spouts": (11_939, 79),
+    "tests": (125_902, 797),
+    "examples": (760, 8),
+    "docs": (7_242, 41),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("part", BUDGETS)
+def test_a_part_keeps_to_its_budget(part: str) -> None:
+    lines, modules = _size(part)
+    most_lines, most_modules = BUDGETS[part]
+    assert lines <= most_lines, f"{part}/ has {lines} lines, and may have {most_lines}: take something away"
+    assert modules <= most_modules, f"{part}/ has {modules} modules, and may have {most_modules}"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("part", BUDGETS)
+def test_a_budget_is_lowered_with_what_is_there(part: str) -> None:
+    lines, modules = _size(part)
+    most_lines, most_modules = BUDGETS[part]
+    assert most_lines - lines <= SPARE, f"lower the lines of {part}/ in {Path(__file__).name} to {lines}"
+    assert most_modules - modules <= SPARE // 20, f"lower the modules of {part}/ to {modules}"
+
+
+@pytest.mark.quick
+def test_no_budget_is_raised() -> None:
+    before = _budgets_of_the_commit_before()
+    assert _raised(before, BUDGETS) == []
+
+
+@pytest.mark.quick
+def test_a_raised_budget_is_found() -> None:
+    assert _raised({"a": (10, 2), "b": (5, 1)}, {"a": (11, 2), "b": (5, 1)}) == ["a"]
+    assert _raised({"a": (10, 2)}, {"a": (10, 3)}) == ["a"]
+    assert _raised({"a": (10, 2)}, {}) == ["a"]
+    assert _raised({"a": (10, 2)}, {"a": (9, 2), "new": (1, 1)}) == []
+
+
+def _raised(before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return the parts that may be larger than before, and those that have no budget any more."""
+    return [
+        part
+        for part, most in before.items()
+        if part not in now or any(a > b for a, b in zip(now[part], most, strict=True))
+    ]
+
+
+def _budgets_of_the_commit_before() -> dict[str, tuple[int, int]]:
+    """Return the budgets of the commit before the newest one; none where there is no history, as in an sdist."""
+    name = Path(__file__).relative_to(ROOT).as_posix()
+    shown = subprocess.run(["git", "show", f"HEAD~1:{name}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if shown.returncode:
+        return {}
+    found = next(
+        node
+        for node in ast.parse(shown.stdout).body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "BUDGETS"
+    )
+    assert found.value is not None
+    return dict(ast.literal_eval(found.value))
+
+
+def _size(part: str) -> tuple[int, int]:
+    """Return the lines and the number of the modules of a part, or of the pages if it is the docs."""
+    files = [
+        path for path in (ROOT / part).rglob("*.md" if part == "docs" else "*.py") if "__pycache__" not in path.parts
+    ]
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files), len(files)
