@@ -16,7 +16,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (84_197, 555),
     "states": (14_377, 94),
     "spouts": (11_939, 79),
-    "tests": (125_902, 797),
+    "tests": (125_831, 797),
     "examples": (760, 8),
     "docs": (7_242, 41),
 }

@@ -20,7 +20,6 @@ from trident.spark.session import spark_session, stop_session
 from trident.spout.interfaces import TransactionAttempt
 
 BATCHES, ROWS, WIDTH = 3, 100, 4
-SMALL = 60
 SPARK = {
     "spark.shuffle.io.retryWait": "1s",
     "spark.executor.extraJavaOptions": QUICK_JVM,
@@ -86,20 +85,6 @@ def end_this_executor(once: str) -> None:
         executor = next(one for one in psutil.Process().parents() if one.name() == "java")
         executor.send_signal(signal.SIGKILL)
         signal.pause()
-
-
-def end_executors(id_: int) -> bool:
-    """End the executor of two batches, each once."""
-    if id_ in (SMALL // 3, SMALL // 2):
-        end_this_executor(f"small {id_}")
-    return True
-
-
-def end_one_more(id_: int) -> bool:
-    """End the executor of another one, behind an exchange."""
-    if id_ == 2 * SMALL // 3:
-        end_this_executor(f"small {id_}")
-    return True
 
 
 def behind_a_random_salt() -> None:

@@ -39,6 +39,13 @@ def test_a_body_that_does_not_come_in_time_ends_the_connection() -> None:
         assert rest_of(connection).startswith(b"HTTP/1.1 504 ")
 
 
+def test_a_head_that_does_not_end_is_refused() -> None:
+    with served(echo()) as (_, server), connected(server) as connection:
+        connection.sendall(HEAD + b"X-Long: " + b"a" * (17 << 10))
+        assert rest_of(connection).startswith(b"HTTP/1.1 400 ")
+        assert ask(server, "POST", "/drpc/echo", b"a")[0] == 200
+
+
 def test_a_body_may_come_in_many_small_pieces() -> None:
     with served(echo()) as (_, server):
         pieces = [b"word "] * 10_000

@@ -49,7 +49,7 @@ class Extra:
         return ", ".join([*self.names, *filter(None, [self.more])])
 
 
-_HTTP = {each: each for each in ("starlette", "uvicorn", "httptools", "uvloop")}
+_HTTP = {each: each for each in ("starlette", "uvicorn", "uvloop")}
 _CONNECT = {
     "grpcio": "grpc",
     "grpcio-status": "grpc_status",

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 75
 _BACKLOG = 1024
+_MOST_HEAD_BYTES = 16 << 10
 
 
 class ServerThread(Closes):
@@ -75,6 +76,8 @@ class ServerThread(Closes):
                 access_log=False,
                 lifespan="off",
                 ws="none",
+                http="h11",  # it bounds the head of a request, as httptools does not
+                h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
                 proxy_headers=False,
                 server_header=False,
                 limit_concurrency=connections + 1,  # uvicorn refuses at as many, not beyond

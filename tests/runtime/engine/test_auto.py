@@ -115,7 +115,7 @@ def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_op
         opened.append(Recorder(program()))
         return opened[-1]
 
-    first = FirstBatchRunner(program(), open_)
+    first = FirstBatchRunner(program(), 1, open_)
     assert opened == []
     assert first.of_size(None) is first.of_size(3) is opened[0]
     assert (first.parallelism, first.program is opened[0].program, len(opened)) == (2, True, 1)
@@ -130,7 +130,7 @@ def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
         raise EnvironmentProblem("no Java")
 
     with pytest.raises(EnvironmentProblem, match="no Java"):
-        FirstBatchRunner(program(), open_).of_size(None)
+        FirstBatchRunner(program(), 1, open_).of_size(None)
 
 
 def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> None:

@@ -104,9 +104,6 @@ class LateRunner:
 class FirstBatchRunner(LateRunner):
     """A runner that opens before its first batch is cut, in the thread that cuts it: batches have the width that it chooses."""
 
-    def __init__(self, program: Program, open_: Callable[[], Runner]) -> None:
-        super().__init__(program, 1, open_)
-
     def of_size(self, size: int | None) -> Runner:
         """Return the runner that is opened, or this one if it is closed meanwhile. Raises why it cannot be opened."""
         runner = self._runner()

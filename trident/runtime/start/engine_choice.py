@@ -56,7 +56,7 @@ def open_runner(
         return _auto_runner(program, spark, config, memory_mb)
     if not awaits_batch or _is_spark_needed(config, spouts or {}):
         return _spark_runner(spark, config, memory_mb)
-    return FirstBatchRunner(spark.program, lambda: _spark_runner(spark, config, memory_mb))
+    return FirstBatchRunner(spark.program, 1, lambda: _spark_runner(spark, config, memory_mb))
 
 
 def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
