@@ -131,6 +131,7 @@ def test_a_copy_of_a_failed_attempt_from_before_the_state_was_emptied_is_not_tak
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(200, 400, 50))
 def test_many_random_rewinds_end_exact(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 50):

@@ -91,6 +91,7 @@ def test_hours_fit_into_the_changes_of_most_clocks_and_days_do_not(zone: str) ->
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_no_change_of_any_clock_is_overlooked() -> None:
     for zone in sorted(available_timezones()):
         for year in (1883, 1911, 1919, 1941, 1945, 1979, 1987, 2010, 2024):
