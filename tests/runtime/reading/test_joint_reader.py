@@ -73,7 +73,7 @@ def read_until(ended: threading.Event, states: Any, least: int = 1) -> int:
     return reads
 
 
-@pytest.mark.parametrize("least", [50, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("least", [50, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_two_stores_are_seen_as_of_one_batch_beside_commits(
     least: int, tmp_path: Path, redis_server: Server, postgres_server: Server
 ) -> None:
