@@ -55,6 +55,7 @@ class ConnectServer(Server):
         from pyspark.sql.connect.session import SparkSession
 
         session = SparkSession.builder.remote(self.url).create()
+        SparkSession._active_session.session = session  # it may still be one whose server was killed
         session.client.set_retry_policies(
             [DefaultPolicy(max_retries=6, max_backoff=1000)]
         )  # by default for ten minutes
