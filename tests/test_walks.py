@@ -17,7 +17,6 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-# As many as there are now: what is shorter is written here, what is longer is refused.
 WARM_BATCH = Walk(77, 428)
 LOOK_UP = Walk(27, 53)
 START = Walk(116, 466)

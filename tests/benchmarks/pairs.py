@@ -71,8 +71,7 @@ for _ in sys.stdin:
     print(time.monotonic() - began, flush=True)
 """
 
-Turn = Callable[[], float]
-"""Does the work of one turn; returns how long it took, in any unit."""
+Turn = Callable[[], float]  # does the work of one turn; returns how long it took, in any unit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,8 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-Pair = Callable[[ExitStack], list[Turn]]
-"""Starts both checkouts, this one first."""
+Pair = Callable[[ExitStack], list[Turn]]  # starts both checkouts, this one first
 
 
 def _rows(base: Path, work: Path, ends: ExitStack) -> dict[str, tuple[Pair, int]]:

@@ -73,18 +73,12 @@ def kill_this_executor(id_: int) -> bool:
 
     context = TaskContext.get()
     assert context is not None
-    if id_ // ROWS == 1 and context.partitionId() == WIDTH - 1:
-        end_this_executor("executor")
-    return True
-
-
-def end_this_executor(once: str) -> None:
-    """End the executor of this task, unless that was done before under this name."""
-    if not (HERE / once).exists():
-        (HERE / once).touch()
+    if id_ // ROWS == 1 and context.partitionId() == WIDTH - 1 and not (HERE / "executor").exists():
+        (HERE / "executor").touch()
         executor = next(one for one in psutil.Process().parents() if one.name() == "java")
         executor.send_signal(signal.SIGKILL)
         signal.pause()
+    return True
 
 
 def behind_a_random_salt() -> None:

@@ -42,7 +42,7 @@ from trident.operations import (
     TumblingCountWindow,
 )
 from trident.operations.adapters import aggregate_type
-from trident.operations.several import Several, several, value_of
+from trident.operations.several import several, value_of
 from trident.runtime.steps.aggregates import is_native, merge_partials, partial
 from trident.runtime.steps.failures import TupleErrors
 
@@ -76,10 +76,6 @@ ROWS = st.tuples(
     st.none() | st.sampled_from([-1.5, 0.0, -0.0, 0.25, 2.0, math.nan]),
     st.none() | st.sampled_from(["", "x", "y", "ß"]),
 )
-
-
-class RowByRow(Several):
-    """The same without kernels, which belong to the exact class of each aggregator."""
 
 
 class Plain(Sum):
