@@ -199,7 +199,7 @@ class RunningTopology:
             why.append(f"  the record of a batch: {alone}")
         config, more = self._opened.config, ["commits", *why] if why else []
         text = explain(self.graph, {name: each.where for name, each in placed.items()}, config)
-        if config.workers == "resident":
+        if config.workers != "jobs":
             which = "batches" if config.engine == "spark" else "large batches"
             more += ["workers", f"  {which} are messages to tasks of Spark that stay, not jobs"]
         return Explanation("\n".join([text, *more, ""])) if more else text

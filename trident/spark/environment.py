@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem, describe
 
@@ -26,6 +26,7 @@ _INSTALL = (
     f"openjdk-{MINIMUM_JAVA}-jre-headless`; Fedora: `dnf install java-{MINIMUM_JAVA}-openjdk-headless`; macOS: "
     f"`brew install openjdk@{MINIMUM_JAVA}`), or set JAVA_HOME to the folder of one"
 )
+_LOCAL = re.compile(r"local(\[\s*(?P<slots>\d+|\*)\s*(,\s*\d+\s*)?\])?")
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?[^"]*"')
 _RELEASE = re.compile(r'^JAVA_VERSION="((\d+)(?:\.(\d+))?[^"]*)"', re.MULTILINE)
 
@@ -110,6 +111,20 @@ def is_spark_on() -> bool:
     from pyspark import SparkContext
 
     return SparkContext._active_spark_context is not None  # noqa: SLF001  PySpark has no public question
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs its tasks in this process."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def local_slots(master: str, jvm: Any) -> int | None:
+    """Return how many tasks a local master runs at once, by the cores that its JVM has if it asks for all; else None."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    cores = jvm.java.lang.Runtime.getRuntime().availableProcessors if found["slots"] == "*" else None
+    return int(found["slots"] or 1) if cores is None else int(cores())
 
 
 def master_of(asked: str | None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -28,7 +27,7 @@ from pyspark.sql.utils import is_remote
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
 from trident.spark.connect import PAGE
-from trident.spark.environment import check_java, check_master, pin_python_of, pin_worker_python
+from trident.spark.environment import check_java, check_master, local_slots, pin_python_of, pin_worker_python
 from trident.spark.jvm_output import JvmOutput
 
 if TYPE_CHECKING:
@@ -75,6 +74,7 @@ def spark_session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
+    spare: int = 0,
 ) -> SparkSession:
     """Return the active session if there is one, else start Spark.
 
@@ -86,6 +86,7 @@ def spark_session(
     `conf`: Spark settings, which win over everything else. With a session active, a setting that Spark can change at run time
     gives a new session on the same context, and the active one stays as it is.
     `defaults`: Spark settings for a start, with the lowest precedence.
+    `spare`: how many more tasks at once a local Spark that is started can run than its master says.
     Raises `EnvironmentProblem`: no fit Java, or Spark did not start; the message has the last lines that the JVM printed. Or
     Spark Connect is in use.
     Raises `ConfigError`: a session is active, and `master` or `conf` ask for what cannot be changed while it runs; or they ask
@@ -99,7 +100,7 @@ def spark_session(
     if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
         active = SparkSession.builder.getOrCreate()
     if active is None:
-        return _start(app_name, asked, defaults or {})
+        return _start(app_name, asked, defaults or {}, spare)
     pin_python_of(active.sparkContext)
     return _adapt(active, asked)
 
@@ -173,7 +174,7 @@ def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) -> SparkSession:
+def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str], spare: int) -> SparkSession:
     pin_worker_python(asked.get("spark.pyspark.python"))
     if "spark.master" not in asked and not any(os.environ.get(name) for name in _OUTSIDE):
         asked["spark.master"] = "local[*]"
@@ -188,7 +189,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
-            conf = _configure(gateway, app_name, asked, defaults)
+            conf = _configure(gateway, app_name, asked, defaults, spare)
             check_master(conf.get("spark.master") or "")
             context = SparkContext(gateway=gateway, conf=conf)
             if quiet:
@@ -210,7 +211,9 @@ def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
     return JvmOutput() if quiet else None
 
 
-def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], defaults: Mapping[str, str]) -> SparkConf:
+def _configure(
+    gateway: JavaGateway, app_name: str, asked: Mapping[str, str], defaults: Mapping[str, str], spare: int
+) -> SparkConf:
     conf = SparkConf(_jvm=gateway.jvm)  # holds what spark-submit and spark-defaults.conf say
     for key, value in {**_REQUIRED, **asked, "spark.app.name": app_name}.items():
         conf.set(key, value)
@@ -220,12 +223,16 @@ def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], de
     if heap // _OF_HEAP < _MOST_RESULTS:
         conf.setIfMissing("spark.driver.maxResultSize", str(heap // _OF_HEAP))
     master = conf.get("spark.master") or ""
+    slots = local_slots(master, gateway.jvm)
+    if spare and slots is not None:
+        conf.setIfMissing("spark.default.parallelism", str(slots))
+        conf.set("spark.master", f"local[{slots + spare}{''.join(master.partition(',')[1:]) or ']'}")
     if master.startswith("local"):
         conf.setIfMissing("spark.driver.host", _LOCAL_ADDRESS)
         conf.setIfMissing("spark.driver.bindAddress", _LOCAL_ADDRESS)
         if os.environ["PYSPARK_PYTHON"] == sys.executable:  # another Python may have no Trident
             conf.setIfMissing("spark.python.daemon.module", _WORKER_DAEMON)
-        conf.setIfMissing("spark.sql.shuffle.partitions", str(min(4, max(2, _cores(master)))))
+        conf.setIfMissing("spark.sql.shuffle.partitions", str(min(4, max(2, slots or os.cpu_count() or 1))))
     return conf
 
 
@@ -240,13 +247,6 @@ def _launch(asked: Mapping[str, str], output: JvmOutput | None) -> JavaGateway:
         # PySpark forks with a preexec_fn, and newer Pythons warn of that wherever a thread runs.
         warnings.filterwarnings("ignore", message=".*multi-threaded.*", category=DeprecationWarning)
         return launch_gateway(conf, popen_kwargs=kwargs)
-
-
-def _cores(master: str) -> int:
-    asked = re.match(r"local\[(\d+)", master)
-    if asked is not None:
-        return int(asked[1])
-    return 1 if master == "local" else os.cpu_count() or 1
 
 
 def _user_configures_logging(asked: Mapping[str, str]) -> bool:

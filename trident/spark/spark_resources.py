@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from trident.runtime.steps.bounds import MOST_SHIPPED
+from trident.spark.environment import is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _OVERHEAD = "spark.executor.memoryOverhead"
 _LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
-_LOCAL = re.compile(r"local(\[|$)")
 
 Setting = Callable[[str], str | None]
 """A Spark setting by key; None if it is not set."""
@@ -68,7 +68,7 @@ def most_shipped(context: SparkContext) -> int:
     jvm, conf = context._jvm, context.getConf()  # noqa: SLF001 - PySpark has no public question for these
     assert jvm is not None
     heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
-    if _LOCAL.match(context.master or ""):
+    if is_local(context.master or ""):
         return most_per_task(heap, context.defaultParallelism)
     executor = int(
         jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(conf.get("spark.executor.memory", "1g"))

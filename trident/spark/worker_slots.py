@@ -7,11 +7,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from trident.errors import EnvironmentProblem
+from trident.spark.environment import is_local, local_slots
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-_LOCAL = re.compile(r"local(\[[^\]]*\]|$)")
 _CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 _taking = threading.Lock()
 _taken: dict[tuple[str, int], int] = {}
@@ -37,13 +37,13 @@ class Slots:
                 raise self.too_few(workers)
             _taken[self._key] = workers
 
-    def take_free(self, most: int) -> int:
-        """Take the slots that no other topology has, at most so many; return how many.
+    def take_free(self, most: int, spare: int = 0) -> int:
+        """Take the slots that no other topology has but the spare ones, at most so many; return how many.
 
         Raises `EnvironmentProblem`: there is none, and there will never be one.
         """
         with _taking:
-            count = most if self.grow else max(1, min(most, self.free))
+            count = most if self.grow else max(1, min(most, self.free - spare))
             if self._is_fixed and self.free < count:
                 raise self.too_few(count)
             _taken[self._key] = count
@@ -63,8 +63,9 @@ class Slots:
     def found(self) -> int:
         """How many tasks Spark can run at once, as of now."""
         cpus = int(self._context.getConf().get("spark.task.cpus") or 1)
-        if _LOCAL.match(self._master):
-            return self._context.defaultParallelism // cpus
+        slots = local_slots(self._master, self._context._jvm)  # noqa: SLF001  as below
+        if slots is not None:
+            return slots // cpus
         cluster = _CLUSTER.match(self._master)
         if cluster is not None:
             return int(cluster[1]) * (int(cluster[2]) // cpus)
@@ -81,7 +82,7 @@ class Slots:
         """Return the error for fewer slots than workers."""
         others = self._others()
         busy = f", of which {others} run other topologies" if others else ""
-        if _LOCAL.match(self._master):
+        if is_local(self._master):
             way = f"start Spark with master='local[{workers + others}]'"
         else:
             way = "give Spark more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max)"
@@ -97,7 +98,7 @@ class Slots:
 
     @property
     def _is_fixed(self) -> bool:
-        return bool(_LOCAL.match(self._master) or _CLUSTER.match(self._master))
+        return bool(is_local(self._master) or _CLUSTER.match(self._master))
 
     def _others(self) -> int:
         return sum(number for key, number in _taken.items() if key[0] == self._key[0] and key != self._key)

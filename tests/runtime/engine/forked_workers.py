@@ -24,7 +24,7 @@ _FORKS.set_forkserver_preload([__name__, "states.delta", "states.memory", "state
 class _Local:
     """What the pool asks of a context and of a session of Spark."""
 
-    applicationId, master, defaultParallelism = "forked", "local[2]", 2  # noqa: N815  the names are Spark's
+    applicationId, master, defaultParallelism, _jvm = "forked", "local[2]", 2, None  # noqa: N815  the names are Spark's
 
     @property
     def sparkContext(self) -> _Local:  # noqa: N802

@@ -32,8 +32,8 @@ for settings in json.loads(sys.argv[1]):
         spark = SparkSession.builder.getOrCreate()
         told.append([
             "that stay" in str(running.explain()), spark.sparkContext.master, running._opened.runner.parallelism,
-            spark.range(1000).repartition(3).count(), running.state(counts).multi_get(["a", "b"]),
-            sorted(running.config.given),
+            spark.sparkContext.defaultParallelism, spark.range(1000).repartition(3).count(),
+            running.state(counts).multi_get(["a", "b"]), sorted(running.config.given),
         ])
 print(json.dumps(told))
 """
@@ -45,15 +45,15 @@ def test_a_spark_of_this_machine_has_resident_workers_and_slots_for_other_jobs(t
     settings = [
         {"master": "local[2]"},
         {"master": "local[2]", "workers": "jobs"},
-        {"spark_conf": {"spark.master": "local"}},
+        {"spark_conf": {"spark.master": "local[1, 4]"}},
     ]
     done = subprocess.run(
         [sys.executable, "-c", _STARTS, json.dumps(settings)], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == [
-        [True, "local[4]", 2, 1000, [2, 1], ["engine", "master"]],
-        [False, "local[2]", 2, 1000, [2, 1], ["engine", "master", "workers"]],
-        [True, "local[3]", 1, 1000, [2, 1], ["engine", "spark_conf"]],
+        [True, "local[4]", 2, 2, 1000, [2, 1], ["engine", "master"]],
+        [False, "local[2]", 2, 2, 1000, [2, 1], ["engine", "master", "workers"]],
+        [True, "local[3, 4]", 1, 1, 1000, [2, 1], ["engine", "spark_conf"]],
     ]
 
 

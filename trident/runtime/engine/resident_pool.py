@@ -105,13 +105,16 @@ class ResidentPool:
 
     `most`: how many workers there are at most; fewer, if Spark has fewer free cores.
     `program_id`, `program`: as of `Job`.
+    `spare`: how many free slots are left to other jobs.
     Raises `EnvironmentProblem`: Spark has no free core.
     """
 
-    def __init__(self, context: SparkContext, topology: str, most: int, program_id: str, program: bytes) -> None:
+    def __init__(
+        self, context: SparkContext, topology: str, most: int, program_id: str, program: bytes, spare: int = 0
+    ) -> None:
         self._context, self._topology = context, topology
         self._slots = Slots(context, topology)
-        count = self._slots.take_free(most)
+        count = self._slots.take_free(most, spare)
         keys, (host, bind) = Keys.new(), addresses_of(context)
         self._changed = threading.Condition(threading.RLock())
         self._places = [_Place(number) for number in range(count)]

@@ -43,6 +43,7 @@ class ResidentRunner:
 
     `owned`: whether Spark ends with the topology.
     `commits`: the entries that the workers commit.
+    `spare`: how many free slots are left to other jobs.
     """
 
     here = False
@@ -54,6 +55,7 @@ class ResidentRunner:
         parallelism: int | None,
         owned: bool,
         commits: Collection[str] = (),
+        spare: int = 0,
     ) -> None:
         self._spark, self._owned, self.commits = spark, owned, commits
         context = spark.sparkContext
@@ -64,7 +66,7 @@ class ResidentRunner:
         self.operations: Sequence[Any] = ()
         self._destinations = destinations_of(self.program)
         topology, code = program.topology, pickled(self.program)
-        self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code)
+        self.pool = ResidentPool(context, topology, self.parallelism, uuid.uuid4().hex, code, spare)
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts, and the levels behind them; without an order those that commit wait for `commit`."""

@@ -12,19 +12,18 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import describe
-from trident.runtime.engine import spark_runner as spills
 from trident.runtime.engine.hops import Sent, routes_of, skips
 from trident.runtime.engine.runners import Runner, captures, of_width, pickled
 from trident.runtime.engine.stage_chain import Body, KeptStages, Stages
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
-from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.runtime.steps.failures import failure_of
 from trident.spark.job_errors import job_failure, jvm_gone
 from trident.spark.spark_resources import most_shipped
 from trident.spout.interfaces import TransactionAttempt
@@ -32,8 +31,6 @@ from trident.spout.interfaces import TransactionAttempt
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 
 class SparkRunner:
@@ -93,30 +90,24 @@ class SparkRunner:
         return merge_outputs([replace(output, kept=None), committed])
 
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
-        """Run a job and put its output together."""
-        try:
-            output = gathered(self._collect(attempt, collect))
-            if output.bytes_shuffled >= spills.ASKED_FROM:
-                output.bytes_spilled = spills.bytes_spilled(self._context, self._tag(attempt))
-            return output
-        except StepFailed as error:
-            return TaskOutput(failure=error.failure)
-
-    def _collect(self, attempt: TransactionAttempt, collect: Callable[[], list[T]]) -> list[T]:
-        """Run a job, tagged so that it can be cancelled."""
+        """Run a job, tagged so that it can be cancelled, and put its output together."""
         from pyspark.errors import PySparkException
 
         context, tag = self._context, self._tag(attempt)
         try:
             context.addJobTag(tag)
-            return collect()
+            rows = collect()
         except (Py4JJavaError, PySparkException) as error:
-            raise StepFailed(job_failure(error, context)) from error
+            return TaskOutput(failure=job_failure(error, context))
         except (Py4JError, OSError) as error:
-            raise StepFailed(failure_of("spark", jvm_gone(error), retry=False)) from error
+            return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
         finally:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
+        output = gathered(rows)
+        if output.bytes_shuffled >= ASKED_FROM:
+            output.bytes_spilled = bytes_spilled(context, tag)
+        return output
 
     def _rows(self, job: Job, parts: Sequence[Part]) -> RDD[Any]:
         """Return what a job gives that does all the work of an attempt."""

@@ -38,7 +38,6 @@ from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
 
-
 Part = tuple[str, Any, bool]
 """A part of a batch: the spout, what its emitter reads, and whether failing tuples are left out. Or a `PutBack`."""
 

@@ -193,7 +193,7 @@ class _Stores:
                 return list(zip(former, new, strict=True))
         raise TridentError(
             f"rehearse an upgrade of topology {self._former.name!r}: state {state!r} was read {_MOST_READS} times, each time "
-            f"while another batch was committed. Deactivate the topology first: trident deactivate {self._former.name}"
+            "while another batch was committed. Deactivate or stop the topology, rehearse, and let it go on"
         )
 
     def _read_by(self, graph: Graph, state: str, keys: Sequence[Key]) -> Sequence[Any]:

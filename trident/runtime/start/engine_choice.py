@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import replace
@@ -20,8 +19,9 @@ from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner
 from trident.runtime.engine.runners import InProcessRunner, Runner
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
+from trident.runtime.start.placements import on_cluster
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
-from trident.spark.environment import is_spark_on, master_of
+from trident.spark.environment import is_spark_on
 from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings, undone_memory
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOCAL = re.compile(r"local(\[(?P<cores>\d+|\*)\])?")
 _SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
 
 
@@ -66,9 +65,9 @@ def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
-    """Return the settings with the kind of workers that batches on Spark have.
+    """Return the settings, with `workers="jobs"` where workers cannot be resident, or only if that is asked for.
 
-    `"auto"` means resident where this start starts a Spark of this machine: no other program counts on its slots.
+    `"auto"` is left where this start may start a Spark of this machine: no other program counts on its slots.
 
     Raises `ConfigError`: resident workers cannot be here; the error says why, and what to use.
     """
@@ -87,18 +86,11 @@ def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
             )
     if why and config.workers == "resident":
         raise ConfigError(f'workers="resident": {why}, or leave workers out')
-    can = not why and (config.workers == "resident" or (not is_spark_on() and _cores_of(config) is not None))
+    if config.workers == "resident" or not (why or is_spark_on() or on_cluster(config)):
+        return config
     chosen = copy(config)
-    vars(chosen)["workers"] = "resident" if can else "jobs"  # `replace` would make each setting one that was given
+    vars(chosen)["workers"] = "jobs"  # `replace` would make each setting one that was given
     return chosen
-
-
-def _cores_of(config: Config) -> int | None:
-    """Return how many cores a Spark of this machine is asked to use; None if it is asked to be elsewhere."""
-    found = _LOCAL.fullmatch(master_of(config.master or config.spark_conf.get("spark.master")))
-    if found is None:
-        return None
-    return cores() if found["cores"] == "*" else int(found["cores"] or 1)
 
 
 def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
@@ -138,26 +130,26 @@ def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> R
     from trident.spark.session import spark_session
     from trident.spark.worker_slots import check_free_slots
 
-    owned, program, master, width = not is_spark_on(), committing.program, config.master, config.parallelism
-    if owned and config.workers == "resident" and (count := _cores_of(config)) is not None:
-        master, width = f"local[{count + _SPARE}]", width or count
+    owned, program = not is_spark_on(), committing.program
+    resident = config.workers == "resident" or (config.workers == "auto" and owned)
+    spare = _SPARE if owned and resident and not on_cluster(config) else 0
     name, memory = f"trident-{program.topology}", memory_settings(memory_mb, config.spark_conf)
-    spark = spark_session(name, master, dict(config.spark_conf), memory)
+    spark = spark_session(name, config.master, dict(config.spark_conf), memory, spare)
     context = spark.sparkContext
     undone = undone_memory(memory_mb, context.master or "", context.getConf().get)
     if undone:
         logger.warning("topology %s: %s", program.topology, undone)
     ship_code(context)
-    if config.workers == "resident":
-        return _resident_runner(spark, committing, width, owned)
+    if resident:
+        return _resident_runner(spark, committing, config, owned, spare)
     check_free_slots(context, program.topology)
-    return SparkRunner(spark, program, width, owned, committing.commits)
+    return SparkRunner(spark, program, config.parallelism, owned, committing.commits)
 
 
-def _resident_runner(spark: SparkSession, committing: Committing, width: int | None, owned: bool) -> Runner:
+def _resident_runner(spark: SparkSession, committing: Committing, config: Config, owned: bool, spare: int) -> Runner:
     with needs_package('workers="resident"', "spark", "pyzmq", "zmq"):
         from trident.runtime.engine.resident_runner import ResidentRunner
-    return ResidentRunner(spark, committing.program, width, owned, committing.commits)
+    return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits, spare)
 
 
 def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:

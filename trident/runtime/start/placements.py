@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,13 +12,11 @@ from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
 from trident.spark.connect import server_of
-from trident.spark.environment import master_of
+from trident.spark.environment import is_local, master_of
 from trident.state.interfaces import StateType, kind_of
 
 DRIVER: Final[Placement] = "driver"
 EXECUTORS: Final[Placement] = "executors"
-
-_LOCAL = re.compile(r"local(\[|$)")
 
 
 class PlacedState(NamedTuple):
@@ -49,7 +46,7 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
     Raises `ConfigError`: a state is to be committed in executors and cannot be; the message says why, and what can be done.
     """
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
-    cluster = _on_cluster(config)
+    cluster = on_cluster(config)
     found = {
         name: _wanted(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
         for name, opened in states.items()
@@ -114,8 +111,8 @@ def _sees_its_batch(plan: Plan, name: str) -> bool:
     return any(query.state == name and query.sees_batch for query in queries)
 
 
-def _on_cluster(config: Config) -> bool:
+def on_cluster(config: Config) -> bool:
     """Whether Spark runs, or will run, its tasks in other processes than this one."""
     if config.engine == "in_process":  # without even importing Spark
         return False
-    return not _LOCAL.match(master_of(config.master or config.spark_conf.get("spark.master")))
+    return not is_local(master_of(config.master or config.spark_conf.get("spark.master")))
