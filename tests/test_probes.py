@@ -63,10 +63,6 @@ ALLOWED = {
     ("trident/operations/adapters.py", COMPUTED): "the hints of an aggregator's methods are read, whichever it has",
     ("trident/naming.py", COMPUTED): "an attribute that was misspelt is looked for by its right name",
     ("trident/operations/windows.py", "counts"): "a class variable that the subclasses set; the base alone is refused",
-    (
-        "trident/runtime/loop/hanging.py",
-        "begin_commit",
-    ): "a frame of a stack is looked at from outside; no method is called",
     ("trident/runtime/reading/targets.py", COMPUTED): TARGETS,
     ("trident/runtime/reading/targets.py", "__file__"): TARGETS,
     ("trident/testing/__main__.py", COMPUTED): TARGETS,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import isfunction, unwrap
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trident.errors import UnsupportedOperation
@@ -340,8 +342,19 @@ class State(Role):
 
 def state_of(made: Any) -> State:
     """Return the state that an object is; a class of a user need not inherit from `State`."""
+    note_state(made)
     state: State = adapted(State, made)
     return state
+
+
+STORE_CALLS: set[CodeType] = set()
+"""The methods of the states that were opened: a call of one waits for a store, even if the user wrote it."""
+
+
+def note_state(made: object) -> None:
+    """Note the methods of a state in `STORE_CALLS`."""
+    members = (unwrap(member) for base in type(made).__mro__ for member in vars(base).values() if isfunction(member))
+    STORE_CALLS.update(member.__code__ for member in members if isfunction(member))
 
 
 @dataclass(frozen=True)

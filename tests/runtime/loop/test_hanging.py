@@ -443,9 +443,9 @@ def test_a_row_that_was_the_last_one_is_not_looked_for() -> None:
     )
     assert isinstance(node, EachNode)
     calls = EmittedRows("in/each", node, pa.table({"word": ["a"]}))
-    assert calls.position() == ("in/each", TridentTuple(node.inputs, ("a",)))
+    assert calls.row() == TridentTuple(node.inputs, ("a",))
     calls.run(TupleErrors())
-    assert calls.position() == ("in/each", None)
+    assert calls.row() is None
 
 
 def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -364,7 +364,7 @@ def _ended(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
         _end_commit(node, state, txid, reach)
 
 
-@calls_user_code(lambda local: (local["node"].id, None))
+@calls_user_code
 def update_time_partition(
     node: WindowNode | JoinWithinNode,
     state: Any,
@@ -426,7 +426,7 @@ def _new_values(node: PersistNode, rows: Sequence[Any], wanted: bool) -> pa.Tabl
     return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields)) if wanted else None
 
 
-@calls_user_code(lambda local: (local["node"].id, None))
+@calls_user_code
 def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bounds) -> Sequence[Any]:
     aggregation = node.aggregation
     if aggregation is None:
@@ -438,7 +438,7 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
     return _update_keys(node, state.multi_update, entries)
 
 
-@calls_user_code(lambda local: (local["node"].id, None))
+@calls_user_code
 def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: RowEntries) -> Sequence[Any]:
     assert node.aggregation is not None, node
     values = update(entries.keys, _updaters(node.aggregation, entries))

@@ -138,7 +138,7 @@ def _as_columns(table: pa.Table, function: Merging) -> ColumnEntries | None:
     return None if has_null else ColumnEntries(table, arrays, function)
 
 
-@calls_user_code(lambda local: (local["node"].id, None))
+@calls_user_code
 def inputs_of(
     node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
 ) -> dict[int, Entries]:

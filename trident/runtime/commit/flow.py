@@ -101,7 +101,7 @@ class Flow:
             check_partitions(node.state, states, lambda: txids)
         return answers
 
-    @calls_user_code(lambda local: (local["node"].id, None))
+    @calls_user_code
     def exchange(self, node: ExchangeNode, arrived: list[RowFrame]) -> None:
         """Run all partitions of an exchange behind a state. Its rows come from workers, states, or both."""
         exchange, fragment, on_error = self._exchanges[node.id], self._fragments[node.id], self._run.on_error

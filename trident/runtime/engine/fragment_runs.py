@@ -38,7 +38,7 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield concatenated(all_of_them)
 
 
-@calls_user_code(lambda local: (local["sink"].target if "sink" in local else local["step"].id, None))
+@calls_user_code
 def run_fragment(
     fragment: Fragment, table: pa.Table, run: StepRun, figures: list[int], letters: PutBacks | None = None
 ) -> Iterator[tuple[Sink, pa.Table]]:

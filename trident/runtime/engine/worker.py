@@ -21,6 +21,7 @@ from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathe
 from trident.runtime.engine.task_output import EACH, HEAD, NS, TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import (
+    AtStep,
     Failure,
     StepFailed,
     TupleErrors,
@@ -33,7 +34,7 @@ from trident.runtime.steps.rows import StepRun, without_impossible
 from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import BadRow, TransactionAttempt
-from trident.state.interfaces import StateConf
+from trident.state.interfaces import StateConf, note_state
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class WorkerProgram:
             node = self.program.states[name]
             conf = StateConf(self.program.topology, name, settings=self.program.settings, read_only=True)
             self._states[name] = node.spec.factory.make_state(conf, 0, node.spec.required_num_partitions or 1)
+            note_state(self._states[name])
         return self._states[name]
 
     def gather(
@@ -197,8 +199,9 @@ def read_part(program: Program, spout: str, part: Any) -> ReadPart:
     """Read one part of a batch, ahead of `run_part`, which takes the result in place of the part."""
     if isinstance(part, ReadPart):
         return part
-    output = TaskOutput()
-    return ReadPart(list(_read(program.emitters[spout], program.fragments[spout], part, output, TupleErrors())), output)
+    output, emitter, fragment = TaskOutput(), program.emitters[spout], program.fragments[spout]
+    with failing_at(spout):
+        return ReadPart(list(_read(emitter, fragment, part, output, TupleErrors())), output)
 
 
 def _put_back(
@@ -214,7 +217,7 @@ def _put_back(
     return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
 
 
-@calls_user_code(lambda local: (local["entry"], None))
+@calls_user_code
 def run_entry(
     worker: WorkerProgram, order: Order, entry: str, partition: int, frames: Sequence[RowFrame], level: int = 0
 ) -> TaskOutput:
@@ -242,7 +245,7 @@ def _guarded(
 ) -> TaskOutput:
     began = perf_counter_ns()
     try:
-        with counting() as output.metrics:
+        with counting() as output.metrics, AtStep(fragment.entry, given=lambda: output.rows.get(fragment.entry)):
             send(fragment, tables, program.exchanges, run, index, output, letters)
     except StepFailed as error:
         return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
@@ -288,23 +291,22 @@ def send(
         figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 
-@calls_user_code(lambda local: (local["fragment"].entry, None), given="data")
+@calls_user_code
 def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput, on_error: TupleErrors) -> Iterator[pa.Table]:
     schema = schema_of(fragment.fields)
-    with failing_at(fragment.entry):
-        for data in emitter.emit(part):
-            if isinstance(data, PartitionRead):
-                output.metadata.setdefault(fragment.entry, {})[data.partition] = data
-                continue
-            if isinstance(data, BadRow):
-                on_error(fragment.entry, printable_row(data.row), data.error, data.row, 0)
-                continue
-            table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-            same = table.schema.equals(schema)
-            if not same and table.schema.names != schema.names:
-                cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
-                raise StepFailed(Failure(fragment.entry, None, cause, retry=False, can_heal=False))
-            # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
-            table = table if same or table.schema.types == schema.types else cast_table(table, fragment.fields)
-            output.rows[fragment.entry] = output.rows.get(fragment.entry, 0) + table.num_rows
-            yield table
+    for data in emitter.emit(part):
+        if isinstance(data, PartitionRead):
+            output.metadata.setdefault(fragment.entry, {})[data.partition] = data
+            continue
+        if isinstance(data, BadRow):
+            on_error(fragment.entry, printable_row(data.row), data.error, data.row, 0)
+            continue
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        same = table.schema.equals(schema)
+        if not same and table.schema.names != schema.names:
+            cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
+            raise StepFailed(Failure(fragment.entry, None, cause, retry=False, can_heal=False))
+        # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
+        table = table if same or table.schema.types == schema.types else cast_table(table, fragment.fields)
+        output.rows[fragment.entry] = output.rows.get(fragment.entry, 0) + table.num_rows
+        yield table

@@ -1,6 +1,6 @@
 """Finds user code that does not return: at which step and tuple a thread is.
 
-It reads the thread's stack when it is asked, so no thread has to note its place for each tuple.
+Each thread notes the step that it is at (`AtStep`); its stack says in which function of the user's it is.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from trident.errors import BatchFailedError
 from trident.naming import shown
 from trident.observe.at_work import place_of
 from trident.runtime.reading import views
-from trident.runtime.steps.failures import MARKED, Failure, calls_user_code
+from trident.runtime.steps.failures import CALLERS, ENTERED, AtStep, Failure, calls_user_code
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
+from trident.state.interfaces import STORE_CALLS
 
 _OURS = str(Path(__file__).parents[2])
 _STATE = str(Path(values.__file__).parent)
@@ -30,8 +31,8 @@ _ASKED = -1
 T = TypeVar("T")
 
 
-@calls_user_code(lambda local: (local["spout"], None))
-def _ask(spout: str, call: Callable[..., T], arguments: Iterable[Any]) -> T:
+@calls_user_code
+def _ask(call: Callable[..., T], arguments: Iterable[Any]) -> T:
     return call(*arguments)
 
 
@@ -40,6 +41,7 @@ class _Begun(NamedTuple):
     watched: bool
     commits: bool
     since: float
+    spout: str = ""  # that is asked
 
 
 class Asked(NamedTuple):
@@ -58,12 +60,8 @@ class _Call(NamedTuple):
     """A call of user code that has not returned."""
 
     frame: FrameType  # of the function that the step called
-    step: FrameType
-    given: object  # the last object that it gave, if it gives several
-
-    def goes_on(self, earlier: _Call) -> bool:
-        """Whether it is the same call as the earlier one, at the same place."""
-        return self.frame is earlier.frame and self.given is earlier.given
+    step: AtStep
+    given: object  # how much it has given so far, if it gives many objects
 
 
 class Work:
@@ -88,11 +86,9 @@ class Work:
     def ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
         """Call a spout because of a batch, watched."""
         asked = TransactionAttempt(txid, _ASKED)
-        self._begun[asked] = _Begun(
-            threading.get_ident(), True, False, time.monotonic()
-        )  # as `begin`, without the call
+        self._begun[asked] = _Begun(threading.get_ident(), True, False, time.monotonic(), spout)  # `begin` in place
         try:
-            return _ask(spout, call, arguments)
+            return _ask(call, arguments)
         finally:
             self._begun.pop(asked, None)
 
@@ -106,11 +102,11 @@ class Work:
         before, self._seen = self._seen, {}
         for attempt, begun in list(self._begun.items()):
             for thread in self._threads(begun) if begun.watched else ():
-                call = _call(stacks.get(thread))
+                call = _call(stacks.get(thread), _step_of(thread, begun))
                 if call is None:
                     continue
                 since, earlier = before.get(thread, (now, call))
-                since = since if call.goes_on(earlier) else now
+                since = since if (call.frame, call.given) == (earlier.frame, earlier.given) else now
                 self._seen[thread] = since, call
                 if now - since >= limit_s:
                     return attempt.txid, _failure(stacks[thread], call, cause)
@@ -129,7 +125,7 @@ class Work:
         begun = self._begun.get(attempt)
         stacks = sys._current_frames()  # noqa: SLF001  as above
         for thread in () if begun is None else self._threads(begun):
-            call = _call(stacks.get(thread))
+            call = _call(stacks.get(thread), _step_of(thread, begun))
             if call is not None:
                 return _failure(stacks[thread], call, cause)
         return None
@@ -146,65 +142,48 @@ class Work:
         begun = self._begun.get(attempt)
         stacks = sys._current_frames()  # noqa: SLF001  as above
         for thread in () if begun is None else self._threads(begun):
-            innermost = stacks.get(thread)
-            place = None if innermost is None else _place(innermost)
-            if place is not None:
-                return place
+            frames, step = _frames(stacks.get(thread)), _step_of(thread, begun)
+            if frames and step is not None:
+                users = [frame for frame in frames if not frame.f_code.co_filename.startswith(_OURS)]
+                return step.step, place_of(users[-1] if users else frames[0])
         return "", ""
 
     def _threads(self, begun: _Begun) -> list[int]:
         return [begun.thread, *(self._beside() if begun.commits else ())]
 
 
-def _call(innermost: FrameType | None) -> _Call | None:
+def _step_of(thread: int, begun: _Begun | None) -> AtStep | None:
+    """Return the step that a thread is at, for what it has begun."""
+    return next(reversed(ENTERED.get(thread, ())), AtStep(begun.spout) if begun and begun.spout else None)
+
+
+def _frames(innermost: FrameType | None) -> list[FrameType]:
+    """Return a thread's frames up to the function that calls the user's code, the innermost first; none if it is elsewhere."""
+    frames = [] if innermost is None else [frame for frame, _ in traceback.walk_stack(innermost)]
+    callers = (at for at, frame in enumerate(frames) if frame.f_code in CALLERS)
+    return frames[: next(callers, -1) + 1]
+
+
+def _call(innermost: FrameType | None, step: AtStep | None) -> _Call | None:
     """Return the call of user code that a step made; None if the thread is elsewhere.
 
     A store does not count as user code, no matter who calls it: it has limits of its own, and a large commit may take long.
     But the operations that it calls do.
     """
-    frame, users, is_operation = innermost, None, False
-    while frame is not None and frame.f_code not in MARKED:
-        file = frame.f_code.co_filename
-        if not is_operation:
-            if file == values.__file__:  # of the modules of states only this one calls operations
-                is_operation = True
-            elif _is_store(frame, file):
-                return None
-            elif not file.startswith(_OURS):
-                users = frame  # the last one found is the outermost
-        frame = frame.f_back
-    if frame is None or users is None:
-        return None
-    given = MARKED[frame.f_code].given
-    return _Call(users, frame, frame.f_locals.get(given) if given else None)
-
-
-def _place(innermost: FrameType) -> tuple[str, str] | None:
-    """Return the step of a thread, and the line: the user's, or of a store the innermost; None if it is at no step."""
-    frame: FrameType | None = innermost
     users = None
-    while frame is not None and frame.f_code not in MARKED:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            users = frame
-        frame = frame.f_back
-    if frame is None:
-        return None
-    try:
-        step, _ = MARKED[frame.f_code].place(frame.f_locals)
-    except KeyError:  # it has just begun, or has ended
-        return None
-    return step, place_of(users or innermost)
-
-
-def _is_store(frame: FrameType, file: str) -> bool:
-    """Whether this is a method of a state, or a function of the modules that make up states."""
-    if file.startswith(_STATE) or file == views.__file__:
-        return True
-    return frame.f_code.co_varnames[:1] == ("self",) and hasattr(type(frame.f_locals.get("self")), "begin_commit")
+    for frame in _frames(innermost):
+        file = frame.f_code.co_filename
+        if file == values.__file__:  # of the modules of states only this one calls operations
+            break
+        if file.startswith(_STATE) or file == views.__file__ or frame.f_code in STORE_CALLS:
+            return None
+        if not file.startswith(_OURS):
+            users = frame  # the last one found is the outermost
+    return None if users is None or step is None else _Call(users, step, step.given())
 
 
 def _failure(innermost: FrameType, call: _Call, cause: str) -> Failure:
-    step, row = MARKED[call.step.f_code].place(call.step.f_locals)
+    step, row = call.step.step, call.step.row()
     on = "" if row is None else f" on tuple {shown(row)}"
     where = f"{call.frame.f_code.co_name}, {call.frame.f_code.co_filename}:{call.frame.f_lineno}"
     details = "".join(traceback.format_stack(innermost))

@@ -189,7 +189,7 @@ def apply_query(
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns(table, node.inputs))
 
 
-@calls_user_code(lambda local: (local["step"], None))
+@calls_user_code
 def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
     with failing_at(step):
         found = node.function.batch_retrieve(state, rows)

@@ -2,18 +2,18 @@
 
 A failure comes back from a worker as data, because an exception of a Spark task reaches the driver as text only.
 
-Marks the functions that call the user's code, so that a call which does not return can be found on a thread's
-stack.
-
-Each of them says which of its locals hold the step and the tuple: nothing is noted while it runs, so a call costs nothing.
+Notes at which step each thread is, so that another thread can name a call of the user's code that does not return. This is
+noted once for all tuples of a step; the one that it is at is found when another thread asks.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from threading import get_ident
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,26 +94,41 @@ class StepFailed(Exception):
         self.failure = failure
 
 
-@lru_cache(maxsize=1024)
-def failing_at(step: str) -> _FailingAt:
-    """Turn an exception inside into a failure of `step`; a `StepFailed` passes unchanged."""
-    return _FailingAt(step)
+class AtStep(NamedTuple):
+    """The running thread is at a step while this is entered. Nothing may be yielded meanwhile: the thread might go elsewhere.
 
+    `row`: returns the tuple that the step is at; another thread asks. None: there is no single one.
+    `given`: returns how much a call has given so far, if one call gives many objects.
+    """
 
-class _FailingAt:
-    """Made once for each step: a generator would cost small batches more than their steps do."""
-
-    __slots__ = ("_step",)
-
-    def __init__(self, step: str) -> None:
-        self._step = step
+    step: str
+    row: Callable[[], object] = lambda: None
+    given: Callable[[], object] = lambda: None
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        ENTERED[get_ident()].append(self)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        ENTERED[get_ident()].pop()
+
+
+ENTERED: defaultdict[int, list[AtStep]] = defaultdict(list)
+"""By the number of a thread, what it has entered, the innermost last. It is no context variable, as other threads read it."""
+
+
+class _FailingAt(AtStep):
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        ENTERED[get_ident()].pop()
         if isinstance(error, Exception) and not isinstance(error, StepFailed):
-            raise StepFailed(failure_of(self._step, error)) from error
+            raise StepFailed(failure_of(self.step, error)) from error
+
+
+@lru_cache(maxsize=1024)
+def failing_at(step: str) -> AtStep:
+    """Turn an exception inside into a failure of `step`, too; a `StepFailed` passes unchanged."""
+    return _FailingAt(step)
 
 
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
@@ -180,29 +195,12 @@ def with_row(failure: Failure, row: object) -> Failure:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-Local = Mapping[str, Any]
+
+CALLERS: set[CodeType] = set()
+"""The functions that call the user's code: on a thread's stack it is behind them."""
 
 
-class Marked(NamedTuple):
-    """How to read the locals of a function that calls the user's code.
-
-    `place`: returns the step and the tuple that it is at (None: no single one); KeyError if it has just begun, or has ended.
-    `given`: the local with the last object that one call has given, if one call gives many.
-    """
-
-    place: Callable[[Local], tuple[str, object]]
-    given: str | None = None
-
-
-MARKED: dict[CodeType, Marked] = {}
-"""The functions that are marked."""
-
-
-def calls_user_code(place: Callable[[Local], tuple[str, object]], given: str | None = None) -> Callable[[F], F]:
-    """Mark a function; parameters as the attributes of `Marked`."""
-
-    def mark(function: F) -> F:
-        MARKED[function.__code__] = Marked(place, given)
-        return function
-
-    return mark
+def calls_user_code(function: F) -> F:
+    """Mark a function; what it calls is within an `AtStep`."""
+    CALLERS.add(function.__code__)
+    return function

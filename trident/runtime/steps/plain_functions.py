@@ -16,7 +16,7 @@ import pyarrow as pa
 from trident.arrow import Misfit
 from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
-from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, calls_user_code, failure_of
+from trident.runtime.steps.failures import AtStep, StepFailed, TupleErrors, WrongResult, calls_user_code, failure_of
 from trident.runtime.steps.rows import as_values, check_row, column_of, columns_of, wrong_arity
 from trident.tuples import TridentTuple
 
@@ -24,7 +24,8 @@ from trident.tuples import TridentTuple
 def each_plain(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[pa.Array, list[pa.Array]]:
     """Call the function for every row; return the row that each value list came from, and the new columns."""
     calls = EmittedRows(step, node, table)
-    calls.run(on_error)
+    with AtStep(step, calls.row):
+        calls.run(on_error)
     return calls.parents(), calls.columns()
 
 
@@ -38,7 +39,7 @@ class EmittedRows:
         self._emitted: list[Any] = []
         self._counts: list[int] = []  # by row
 
-    @calls_user_code(lambda local: local["self"].position())
+    @calls_user_code
     def run(self, on_error: TupleErrors) -> None:
         """Call the function for each row."""
         function: PlainFunction = self._node.function
@@ -68,10 +69,10 @@ class EmittedRows:
                 on_error(self._step, self._tuple(self._rows[len(counts)]), first, self._table, len(counts))
             counts.append(len(emitted) - before)
 
-    def position(self) -> tuple[str, TridentTuple | None]:
-        """Return the step and the row whose call has not returned; None for the row if it has by now (another thread asks)."""
+    def row(self) -> TridentTuple | None:
+        """Return the row whose call has not returned; None if all have by now (another thread asks)."""
         done = len(self._counts)
-        return self._step, self._tuple(self._rows[done]) if done < len(self._rows) else None
+        return self._tuple(self._rows[done]) if done < len(self._rows) else None
 
     def parents(self) -> pa.Array:
         """Return the number of the row that each value list came from."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from trident.arrow import UNFIT, Misfit, beyond_python, schema_of, strict_column
 from trident.fields import Fields
 from trident.naming import counted, shown
 from trident.runtime.steps.failures import (
+    AtStep,
     Failure,
     StepFailed,
     TupleErrors,
@@ -187,7 +189,7 @@ def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
         yield TridentTuple(fields, values)
 
 
-@calls_user_code(lambda local: (local["step"], local.get("row")))
+@calls_user_code
 def iterate(
     step: str,
     table: pa.Table,
@@ -200,13 +202,15 @@ def iterate(
 
     `port` is the number of the input that the table is.
     """
-    for at, row in enumerate(tuples_of(table, fields)):
-        try:
-            visit(at, row)
-        except StepFailed as error:
-            raise StepFailed(with_row(error.failure, row)) from error
-        except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
-            on_error(step, row, error, table, at, port)
+    numbers, last = iter(range(table.num_rows)), table.num_rows - 1
+    with AtStep(step, lambda: next(tuples_of(table.slice(max(last - length_hint(numbers), 0), 1), fields), None)):
+        for at, row in zip(numbers, tuples_of(table, fields), strict=True):
+            try:
+                visit(at, row)
+            except StepFailed as error:
+                raise StepFailed(with_row(error.failure, row)) from error
+            except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
+                on_error(step, row, error, table, at, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.errors import describe
+from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.timers import Timers, TimersConfig, time_of
-from trident.runtime.steps.failures import StepFailed, calls_user_code, failure_of
+from trident.runtime.steps.failures import AtStep, StepFailed, calls_user_code, failure_of
 from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
 from trident.runtime.windows.due_keys import DueKeys, keys_together
@@ -48,7 +49,8 @@ def update_timers(
         calls = _Calls(node, run, keys, store.read(names), now)
         if came is not None:
             calls.process(came, ids[len(ids) - came.num_rows :])
-        calls.fire()
+        with AtStep(node.id, lambda: calls.key):
+            calls.fire()
         rows = calls.rows()
         store.write(names, keys, calls.kept, now)
     if node.config.by_batch_time and due.earliest is not None:
@@ -75,11 +77,12 @@ class _Calls:
     """Calls the user's code, key by key.
 
     `kept`: the value and the timers of each key, as the calls left them.
+    `key`: the key that is called now, when timers fire.
     """
 
     def __init__(self, node: WindowNode, run: StepRun, keys: pa.Table, kept: list[Kept], now: int) -> None:
         self._node, self._run, self._code, self._now = node, run, node.member.aggregator, now
-        self._keys, self.kept = keys_of(keys, keys.column_names), kept
+        self._keys, self.kept, self.key = keys_of(keys, keys.column_names), kept, TridentTuple(Fields(), ())
         self._out = Emitted(node.id, node.member.outputs, run.on_error, keys.num_rows)
 
     def process(self, came: pa.Table, ids: Ints) -> None:
@@ -93,6 +96,7 @@ class _Calls:
 
         iterate(self._node.id, came, self._node.member.inputs, self._run.on_error, visit)
 
+    @calls_user_code
     def fire(self) -> None:
         """Call back for each timer that time has passed."""
         order = encode_tuples(self._keys)
@@ -102,12 +106,11 @@ class _Calls:
             time, name, at = heappop(queue)
             times = self.kept[at].times
             times.discard(time)
-            self._fire(self._node.id, at, time)
+            self._fire(at, time)
             if times:
                 heappush(queue, (min(times), name, at))
 
-    @calls_user_code(lambda local: (local["step"], local.get("timers") and local["timers"].key))
-    def _fire(self, step: str, at: int, ordinate: int) -> None:
+    def _fire(self, at: int, ordinate: int) -> None:
         timers, time = self._timers(at, ordinate), time_of(ordinate, self._time_type)
         try:
             self._call(at, self._code.on_timer, time, timers)
@@ -115,11 +118,11 @@ class _Calls:
             raise
         except Exception as error:
             cause = f"on_timer of key {self._keys[at]!r} at {time} raised {describe(error)}"
-            raise StepFailed(replace(failure_of(step, error), cause=cause)) from error
+            raise StepFailed(replace(failure_of(self._node.id, error), cause=cause)) from error
 
     def _timers(self, at: int, fires: int | None = None) -> Timers:
-        key = TridentTuple(self._node.group, tuple(self._keys[at]))
-        return Timers(key, self._now, self.kept[at].times, self._time_type, fires)
+        self.key = TridentTuple(self._node.group, tuple(self._keys[at]))
+        return Timers(self.key, self._now, self.kept[at].times, self._time_type, fires)
 
     @property
     def _time_type(self) -> str:
