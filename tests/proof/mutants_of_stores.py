@@ -91,7 +91,7 @@ OF_STORES = (
         _REDIS,
         "if (found or '') ~= ARGV[4] then return found end\n",
         "",
-        ("tests/states/redis/test_redis_sentinel_order.py::test_the_copies_in_a_cluster_keep_the_order",),
+        ("tests/states/redis/test_redis_sentinel_order.py::test_one_server_keeps_the_order",),
     ),
     Mutant(
         "Redis: writes that the server lost are not missed",

@@ -1,7 +1,4 @@
-"""The table of cases for the order of sentinels, where a Redis state keeps them otherwise: in every bucket of a cluster.
-
-`tests/stores/test_order_of_sentinels.py` puts the table to one server.
-"""
+"""The table of cases for the order of sentinels, on one Redis server and in every bucket of a cluster."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from typing import Any
 import pytest
 
 from states.redis import RedisBackingMap, RedisOptions
+from tests.harness.servers import Server
 from tests.states.redis.redis_cluster import Cluster
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.interfaces import StateConf
@@ -18,6 +16,11 @@ from trident.state.txid import Sentinel
 pytestmark = pytest.mark.server
 
 cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
+
+
+@cases
+def test_one_server_keeps_the_order(redis_server: Server, case: SentinelCase) -> None:
+    check(case, RedisOptions(f"redis://{redis_server.address}"))
 
 
 @pytest.mark.sample(3)
