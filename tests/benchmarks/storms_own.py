@@ -31,11 +31,7 @@ JARS = Path(__file__).parents[2] / "build" / "services" / "storm"
 
 _TASKS = 2  # of each component, and of the state
 _MOST_S = 180.0  # of one run of Storm's
-_ENGINES = {
-    "in process": ("--engine", "in_process"),
-    "Spark, jobs": (),
-    "Spark, resident": ("--workers", "resident"),
-}
+_ENGINES = {"in process": ("--engine", "in_process"), "Spark, resident": ("--workers", "resident")}
 _CACHED = 20_000  # keys that both remember of a state on Redis
 _DISTINCT = 20  # files that are drawn; more are copies
 _MEMORY = Path("/dev/shm")  # the text lies in memory where it can: Storm's sentences do

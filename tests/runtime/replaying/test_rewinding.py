@@ -334,13 +334,22 @@ def test_a_store_whose_emptying_was_killed_is_emptied_and_made_again(world: Worl
     world.judge(6)
 
 
-def test_a_store_of_before_its_totals_were_kept_is_refused(world: World) -> None:
+def as_failed(old: Entries, txid: int) -> Entries:
+    """Return a copy in which the driver of then has begun a later batch."""
+    return {
+        place: {key: each._replace(txid=txid) if isinstance(each, Sentinel) else each for key, each in entries.items()}
+        for place, entries in old.items()
+    }
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_store_of_before_its_totals_were_kept_is_refused(world: World, failed: bool) -> None:
     old = world.run(6)
     world.run(10)
     world.stores.set_back(old, "count")
     world.run(12, state_recovery="keep_totals_even_if_wrong")
     world.run(20)
-    world.stores.set_back(old, "count")
+    world.stores.set_back(as_failed(old, 11) if failed else old, "count")
     world.refused(20, "after batch 10 its totals were kept as they were found")
 
 
@@ -359,11 +368,12 @@ def test_a_store_that_was_emptied_after_it_got_other_partitions_is_made_again(wo
         assert state.multi_get(["a", "b", "c"]) == [8, 4, 2]
 
 
-def test_a_store_of_before_it_got_other_partitions_is_refused(world: World) -> None:
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_store_of_before_it_got_other_partitions_is_refused(world: World, failed: bool) -> None:
     old = world.run(6)
     world.partitions = 5
     world.run(10)
-    world.stores.set_back(old, "count")
+    world.stores.set_back(as_failed(old, 7) if failed else old, "count")
     world.refused(10, "after batch 6 it got another number of partitions")
 
 

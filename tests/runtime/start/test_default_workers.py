@@ -42,11 +42,8 @@ print(json.dumps(told))
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_spark_of_this_machine_has_resident_workers_and_slots_for_other_jobs(tmp_path: Path) -> None:
-    settings = [
-        {"master": "local[2]"},
-        {"master": "local[2]", "workers": "jobs"},
-        {"spark_conf": {"spark.master": "local[1, 4]"}},
-    ]
+    local, one = {"master": "local[2]"}, {"spark_conf": {"spark.master": "local[1, 4]"}}
+    settings = [local, {**local, "workers": "jobs"}, one]
     done = subprocess.run(
         [sys.executable, "-c", _STARTS, json.dumps(settings)], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -59,12 +56,7 @@ def test_a_spark_of_this_machine_has_resident_workers_and_slots_for_other_jobs(t
 
 @pytest.mark.parametrize(
     ("settings", "workers"),
-    [
-        ({}, "jobs"),
-        ({"workers": "jobs"}, "jobs"),
-        ({"workers": "resident"}, "resident"),
-        ({"engine": "in_process"}, "jobs"),
-    ],
+    [({}, "jobs"), ({"workers": "resident"}, "resident"), ({"engine": "in_process"}, "jobs")],
 )
 def test_on_a_session_that_is_there_workers_are_resident_if_asked_for(
     spark: SparkSession, settings: dict[str, Any], workers: str
