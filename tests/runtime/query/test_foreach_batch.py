@@ -71,7 +71,8 @@ def contents(function: ForeachBatch, state: Any, keys: Sequence[Any]) -> dict[An
 def test_several_states_of_different_stores(orders: DataFrame, redis_server: Server, tmp_path: Path) -> None:
     topology, stream = declared()
     url = f"redis://127.0.0.1:{redis_server.port}/0"
-    euros = stream.group_by("shop").persistent_aggregate(RedisState.opaque(url), "euros", Sum(), "total")
+    state = RedisState.opaque(url, prefix=str(tmp_path))
+    euros = stream.group_by("shop").persistent_aggregate(state, "euros", Sum(), "total")
     by = stream.group_by("customer").persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "orders")
     every = stream.persistent_aggregate(MemoryMapState.opaque(), "euros", Sum(), "all")
     with topology.foreach_batch(log_dir=str(tmp_path / "log")) as function:
@@ -430,9 +431,10 @@ from states.redis import RedisState
 from trident import exactly_once, open_state
 from trident.operations import Sum
 
-totals = exactly_once("orders", RedisState.opaque(sys.argv[1]), group_by="shop", aggregate=Sum(), of="euros",
+url, log = sys.argv[1:]
+totals = exactly_once("orders", RedisState.opaque(url, prefix=log), group_by="shop", aggregate=Sum(), of="euros",
                       value="total", schema="shop: string, euros: bigint")
-with open_state(totals.topology, "total", log_dir=sys.argv[2]) as state:
+with open_state(totals.topology, "total", log_dir=log) as state:
     print(state.multi_get(["oslo", "bergen", "x"]), state.txid)
 """
 
@@ -440,8 +442,9 @@ with open_state(totals.topology, "total", log_dir=sys.argv[2]) as state:
 @pytest.mark.long
 def test_a_reader_in_another_process(orders: DataFrame, redis_server: Server, tmp_path: Path) -> None:
     url, log = f"redis://127.0.0.1:{redis_server.port}/1", str(tmp_path / "log")
+    state = RedisState.opaque(url, prefix=log)
     with exactly_once(
-        "orders", RedisState.opaque(url), group_by="shop", aggregate=Sum(), of="euros", value="total", log_dir=log
+        "orders", state, group_by="shop", aggregate=Sum(), of="euros", value="total", log_dir=log
     ) as function:
         function(orders, 0)
         done = subprocess.run(
