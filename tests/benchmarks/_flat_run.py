@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ class Samples:
         for child in self._me.children():
             if child.name() == "java":
                 sample |= _figures_of("jvm", child)
-                for number, worker in enumerate(_workers_below(child)):
-                    sample |= _figures_of(f"worker{number}", worker)
+                with suppress(psutil.NoSuchProcess):  # one that another test has left may end meanwhile
+                    for number, worker in enumerate(_workers_below(child)):
+                        sample |= _figures_of(f"worker{number}", worker)
         for part in self._folder.iterdir():
             sizes = _sizes(part)
             sample[f"{part.name}_kb"], sample[f"{part.name}_files"] = sum(sizes) / 1024, len(sizes)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from trident.cli.console import is_wide, problems, results, say, table
 from trident.cluster.client.cluster_client import ClusterClient
@@ -57,7 +57,7 @@ def print_list(overviews: Sequence[TopologyOverview]) -> None:
 def print_topology(overview: TopologyOverview) -> None:
     """Print what is known of one topology."""
     base = overview.base
-    facts = Table.grid(padding=(0, 2))
+    facts = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     since = duration(time.time() - base.status.since_secs)
     status = f"{base.status.kind} for {since}" + (f": {redacted(base.status.reason)}" if base.status.reason else "")
     if base.status.kind == "killed":

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from trident.cli.console import PIPE_WIDTH, is_wide, results, table
 from trident.coordination.history import read_history
@@ -195,7 +195,7 @@ def commit_as_json(record: CommitRecord) -> dict[str, Any]:
 
 
 def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
-    facts = Table.grid(padding=(0, 2))
+    facts = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
     winners = "; ".join(f"{_in_words(each['attempt'])} from batch {each['from']}" for each in contents["winners"])
     totals = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in sorted(contents["totals"].items()))
     adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in contents["adopted"].items())
