@@ -24,7 +24,7 @@ from trident.graph import Graph
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
-from trident.runtime.start.opened_topology import open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import StateSpec
 
@@ -128,7 +128,7 @@ def _started(graph: Graph, config: Config, observer: Samples) -> RunningTopology
     def log(states: Any) -> FileLog:
         return FileLog.open(config.log_folder(graph.name), graph.name, segment_bytes=_SEGMENT_BYTES)
 
-    opened = open_topology(graph, make_plan(graph), config, log)
+    opened = OpenedTopology(graph, make_plan(graph), config, log)
     return RunningTopology(graph, opened, observer)
 
 

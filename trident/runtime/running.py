@@ -40,7 +40,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.engine_choice import log_idle_loads, open_runner
-from trident.runtime.start.opened_topology import OpenedTopology, open_log, open_topology
+from trident.runtime.start.opened_topology import OpenedTopology, open_log
 from trident.runtime.start.placements import PlacedState, executors_of
 from trident.runtime.topology_figures import TopologyFigures
 from trident.runtime.watch import Watch
@@ -483,7 +483,7 @@ def start(
         opened = opened_when_back(
             graph.name,
             config,
-            lambda: open_topology(graph, plan, config, log_of, runner_of=runner_of, rewind=rewind),
+            lambda: OpenedTopology(graph, plan, config, log_of, runner_of=runner_of, rewind=rewind),
             Clock(),
         )
         undo.callback(opened.close)

@@ -16,7 +16,7 @@ from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.loop.batch import LOOP, Lane
 from trident.runtime.loop.execution import BriefInLoop, Execution, OneByOne, Overlapping, execution_of
-from trident.runtime.start.opened_topology import open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 
 SMALL, LARGE = 96 << 10, (96 << 10) + 1
 POOLS = Lane(lambda function: None, lambda function: None)
@@ -76,7 +76,7 @@ def test_a_topology_gets_its_way_of_execution_once(
 ) -> None:
     graph = counting(function, state()).graph()
     config = Config(engine="in_process", max_spout_pending=pending)
-    opened = open_topology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
+    opened = OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
     try:
         assert type(execution_of(opened)) is kind
     finally:

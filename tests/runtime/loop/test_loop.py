@@ -48,7 +48,7 @@ from trident.runtime.loop.batch import Lane
 from trident.runtime.loop.execution import Overlapping
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
-from trident.runtime.start.opened_topology import open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state.txid import RETRY_BITS
@@ -181,7 +181,7 @@ class HandClock(Clock):
 def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any) -> Iterator[BatchLoop]:
     """Run a loop of the real parts, in process, by a given clock."""
     graph = topology.graph()
-    opened = open_topology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
+    opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
         execution = Overlapping(Lane(pool.submit, commits.submit))
         loop = BatchLoop(opened, execution, Progress("t", 9), clock, points)

@@ -14,7 +14,7 @@ from trident.operations import BaseFunction
 from trident.planner import make_plan
 from trident.runtime.closing import Closers
 from trident.runtime.start import opened_topology as module
-from trident.runtime.start.opened_topology import OpenedTopology, open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import SpoutType
 
 calls: list[str] = []
@@ -90,7 +90,7 @@ def open_one(partitions: int = 2) -> OpenedTopology:
     stream = topology.new_stream("s", Spout()).each("x", Prepared(), "y")
     stream.partition_persist(State(), Keep(), "z: string", state_name="rows").parallelism_hint(partitions)
     graph = topology.graph()
-    return open_topology(graph, make_plan(graph), Config(engine="in_process"), lambda states: Log("t"))
+    return OpenedTopology(graph, make_plan(graph), Config(engine="in_process"), lambda states: Log("t"))
 
 
 OPEN = ["open state 0", "open state 1", "open spout", "prepare"]
@@ -117,7 +117,7 @@ def test_what_a_state_opened_before_one_failed_is_closed() -> None:
     [
         ("check_states", ["close state 0", "close state 1"]),
         ("reconcile", ["close state 0", "close state 1", "close log"]),
-        ("_open_runner", ["close spout", "close state 0", "close state 1", "close log"]),
+        ("committing_program", ["close spout", "close state 0", "close state 1", "close log"]),
         ("operations_of_commits", CLOSE),
     ],
 )

@@ -26,7 +26,7 @@ from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.query.handed_batches import HandedBatches, HandedSpout
 from trident.runtime.replaying.rewinding import rewind
-from trident.runtime.start.opened_topology import States, open_topology
+from trident.runtime.start.opened_topology import OpenedTopology, States
 from trident.runtime.start.placements import DRIVER
 from trident.runtime.topology_figures import TopologyFigures
 from trident.spout.interfaces import Definition, OnNewLog
@@ -75,7 +75,7 @@ class QueryRun:
             self.opened = opened_when_back(
                 graph.name,
                 config,
-                lambda: open_topology(
+                lambda: OpenedTopology(
                     graph,
                     plan,
                     config,

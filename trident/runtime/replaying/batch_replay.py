@@ -36,7 +36,7 @@ from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.replaying.aside import TOTAL, Below, KeyWatch, aside_of
-from trident.runtime.start.opened_topology import OpenedTopology, open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed
 from trident.runtime.windows.shares import Now
 from trident.spout.interfaces import TransactionAttempt
@@ -253,4 +253,4 @@ def _opened(graph: Graph, config: Config, log: MemoryLog) -> OpenedTopology:
         "dead_letter_dir": config.dead_letter_folder(graph.name),
         "allow_inexact": True,  # each batch is committed once here
     }  # fmt: skip
-    return open_topology(graph, make_plan(graph), replace(config, **settings), lambda states: log, in_threads=False)
+    return OpenedTopology(graph, make_plan(graph), replace(config, **settings), lambda states: log, in_threads=False)

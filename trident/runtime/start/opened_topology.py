@@ -5,9 +5,8 @@ Which log a topology gets: one that outlasts it, or one in memory where all of i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
 from trident.coordination.records import CommitRecord
-from trident.coordination.stored_log import StoredLog
 from trident.errors import ConfigError, StateError, TridentError, UnsupportedOperation
 from trident.extras import check_pyspark
 from trident.graph import Graph
@@ -26,7 +24,7 @@ from trident.retention import Retention
 from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.commit.committing import Committing, committing_program
-from trident.runtime.commit.dead_letters import DeadLetters, dead_letters_of
+from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Runner
@@ -47,7 +45,7 @@ from trident.runtime.start.changes import NewMeaning, check_meaning, check_store
 from trident.runtime.start.engine_choice import open_runner, with_workers
 from trident.runtime.start.feeds import as_log_keeps, with_feeds
 from trident.runtime.start.one_transaction import states_with_record, why_apart
-from trident.runtime.start.placements import PlacedState, executors_of, placements_of
+from trident.runtime.start.placements import executors_of, placements_of
 from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
@@ -67,9 +65,8 @@ def refuse_to_rewind(*_: Any) -> None:
     )
 
 
-@dataclass(frozen=True)
 class OpenedTopology:
-    """What a running topology opened and has to close.
+    """What a topology opened to run, and has to close: open, checked and connected once it is made; an error closes all again.
 
     `states`: by name, the writer of each partition of the states that the topology updates.
     `gate`: held by readers that commits overtake.
@@ -77,31 +74,45 @@ class OpenedTopology:
     `meaning`: what the log does not say yet of this topology.
     `commit_threads`: returns the threads that a commit uses beside its own.
     `placements`: by state, where batches that Spark processes are committed.
-    `publishing`: by name, the writers that want to know what is recorded.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
     `replays`: processes some batches twice; None: none of them.
+
+    Parameters
+    ----------
+    open_log
+        Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
+    reach
+        Called with the points of each state's commit, see `update_partition`.
+    in_threads
+        Whether the partitions of a state may be updated in several threads.
+    runner_of
+        Opens what processes the batches.
+    rewind
+        Brings states forward that are behind the log, for `state_recovery="rewind"`.
     """
 
-    plan: Plan
-    config: Config
-    log: TransactionLog
-    states: States
-    spouts: Mapping[str, SpoutHandle]
-    runner: Runner
-    committer: Committer
-    closers: Closers
-    lasting: Collection[str]
-    meaning: NewMeaning
-    letters: DeadLetters
-    commit_threads: Callable[[], Sequence[int]]
-    placements: Mapping[str, PlacedState]
-    publishing: Sequence[tuple[str, State]] = ()
-    apart: str | None = None
-    carrier: StoredLog | None = None
-    replays: ReplayCheck | None = None
-    gate: CommitGate = field(default_factory=CommitGate)
-    _views: dict[str, StateView] = field(default_factory=dict)
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Plan,
+        config: Config,
+        open_log: Callable[[States], TransactionLog],
+        reach: Reach | None = None,
+        in_threads: bool = True,
+        runner_of: RunnerOf = open_runner,
+        rewind: Rewinder = refuse_to_rewind,
+    ) -> None:
+        self.plan, self.config, self.closers = plan, config, Closers(plan.topology)
+        self.gate = CommitGate()
+        self._views: dict[str, StateView] = {}
+        try:
+            self._open_stored(graph, open_log, rewind)
+            self._open_engine(runner_of, reach, in_threads)
+            self.publish_recorded()
+        except BaseException:
+            self.closers.close()
+            raise
 
     def view(self, name: str) -> StateView:
         """Open a state for reading; closed with the topology. `TridentError` lists the states if none has this name."""
@@ -128,194 +139,117 @@ class OpenedTopology:
 
     def publish_recorded(self) -> None:
         """Let states that publish their contents know which batch the log holds."""
-        for name, state in self.publishing:
+        for name, state in self._publishing:
             state.recorded(self.log.state.snapshot(name))
 
     def close(self) -> None:
         """Close everything, spouts first and the log last, also if something raises."""
         self.closers.close()
 
+    # ---- opening: states and log ------------------------------------------------------------------------------------
 
-def open_topology(
-    graph: Graph,
-    plan: Plan,
-    config: Config,
-    open_log: Callable[[States], TransactionLog],
-    reach: Reach | None = None,
-    in_threads: bool = True,
-    runner_of: RunnerOf = open_runner,
-    rewind: Rewinder = refuse_to_rewind,
-) -> OpenedTopology:
-    """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
-
-    `open_log`: called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
-    `reach`: called with the points of each state's commit, see `update_partition`.
-    `in_threads`: whether the partitions of a state may be updated in several threads.
-    `runner_of`: opens what processes the batches.
-    `rewind`: brings states forward that are behind the log, for `state_recovery="rewind"`.
-    """
-    closers = Closers(plan.topology)
-    try:
-        _check_engine(config)
-        states = _open_as_left(graph, plan, config, closers)
-        check_states(plan, graph, states, config.allow_inexact)
-        placements = placements_of(plan, config, states)
-        log = open_log(states)
-        closers.add("log", log.close)
+    def _open_stored(self, graph: Graph, open_log: Callable[[States], TransactionLog], rewind: Rewinder) -> None:
+        """Open and compare states and log; nothing is written before topology, log and stores are known to belong together."""
+        plan, config = self.plan, self.config
+        if config.engine != "in_process":
+            check_pyspark('engine="in_process"')
+        self.states = self._open_as_left(graph)
+        check_states(plan, graph, self.states, config.allow_inexact)
+        self.placements = placements_of(plan, config, self.states)
+        self.log = log = open_log(self.states)
+        self.closers.add("log", log.close)
         graph, as_kept = as_log_keeps(graph, plan, log.state)
         compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
         as_left = with_evolutions(as_kept, compared.evolutions)
         if as_left is not plan:
-            closers.close("states")
-            plan, states = as_left, _open_states(as_left, config, closers)
-        lasting = lasting_states(plan, states)
-        meaning = _bring_together(graph, plan, config, log, states, compared, executors_of(placements), lasting, rewind)
-        spouts, emitters = open_spouts(plan, config, closers)
-        config = with_workers(config, spouts)
-        program = program_of(plan, config, emitters)
-        runner = _open_runner(program, plan, config, placements, closers, runner_of, spouts)
-        threads = _open_threads(plan, closers) if in_threads else None
-        committer = _open_committer(plan, config, states, runner, threads, reach, closers)
-        commits = [name for name, spout in spouts.items() if spout.coordinator.offers("commit")]
-        apart = why_apart(plan, executors_of(placements), config.log_dir or "", commits)
-        carrier, with_record = states_with_record(plan, log, apart)
-        committer.leave_to_record(with_record)
-        letters = dead_letters_of(config, plan.topology)
-        idents = list if threads is None else threads.idents
-        publishing = [(name, one) for name, each in states.items() for one in each if one.offers("recorded")]
-        opened = OpenedTopology(
-            plan, config, log, states, spouts, runner, committer, closers, lasting, meaning, letters, idents, placements,
-            publishing, apart, carrier, _open_check(program, config, runner, closers),
+            self.closers.close("states")
+            self.plan, self.states = as_left, self._open_states(as_left)
+        self.lasting = lasting_states(as_left, self.states)
+        self.meaning = self._bring_together(graph, compared, rewind)
+
+    def _open_states(self, plan: Plan) -> States:
+        """Open the writers of all states that the topology updates."""
+        states: dict[str, list[State]] = {}
+        for name, count in plan.partitions.items():
+            states[name] = []
+            for partition in range(count):
+                state = make_state(plan, self.config, name, partition, count)
+                states[name].append(state)
+                self.closers.add("states", state.close)
+        return states
+
+    def _open_as_left(self, graph: Graph) -> States:
+        """Open the writers; where a store refuses the declaration, as the log says that former ones have left it."""
+        try:
+            return self._open_states(self.plan)
+        except StateError:
+            with closing(log_address.open_reader(self.config.log_folder(graph.name))) as reader:
+                evolved = graph_to_read(graph, reader.refresh().declared) if reader.is_there() else graph
+            if evolved is graph:
+                raise
+            evolutions = {node.name: node.evolution for node in evolved.states if node.evolution is not None}
+            return self._open_states(with_evolutions(self.plan, evolutions))
+
+    def _bring_together(self, graph: Graph, compared: TopologyChanges, rewind: Rewinder) -> NewMeaning:
+        """Compare topology, log and stores."""
+        plan, config, log = self.plan, self.config, self.log
+        check_stores(compared, self.states)
+        meaning, migrating = compared.recorded, function_types(compared)
+        reconcile(
+            plan, log, self.states, config.state_recovery, lambda *which: make_state(plan, config, *which),
+            partial(rewind, graph, config, log, meaning), executors_of(self.placements),
         )  # fmt: skip
-        opened.publish_recorded()
-        return opened
-    except BaseException:
-        closers.close()
-        raise
+        recorded = NewMeaning(log, with_feeds(plan, log.state, meaning), {*self.lasting, *migrating})
+        if migrating:
+            recorded.before_writing()  # readers and the first commit have to know which values are of the new types
+        return recorded
 
+    # ---- opening: what processes and commits ------------------------------------------------------------------------
 
-def _check_engine(config: Config) -> None:
-    if config.engine != "in_process":
-        check_pyspark('engine="in_process"')
+    def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
+        plan, closers, executors = self.plan, self.closers, executors_of(self.placements)
+        self.spouts, emitters = open_spouts(plan, self.config, closers)
+        self.config = config = with_workers(self.config, self.spouts)
+        static = {name: state for name, state in plan.states.items() if state.static}
+        committed = {node.id: plan.fragments[node.id] for node in plan.commits}
+        before = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
+        settings = config.as_mapping()
+        program = Program(plan.topology, before, emitters, static, settings, plan.exchanges, plan.levels)
+        in_executors = committing_program(program, plan, executors)
+        self.runner = runner_of(program, config, max(stage_memory(plan, executors)), in_executors, self.spouts)
+        closers.add("runner", self.runner.close)
+        threads = self._open_threads() if in_threads else None
+        self.commit_threads: Callable[[], Sequence[int]] = list if threads is None else threads.idents
+        behind = Program(plan.topology, committed, {}, static, settings, plan.exchanges)
+        self.committer = self._open_committer(behind, threads, reach)
+        commits = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
+        self.apart = why_apart(plan, executors, config.log_dir or "", commits)
+        self.carrier, with_record = states_with_record(plan, self.log, self.apart)
+        self.committer.leave_to_record(with_record)
+        self.letters = dead_letters_of(config, plan.topology)
+        self._publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
+        self.replays: ReplayCheck | None = None
+        if config.verify_replays:
+            self.replays = ReplayCheck(program, config.verify_replays, self.runner.parallelism)
+            closers.add("operations", self.replays.close)
 
+    def _open_threads(self) -> DaemonPool | None:
+        """Open the threads in which the partitions of one state are updated; None if no state has several."""
+        widest = max(self.plan.partitions.values(), default=1)
+        if widest == 1:
+            return None
+        threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{self.plan.topology}-state")
+        self.closers.add("partitions", threads.shutdown)
+        return threads
 
-def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
-    """Open the writers of all states that the topology updates."""
-    states: dict[str, list[State]] = {}
-    for name, count in plan.partitions.items():
-        states[name] = []
-        for partition in range(count):
-            state = make_state(plan, config, name, partition, count)
-            states[name].append(state)
-            closers.add("states", state.close)
-    return states
-
-
-def _open_as_left(graph: Graph, plan: Plan, config: Config, closers: Closers) -> States:
-    """Open the writers of all states; where a store refuses the declaration, as the log says that former ones have left it."""
-    try:
-        return _open_states(plan, config, closers)
-    except StateError:
-        with closing(log_address.open_reader(config.log_folder(plan.topology))) as reader:
-            evolved = graph_to_read(graph, reader.refresh().declared) if reader.is_there() else graph
-        if evolved is graph:
-            raise
-        evolutions = {node.name: node.evolution for node in evolved.states if node.evolution is not None}
-        return _open_states(with_evolutions(plan, evolutions), config, closers)
-
-
-def _bring_together(
-    graph: Graph,
-    plan: Plan,
-    config: Config,
-    log: TransactionLog,
-    states: States,
-    compared: TopologyChanges,
-    executors: Sequence[str],
-    lasting: Collection[str],
-    rewind: Rewinder,
-) -> NewMeaning:
-    """Compare topology, log and stores; nothing is written before all three are known to belong together."""
-    check_stores(compared, states)
-    meaning, migrating = compared.recorded, function_types(compared)
-    reconcile(
-        plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which),
-        partial(rewind, graph, config, log, meaning), executors,
-    )  # fmt: skip
-    meaning = with_feeds(plan, log.state, meaning)
-    recorded = NewMeaning(log, meaning, {*lasting, *migrating})
-    if migrating:
-        recorded.before_writing()  # readers and the first commit have to know which values are of the new types
-    return recorded
-
-
-def program_of(plan: Plan, config: Config, emitters: Mapping[str, Any]) -> Program:
-    """Return the program of the fragments before the states."""
-    committed = {node.id for node in plan.commits}
-    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
-    return Program(plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels)
-
-
-def _open_check(program: Program, config: Config, runner: Runner, closers: Closers) -> ReplayCheck | None:
-    if not config.verify_replays:
-        return None
-    check = ReplayCheck(program, config.verify_replays, runner.parallelism)
-    closers.add("operations", check.close)
-    return check
-
-
-def _open_runner(
-    program: Program,
-    plan: Plan,
-    config: Config,
-    placements: Mapping[str, PlacedState],
-    closers: Closers,
-    runner_of: RunnerOf,
-    spouts: Mapping[str, SpoutHandle],
-) -> Runner:
-    """Open the runner of the fragments before the states, and of the states that executors commit."""
-    states = executors_of(placements)
-    in_executors = committing_program(program, plan, states)
-    runner = runner_of(program, config, max(stage_memory(plan, states)), in_executors, spouts)
-    closers.add("runner", runner.close)
-    return runner
-
-
-def _open_threads(plan: Plan, closers: Closers) -> DaemonPool | None:
-    """Open the threads in which the partitions of one state are updated; None if no state has several."""
-    widest = max(plan.partitions.values(), default=1)
-    if widest == 1:
-        return None
-    threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
-    closers.add("partitions", threads.shutdown)
-    return threads
-
-
-def _open_committer(
-    plan: Plan,
-    config: Config,
-    states: States,
-    runner: Runner,
-    threads: DaemonPool | None,
-    reach: Reach | None,
-    closers: Closers,
-) -> Committer:
-    """Open the committer, which runs the fragments behind the states; operations that the runner prepared here are shared."""
-    behind = {node.id: plan.fragments[node.id] for node in plan.commits}
-    settings = config.as_mapping()
-    program = WorkerProgram(
-        Program(plan.topology, behind, {}, _static(plan), settings, plan.exchanges),
-        operations_of_commits(plan.commits),
-        runner.operations,
-    )
-    closers.add("operations", program.cleanup)
-    in_parallel = map if threads is None else threads.map
-    exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
-    return Committer(plan, states, program.state, in_parallel, exchanges, reach, Bounds.of(settings))
-
-
-def _static(plan: Plan) -> dict[str, Any]:
-    return {name: state for name, state in plan.states.items() if state.static}
+    def _open_committer(self, behind: Program, threads: DaemonPool | None, reach: Reach | None) -> Committer:
+        """Open the committer, which runs the fragments behind the states; operations that the runner prepared are shared."""
+        plan, runner = self.plan, self.runner
+        program = WorkerProgram(behind, operations_of_commits(plan.commits), runner.operations)
+        self.closers.add("operations", program.cleanup)
+        in_parallel = map if threads is None else threads.map
+        exchanges = lambda: runner.program.exchanges  # noqa: E731  their widths may come with the first batch
+        return Committer(plan, self.states, program.state, in_parallel, exchanges, reach, Bounds.of(behind.settings))
 
 
 def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:

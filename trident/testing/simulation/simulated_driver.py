@@ -18,7 +18,7 @@ from trident.runtime.loop.batch import LOOP
 from trident.runtime.loop.execution import OneByOne
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
-from trident.runtime.start.opened_topology import OpenedTopology, open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.simulation.fault_plan import Fault
@@ -136,11 +136,12 @@ class SimulatedDriver:
         self.seam = seam = Seam(world, simulated.log.state.txid + 1)
         graph, config = _watched(simulated, seam), simulated.config
         plan = make_plan(graph)
-        opened = open_topology(graph, plan, config, lambda states: simulated.log.reopened(True), seam.reach, False)
+        reopened = lambda states: simulated.log.reopened(True)  # noqa: E731
+        self.opened = opened = OpenedTopology(graph, plan, config, reopened, seam.reach, False)
+        opened.log = WatchedLog(opened.log, seam)
         simulated.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
         seam.fences = not self.unfenced
-        self.opened = replace(opened, log=WatchedLog(opened.log, seam))
         self.loop = BatchLoop(self.opened, OneByOne(LOOP), Progress(graph.name, 1), HandClock(), seam.observe)
         seam.reach("start")
 

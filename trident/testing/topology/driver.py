@@ -30,7 +30,7 @@ from trident.runtime.loop.progress import Progress
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
-from trident.runtime.start.opened_topology import open_topology
+from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
@@ -229,7 +229,7 @@ class TopologyTestDriver(Closes):
     @property
     def log_state(self) -> LogState:
         """What the log says: committed batches, winners, dead letters."""
-        return self._log.state
+        return self._opened.log.state
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
@@ -292,12 +292,11 @@ class TopologyTestDriver(Closes):
 
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
-        opened = open_topology(
+        self._opened = opened = OpenedTopology(
             self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
         )
-        self._log = WatchedLog(opened.log, self._points)
-        runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
-        self._opened = replace(opened, log=self._log, runner=runner)
+        opened.log = WatchedLog(opened.log, self._points)
+        opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
         self._requests = DriverRequests(self._declared, self._opened)
         self._opened.closers.add("drpc", self._requests.close)
         self._loop = BatchLoop(self._opened, OneByOne(LOOP), self._progress, self.clock, self._observe)
