@@ -21,6 +21,7 @@ from tests.benchmarks._drawn import DrawnKeys
 from trident import Config, TridentTopology
 from trident.coordination.transaction_log import FileLog
 from trident.graph import Graph
+from trident.observe.monitoring import Monitoring
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.running import RunningTopology
@@ -129,7 +130,7 @@ def _started(graph: Graph, config: Config, observer: Samples) -> RunningTopology
         return FileLog.open(config.log_folder(graph.name), graph.name, segment_bytes=_SEGMENT_BYTES)
 
     opened = OpenedTopology(graph, make_plan(graph), config, log)
-    return RunningTopology(graph, opened, observer)
+    return RunningTopology(graph, opened, Monitoring(graph.name), observer)
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def test_the_page_of_a_topology_has_the_shape_of_storm_ui(counted: Any) -> None:
     (state,) = page["states"]
     assert (state["state"], state["component"], state["lastTxid"]) == ("count", "s/Split/Count@count", 2)
     assert (state["commits"], state["kind"], state["exact"]) == (2, "opaque", True)
-    assert state["lastCommitTime"] == counted._progress._recent[-1].timestamp_ms
+    assert state["lastCommitTime"] == counted.progress._recent[-1].timestamp_ms
     json.dumps(page)
 
 

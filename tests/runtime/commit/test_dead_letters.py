@@ -647,7 +647,7 @@ def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> N
         driver.feed("s", "bad", "bad")
         driver.run()
         _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
-        assert driver._loop._sources.sizes_of({LETTERS: {1: [[1, 2]]}}) == {LETTERS: letter.size}
+        assert driver._drive.loop._sources.sizes_of({LETTERS: {1: [[1, 2]]}}) == {LETTERS: letter.size}
         assert letter.size > 0
 
 

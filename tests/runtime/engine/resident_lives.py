@@ -185,7 +185,7 @@ def _kill_one(running: RunningTopology, rng: random.Random) -> None:
 
 
 def _processes(running: RunningTopology) -> list[int]:
-    runner = running._opened.runner
+    runner = running.opened.runner
     assert isinstance(runner, ResidentRunner)
     found = [_PROCESS.search(place.name) for place in runner.pool._places if place.run]
     return [int(each[1]) for each in found if each]

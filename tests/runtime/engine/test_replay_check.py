@@ -361,7 +361,7 @@ def test_a_second_run_that_fails_ends_no_batch(caplog: pytest.LogCaptureFixture)
 
 def test_a_share_of_the_batches_is_chosen_and_always_the_same() -> None:
     with start(sales(lambda amount: 1.0), "in_process", verify_replays=0.25) as running:
-        check = running._opened.replays
+        check = running.opened.replays
         assert check is not None
         parts: Any = [("sales", None, False)]
         chosen = [txid for txid in range(1, 2001) if check.chooses(txid, parts, 0)]
@@ -375,6 +375,6 @@ def test_a_share_of_the_batches_is_chosen_and_always_the_same() -> None:
 
 def test_a_share_is_from_0_to_1_and_0_by_default() -> None:
     with start(sales(lambda amount: 1.0), "in_process") as running:
-        assert running._opened.replays is None
+        assert running.opened.replays is None
     with pytest.raises(ConfigError, match=r"verify_replays=1.5: must be a share of the batches, from 0 to 1"):
         sales(drawn).start(verify_replays=1.5)

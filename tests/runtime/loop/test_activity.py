@@ -131,8 +131,8 @@ def test_a_topology_that_starts_inactive_begins_no_batch(topology: TridentTopolo
     with start_inactive(topology, points, max_spout_pending=pending) as running:
         assert running.drain(WAIT_S)
         for _ in range(20):
-            running._loop.wake()  # each is a turn of the loop
-        running._loop.activity.order(False)
+            running.loop.wake()  # each is a turn of the loop
+        running.loop.activity.order(False)
         assert running.drain(WAIT_S)
         assert (points.reached, running.txid, running.status["message"]) == ([], 0, "inactive")
         running.activate()

@@ -393,7 +393,7 @@ def test_a_driver_that_can_number_no_more_attempts_ends_and_a_restart_goes_on(
     conf = {"max_batch_attempts": 9, "log_dir": tmp_path / "log"}
     running = start(topology, "in_process", points, **conf)
     feeder.feed([["a"]])
-    running._loop._coordinator._retry = (1 << RETRY_BITS) - 2  # as after a million failures
+    running.loop._coordinator._retry = (1 << RETRY_BITS) - 2  # as after a million failures
     feeder.feed_nowait([["b"]])
     with pytest.raises(RetriesUsedUpError, match="batch 2 failed 2 times.* a restart numbers from the beginning"):
         running.await_termination(WAIT_S)
@@ -814,7 +814,7 @@ def test_stop_waits_for_the_commit_under_way_and_records_it(engine: str, topolog
     GATES.await_reached(gate)
     with ThreadPoolExecutor(1) as other:
         stopping = other.submit(running.stop)
-        assert running._loop._stopping.wait(WAIT_S)
+        assert running.loop._stopping.wait(WAIT_S)
         assert not running.await_termination(0)
         GATES.open(gate)
         stopping.result(WAIT_S)
@@ -837,7 +837,7 @@ def test_a_failure_during_the_last_commit_leaves_the_batch_to_the_next_start(
     topology.new_stream("s", letters()).partition_persist(Broken(gate, 1), Keep(), "y: string")
     running = start(topology, "in_process")
     GATES.await_reached(gate)
-    running._loop.stop()
+    running.loop.stop()
     GATES.open(gate)
     assert running.await_termination(WAIT_S)
     assert (running.txid, running.exception()) == (0, None)
@@ -912,7 +912,7 @@ def test_a_reported_failure_is_kept_as_such(topology: TridentTopology, tmp_path:
         )
     )
     running = run_all(topology, "in_process")
-    failure = running._progress.last_failure
+    failure = running.progress.last_failure
     assert failure is not None
     assert (failure.reported, failure.cause) == (True, "ReportedFailedException: see")
     assert "in execute" in failure.details

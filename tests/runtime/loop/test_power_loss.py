@@ -227,7 +227,7 @@ def test_a_map_in_front_hides_no_missing_attempt(wrap: Callable[[Any], Any], tmp
     words = topology.new_stream("s", GrowingSpout(FIRST)).group_by("word")
     words.persistent_aggregate(state_without_attempts({}, wrap), Count(), "count")
     with start(topology, "in_process", log_dir=str(tmp_path)) as running_topology:
-        assert running_topology._opened.lasting
+        assert running_topology.opened.lasting
 
 
 def test_a_batch_whose_time_is_lost_gets_another_one_though_the_clock_is_behind(tmp_path: Path) -> None:

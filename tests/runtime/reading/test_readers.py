@@ -271,7 +271,7 @@ def test_each_store_says_what_became_of_it(stored: Counts) -> None:
         stored.feed(running, "the cow jumped", "the cow jumped")
         with trident.open_state(stored.topology, "count", log_dir=stored.log_dir) as state:
             assert state.multi_get(["the", "cow"]) == [2, 2]
-            writers = running._opened.states["count"]
+            writers = running.opened.states["count"]
             laid = next(found for writer in writers if (found := writer.read_sentinel()))
             changes = {
                 "the end of that batch was lost": laid._replace(sealed=False),

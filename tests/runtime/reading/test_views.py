@@ -392,7 +392,7 @@ def test_who_holds_the_gate_sees_no_commit_begin(topology: TridentTopology) -> N
             fed = threading.Thread(target=feeder.feed, args=([["a"]],))
             fed.start()
             points.await_point("processed", 1)
-            assert not running._loop.drain().wait(0.3)
+            assert not running.loop.drain().wait(0.3)
             assert points.of(1) == ["defined", "processed"]
         points.await_point("succeeded", 1)
         fed.join(WAIT_S)

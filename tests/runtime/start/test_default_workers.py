@@ -31,7 +31,7 @@ for settings in json.loads(sys.argv[1]):
         running.process_all_available()
         spark = SparkSession.builder.getOrCreate()
         told.append([
-            "that stay" in str(running.explain()), spark.sparkContext.master, running._opened.runner.parallelism,
+            "that stay" in str(running.explain()), spark.sparkContext.master, running.opened.runner.parallelism,
             spark.sparkContext.defaultParallelism, spark.range(1000).repartition(3).count(),
             running.state(counts).multi_get(["a", "b"]), sorted(running.config.given),
         ])

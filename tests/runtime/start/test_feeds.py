@@ -23,7 +23,7 @@ def kept_of(folder: Path, spec: Any) -> Any:
     with topology.start(engine="in_process", log_dir=folder / "log", state_recovery="discard_totals") as running:
         spout.feed([["the"]])
         running.process_all_available()
-        facts = running._opened.plan.states["count"].spec.facts
+        facts = running.opened.plan.states["count"].spec.facts
         return dict(facts.kept), running.log_state.declared["states"]["count"].get("kept")
 
 

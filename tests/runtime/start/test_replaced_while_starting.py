@@ -177,7 +177,7 @@ def test_the_successor_goes_on_wherever_the_first_driver_was_paused(
         with world.start() as running:
             assert world.count(running) == [1] * 4
             if how == "rewind":
-                for partition in running._opened.states["count"]:
+                for partition in running.opened.states["count"]:
                     partition.read_sentinel()
                     partition.reset()
         if how in ("keep_totals_even_if_wrong", "discard_totals"):

@@ -229,7 +229,7 @@ def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str) -> None:
 
 
 def panes_of(driver: TopologyTestDriver) -> int:
-    kept = driver._opened.states["j"][0]
+    kept = driver._drive.opened.states["j"][0]
     return len(Directory.of(kept.multi_get([DIRECTORY])[0]).panes)
 
 

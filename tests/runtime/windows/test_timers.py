@@ -27,7 +27,7 @@ from tests.runtime.windows.test_windows_model import batches, fed_batch, ordinat
 from trident import BatchFailedError, Config, Fields, Stream, TopologyError, TridentTopology, TridentTuple
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
-from trident.runtime import running
+from trident.runtime import drive
 from trident.runtime.steps.key_columns import partition_of
 from trident.runtime.windows import kept_windows
 from trident.runtime.windows.due_keys import NEVER, DueKeys
@@ -278,7 +278,7 @@ class Later(KeyedProcess[int]):
 
 def test_by_the_time_of_the_batch_timers_fire_without_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = WallClock()
-    monkeypatch.setattr(running, "Clock", lambda: clock)
+    monkeypatch.setattr(drive, "Clock", lambda: clock)
     topology = TridentTopology("t")
     spout = RowsSpout("k: string, n: int", {1: [("a", 10), ("b", 3_000)]})
     process = topology.new_stream("s", spout).group_by("k").process(Later(), "at: timestamp, n: int")
@@ -298,7 +298,7 @@ def test_by_the_time_of_the_batch_timers_fire_without_tuples(monkeypatch: pytest
 
 def test_what_is_due_fires_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, entries = WallClock(), dict[Any, Any]()
-    monkeypatch.setattr(running, "Clock", lambda: clock)
+    monkeypatch.setattr(drive, "Clock", lambda: clock)
     fired = []
     for clock.now, given_, partitions in (
         (5_000, {1: [("a", 10)]}, 1),
@@ -500,7 +500,7 @@ def test_executors_and_driver_fire_the_same_timers(
     spark: Any, redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pending: int, partitions: int
 ) -> None:
     clock = WallClock()
-    monkeypatch.setattr(running, "Clock", lambda: clock)
+    monkeypatch.setattr(drive, "Clock", lambda: clock)
     rows = [("abcdefg"[n % 7], n % 4, n // 2 + n * 7 % 5) for n in range(60)]
 
     def values(placement: str, workers: str = "jobs") -> list[Any]:

@@ -28,7 +28,7 @@ from trident.operations import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from trident.runtime import running
+from trident.runtime import drive
 from trident.runtime.clock import Clock
 from trident.spout import SpoutType
 from trident.state import StateConf, StateSpec
@@ -150,7 +150,7 @@ class _Numbers(ReducerAggregator[list[int]]):
 
 def test_windows_by_the_time_of_the_batch(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = WallClock()
-    monkeypatch.setattr(running, "Clock", lambda: clock)
+    monkeypatch.setattr(drive, "Clock", lambda: clock)
     topology = TridentTopology("t")
     spout = RowsSpout("w: string", {1: rows("a", "b", "a")})
     words = topology.new_stream("s", spout)

@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from trident.config import Config
+from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
 from trident.graph import Graph, SpoutNode
 from trident.notebook.html_pieces import table
 from trident.observe.events import TopologyListener
+from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted
 from trident.roles import Closes
+from trident.runtime.drive import Drive, opened_to_last
 from trident.runtime.engine.auto import cores
-from trident.runtime.engine.dataframe_runner import QueryStopped
+from trident.runtime.engine.dataframe_runner import DataFrameRunner, QueryStopped
 from trident.runtime.loop.batch import Observer
 from trident.runtime.query.batch_names import definition_of_name
 from trident.runtime.query.batch_numbers import definition_of
-from trident.runtime.query.handed_batches import check_columns, check_rows
-from trident.runtime.query.query_run import QueryRun, plan_of_query
+from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query
 from trident.runtime.query.session_facts import query_batch_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
@@ -84,7 +86,8 @@ class ForeachBatch(Closes):
         self.name, self._graph = name, graph
         self.config = _config(conf, settings or {}, resolve)
         self._adopts, self._listeners, self._observer = adopt_checkpoint, listeners, observer
-        self._run: QueryRun | None = None
+        self._run: Drive | None = None
+        self._handed = HandedBatches()
         self._memory_log: Any = None
         self._checked: str | None = None  # the run of a query whose rows are known to count
         self._calls = threading.Lock()
@@ -135,14 +138,16 @@ class ForeachBatch(Closes):
             self._calls.release()
 
     def _lead(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None = None) -> bool:
-        """Lead a batch to its record; False if the log has it already."""
+        """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
             run = self._opened(df, define, begins, query_run)
-            state = run.opened.log.state
-            begun = state.definitions.get(state.txid + 1, {}).get(run.stream)
-            definition = define(state.txid, state.spouts.get(run.stream), begun)
+            definition = _next(run.graph, run.log_state, define)
             if definition is not None:
-                run.lead(df, definition)
+                self._handed.hand_over(df, definition)
+                try:
+                    run.loop.run_one()
+                finally:
+                    self._handed.hand_over(None)
         except QueryStopped as stopped:
             self._end()
             raise (stopped.__cause__ or stopped) from None  # as Spark knows it
@@ -155,7 +160,7 @@ class ForeachBatch(Closes):
 
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
-    def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> QueryRun:
+    def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
         graph = self._graph_of(df)
         (spout,) = graph.spouts()
         check_columns(df, spout.fields, self.name)
@@ -165,22 +170,29 @@ class ForeachBatch(Closes):
         if self._run is None:
             self._displace()
             check_lasting(self.config.log_folder(self.name))
-            plan = plan_of_query(graph)
+            self._handed = HandedBatches(begins)
+            plan = plan_of_query(graph, self._handed)
             if is_all_in_memory(plan) and self._memory_log is None:
                 self._memory_log = new_memory_log(self.name)
 
             def open_checked(states: States) -> TransactionLog:
                 log = _when_free(lambda: open_log(plan, self.config, self._memory_log), is_connect(df))
                 try:
-                    begun = log.state.definitions.get(log.state.txid + 1, {}).get(spout.id)
-                    define(log.state.txid, log.state.spouts.get(spout.id), begun)  # before anything is written
+                    _next(graph, log.state, define)  # before anything is written
                 except BaseException:
                     log.close()
                     raise
                 return log
 
             width = self.config.parallelism or width_of(df.sparkSession, cores())
-            self._run = QueryRun(graph, self.config, open_checked, begins, width, self._listeners, self._observer)
+            runner_of = lambda program, *_: DataFrameRunner(program, width)  # noqa: E731
+            monitoring = Monitoring(self.name, self._listeners, self.config.metrics_port, self.config.metrics_host)
+            try:
+                opened = opened_to_last(graph, plan, self.config, open_checked, runner_of)
+            except BaseException:
+                monitoring.close()
+                raise
+            self._run = Drive(graph, opened, monitoring, observer=self._observer)
         return self._run
 
     def _displace(self) -> None:
@@ -195,7 +207,7 @@ class ForeachBatch(Closes):
     def _end(self, error: BaseException | None = None) -> None:
         run, self._run = self._run, None
         if run is not None:
-            run.close(error)
+            run.end(error)
 
     def close(self) -> None:
         """Close states and log; the next batch opens them again. Not needed before a process ends."""
@@ -215,7 +227,7 @@ class ForeachBatch(Closes):
         return self._graph
 
     @property
-    def run(self) -> QueryRun:
+    def run(self) -> Drive:
         """What is open; `TridentError` before the first batch and after an error."""
         if self._run is None:
             raise TridentError(
@@ -227,21 +239,21 @@ class ForeachBatch(Closes):
     @property
     def txid(self) -> int:
         """The last committed batch, as the log counts."""
-        return self.run.opened.log.state.txid
+        return self.run.txid
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
         """The last committed batch of this run; None before the first."""
-        return self.run.progress.last()
+        return self.run.last_progress
 
     @property
     def recent_progress(self) -> list[dict[str, Any]]:
         """The last `progress_kept` committed batches of this run, oldest first."""
-        return [event.as_dict() for event in self.run.progress.events()]
+        return self.run.recent_progress
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
-        return self.run.opened.view(state if isinstance(state, str) else state.state_name)
+        return self.run.state(state)
 
     def explain(self) -> str:
         """Return what runs where, as `TridentTopology.explain`."""
@@ -261,7 +273,7 @@ class ForeachBatch(Closes):
         return unpickled, (cloudpickle.dumps((_revived, type(self), self.__getstate__())),)
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = {"_run": None, "_memory_log": None, "_calls": None}
+        gone = {"_run": None, "_handed": None, "_memory_log": None, "_calls": None}
         return {**self.__dict__, **gone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -273,7 +285,7 @@ class ForeachBatch(Closes):
     def _repr_html_(self) -> str:
         run = self._run
         if run is not None:
-            return run.glance()._repr_html_()
+            return run._repr_html_()
         log = redacted(str(self.config.log_folder(self.name)))
         return table((), {"topology": self.name, "state": "not open: a batch opens it", "log": log}.items())
 
@@ -282,6 +294,13 @@ def _revived(kind: type[ForeachBatch], state: dict[str, Any]) -> ForeachBatch:
     function = kind.__new__(kind)
     function.__setstate__(state)
     return function
+
+
+def _next(graph: Graph, log: LogState, define: Define) -> Definition | None:
+    """Return the definition of the batch that was given; None if the log has it."""
+    (spout,) = graph.spouts()
+    begun = log.definitions.get(log.txid + 1, {}).get(spout.id)
+    return define(log.txid, log.spouts.get(spout.id), begun)
 
 
 def _when_free(open_it: Callable[[], TransactionLog], waits: bool) -> TransactionLog:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, is_nested
+from trident.graph import Graph, SpoutNode
+from trident.planner import Plan, make_plan
 from trident.runtime.engine.dataframe_runner import QueryRows
 from trident.runtime.query.session_facts import mode_of_totals
+from trident.runtime.start.placements import DRIVER
 from trident.spout.interfaces import BatchCoordinator, Definition, OnNewLog, TransactionAttempt
 from trident.spout.query_batches import QueryBatches, fields_of_schema, fits
 
@@ -52,6 +56,18 @@ class HandedSpout(QueryBatches):
     def get_coordinator(self, conf: Mapping[str, Any]) -> HandedBatches:
         """Return the driver's side."""
         return self._handed
+
+
+def plan_of_query(graph: Graph, handed: HandedBatches | None = None) -> Plan:
+    """Return the plan of a graph as a query runs it: its batches are handed over, the driver commits its states."""
+    nodes = [_handed(node, handed or HandedBatches()) if isinstance(node, SpoutNode) else node for node in graph.nodes]
+    plan = make_plan(replace(graph, nodes=tuple(nodes)))
+    return replace(plan, placements=dict.fromkeys(plan.partitions, DRIVER))
+
+
+def _handed(node: SpoutNode, handed: HandedBatches) -> SpoutNode:
+    assert isinstance(node.spout, QueryBatches), node
+    return replace(node, spout=HandedSpout(node.spout, handed))
 
 
 def check_rows(df: DataFrame, spout: QueryBatches, topology: str) -> None:

@@ -14,10 +14,7 @@ from trident.coordination.memory_log import MemoryLog
 from trident.graph import Graph, Node, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
-from trident.runtime.loop.batch import LOOP
-from trident.runtime.loop.execution import OneByOne
-from trident.runtime.loop.loop import BatchLoop
-from trident.runtime.loop.progress import Progress
+from trident.runtime.drive import Drive
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
@@ -25,7 +22,7 @@ from trident.testing.simulation.fault_plan import Fault
 from trident.testing.simulation.simulated_map import SimulatedStore, watched_spec
 from trident.testing.simulation.simulated_spout import SimulatedSpout
 from trident.testing.topology.driver_points import WatchedLog
-from trident.testing.topology.driver_result import HandClock
+from trident.testing.topology.driver_result import HandClock, Unheard
 
 _OBSERVED = ("defined", "processed", "recorded")
 
@@ -142,7 +139,7 @@ class SimulatedDriver:
         simulated.opened.append(opened)
         self.unfenced = tuple(name for name, each in opened.states.items() if not each[0].facts.fences)
         seam.fences = not self.unfenced
-        self.loop = BatchLoop(self.opened, OneByOne(LOOP), Progress(graph.name, 1), HandClock(), seam.observe)
+        self.loop = Drive(graph, opened, Unheard(graph.name), observer=seam.observe, clock=HandClock()).loop
         seam.reach("start")
 
 

@@ -21,11 +21,9 @@ from trident.planner.guarantees import spout_type_of
 from trident.retention import Retention
 from trident.roles import Closes
 from trident.runtime.commit.dead_letters import DeadLetter
+from trident.runtime.drive import Drive
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
-from trident.runtime.loop.batch import LOOP
-from trident.runtime.loop.execution import OneByOne
-from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.views import StateView
@@ -38,7 +36,7 @@ from trident.testing.topology.driver_capture import Captures, Row
 from trident.testing.topology.driver_memory import with_states_in_memory
 from trident.testing.topology.driver_points import FailurePoints, WatchedLog, WatchedRunner
 from trident.testing.topology.driver_requests import DriverRequests
-from trident.testing.topology.driver_result import BatchResult, HandClock
+from trident.testing.topology.driver_result import BatchResult, HandClock, Unheard
 from trident.testing.topology.driver_spout import FedSpout
 from trident.topology import TridentTopology
 
@@ -179,7 +177,7 @@ class TopologyTestDriver(Closes):
         handled = True
         while handled:
             try:
-                handled = self._loop.turn()
+                handled = self._drive.loop.turn()
             except InjectedFault as fault:
                 return self._taken_over(fault)
             if self._progress.batches > done:
@@ -208,7 +206,7 @@ class TopologyTestDriver(Closes):
             A step gave other results; it names the first one and its tuple.
         """
         self._check_open()
-        check, compared = ReplayCheck(self._opened.runner.program), 0
+        check, compared = ReplayCheck(self._drive.opened.runner.program), 0
         try:
             for attempt, parts in self._seen.items():
                 checked = check.check(attempt, parts)
@@ -229,13 +227,12 @@ class TopologyTestDriver(Closes):
     @property
     def log_state(self) -> LogState:
         """What the log says: committed batches, winners, dead letters."""
-        return self._opened.log.state
+        return self._drive.log_state
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
         self._check_open()
-        name = state if isinstance(state, str) else state.state_name
-        return self._opened.view(name)
+        return self._drive.state(state)
 
     def drpc(self, function: str, args: str) -> Answer:
         """Return the answer of a DRPC function of the topology, as after the last committed batch.
@@ -264,7 +261,7 @@ class TopologyTestDriver(Closes):
 
         `left_out.values` has the fields that the step was given.
         """
-        return list(self._opened.letters.all(self.log_state))
+        return list(self._drive.opened.letters.all(self.log_state))
 
     def new_values(self, state: TridentState | str) -> dict[int, list[Row]]:
         """Return the new values that a state gave in each committed batch, by txid: rows of key and value."""
@@ -281,7 +278,7 @@ class TopologyTestDriver(Closes):
         """Close spouts, states and log; harmless when done already."""
         if not self._closed:
             self._closed = True
-            self._opened.close()
+            self._drive.end()
             if self._folder:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -292,14 +289,16 @@ class TopologyTestDriver(Closes):
 
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
-        self._opened = opened = OpenedTopology(
+        opened = OpenedTopology(
             self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
         )
         opened.log = WatchedLog(opened.log, self._points)
         opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
-        self._requests = DriverRequests(self._declared, self._opened)
-        self._opened.closers.add("drpc", self._requests.close)
-        self._loop = BatchLoop(self._opened, OneByOne(LOOP), self._progress, self.clock, self._observe)
+        self._requests = DriverRequests(self._declared, opened)
+        opened.closers.add("drpc", self._requests.close)
+        self._drive = Drive(
+            self._declared, opened, Unheard(self._name), None, self._observe, clock=self.clock, progress=self._progress
+        )
 
     def _open_log(self, first: bool, states: Mapping[str, Sequence[Any]]) -> TransactionLog:
         if first:
@@ -341,14 +340,14 @@ class TopologyTestDriver(Closes):
         failure, attempt = self._progress.last_failure, self._progress.last_attempt
         assert failure is not None
         assert attempt is not None
-        self._loop.raise_fatal()
+        self._drive.loop.raise_fatal()
         return BatchResult(*attempt, False, failure.step, failure.cause)
 
     def _taken_over(self, fault: InjectedFault) -> BatchResult:
         """The driver died before the record of a batch was durable; another one continues from its log."""
         attempt = self._last
         assert attempt is not None
-        self._opened.close()
+        self._drive.end()
         self._open(first=False)
         return BatchResult(*attempt, False, "record", str(fault))
 

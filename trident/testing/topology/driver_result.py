@@ -1,10 +1,12 @@
-"""The result of a step of a `TopologyTestDriver`, and its clock."""
+"""The result of a step of a `TopologyTestDriver`, its clock, and who hears of it: nobody."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trident.observe.events import TopologyEvent
+from trident.observe.monitoring import Monitoring
 from trident.runtime.clock import Clock
 from trident.testing.topology.driver_capture import Row
 
@@ -31,6 +33,12 @@ class HandClock(Clock):
     def cpu(self) -> float:
         """No time: what a step costs on this machine changes nothing."""
         return 0.0
+
+
+class Unheard(Monitoring):
+    """Tells nobody what happens, and does not log it: the test sees it."""
+
+    def publish(self, event: TopologyEvent) -> None: ...
 
 
 @dataclass(frozen=True)
