@@ -13,10 +13,11 @@ from trident.config import Config
 from trident.coordination.log_address import open_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.drpc.batching import Answer
+from trident.drpc.batching import Answer, RequestExecutor, unknown_function
+from trident.drpc.queried_states import OwnLog
 from trident.errors import ConfigError, ReplayDiffersError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
-from trident.planner import make_plan
+from trident.planner import make_plan, make_request_plan
 from trident.planner.guarantees import spout_type_of
 from trident.retention import Retention
 from trident.roles import Closes
@@ -35,7 +36,6 @@ from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.topology.driver_capture import Captures, Row
 from trident.testing.topology.driver_memory import with_states_in_memory
 from trident.testing.topology.driver_points import FailurePoints, WatchedLog, WatchedRunner
-from trident.testing.topology.driver_requests import DriverRequests
 from trident.testing.topology.driver_result import BatchResult, HandClock, Unheard
 from trident.testing.topology.driver_spout import FedSpout
 from trident.topology import TridentTopology
@@ -243,7 +243,14 @@ class TopologyTestDriver(Closes):
             There is no such function, the arguments are not one text, or a step failed.
         """
         self._check_open()
-        return self._requests.answer(function, args)
+        if function not in self._executors:
+            known = [node.function for node in self._declared.functions()]
+            if function not in known:
+                raise unknown_function(function, self._name, known)
+            plan = make_request_plan(self._declared, function)
+            executor = self._executors[function] = RequestExecutor(plan, self._drive.config, OwnLog(self._drive))
+            self._drive.opened.closers.add("drpc", executor.close)
+        return self._executors[function].answer(args)
 
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""
@@ -294,8 +301,7 @@ class TopologyTestDriver(Closes):
         )
         opened.log = WatchedLog(opened.log, self._points)
         opened.runner = WatchedRunner(opened.runner, self._points, self._captures, self._seen)
-        self._requests = DriverRequests(self._declared, opened)
-        opened.closers.add("drpc", self._requests.close)
+        self._executors: dict[str, RequestExecutor] = {}
         self._drive = Drive(
             self._declared, opened, Unheard(self._name), None, self._observe, clock=self.clock, progress=self._progress
         )
