@@ -13,8 +13,9 @@ from spouts import TextFileSpout
 from tests.harness.commands import until
 from tests.harness.topology_runs import WAIT_S, start
 from trident import TridentTopology
+from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.operations import Count
-from trident.runtime.loop.polling import SpoutPoller
+from trident.runtime.loop.start_gate import StartGate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,10 +124,12 @@ def test_a_spout_that_is_much_work_to_ask_is_asked_less_often(texts: Path, tmp_p
 
 @pytest.mark.parametrize(("cost_s", "pause_s"), [(0.0, 0.05), (0.004, 0.05), (0.5, 5.0)])
 def test_the_pause_is_the_interval_or_ten_times_the_work(cost_s: float, pause_s: float) -> None:
-    polling = SpoutPoller(0.05, 0)
-    polling.had_nothing(100.0, cost_s)
-    assert polling.at == pytest.approx(100.0 + pause_s)
-    assert polling.begin(100.0) == []
-    event = polling.add()
-    assert polling.begin(100.0) == [event]
-    assert polling.at == 100.0  # who waits for the sources does not wait for the pause
+    gate = StartGate("t", MasterBatchCoordinator(0, 1), {}, interval_s=0.05)
+    gate.had_nothing(1, 100.0, cost_s)
+    gate.look(100.0)
+    assert gate.at == pytest.approx(100.0 + pause_s)
+    event = gate.add()
+    gate.look(100.0)
+    assert (gate.at, gate.is_awaited) == (100.0, True)  # who waits for the sources does not wait for the pause
+    gate.gave_all()
+    assert (event.is_set(), gate.is_awaited) == (True, False)

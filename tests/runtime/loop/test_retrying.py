@@ -80,20 +80,20 @@ def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_
     retrying = RetryRule(CONFIG, coordinator)
     away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")
 
-    def fail(attempt: TransactionAttempt, failure: Failure) -> None:
-        retrying.pause_after(attempt, failure)
+    def fail(attempt: TransactionAttempt, failure: Failure) -> float | BatchFailedError:
+        follows = retrying.pause_after(attempt, failure)
         coordinator.failed(attempt, 0.0)
+        return follows
 
     for _ in range(5):
         fail(coordinator.start(0.0), away)
     first = coordinator.start(0.0)
     coordinator.processed(first)
     fail(coordinator.start(0.0), away)  # of the next batch
-    fail(first, broken)
-    assert retrying.fatal is None
-    fail(coordinator.start(0.0), broken)
-    assert isinstance(retrying.fatal, BatchFailedError)
-    assert retrying.fatal.attempts == 2
+    assert isinstance(fail(first, broken), float)
+    fatal = fail(coordinator.start(0.0), broken)
+    assert isinstance(fatal, BatchFailedError)
+    assert fatal.attempts == 2
 
 
 def mistaken(kind: SpoutType, error: Exception, **conf: Any) -> tuple[int, BatchFailedError | None]:

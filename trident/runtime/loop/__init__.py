@@ -1,5 +1,5 @@
 """The life of a batch: when it begins, what it contains, where it is processed and committed, what follows a failure.
 
-Begin with `loop.py`. `sources.py` says what a batch contains, `attempts.py` processes and commits it, `execution.py` chooses
-the threads, `retrying.py` decides after a failure.
+Begin with `loop.py`. `start_gate.py` says when a batch begins, `sources.py` what it contains, `attempts.py` processes and
+commits it, `execution.py` chooses the threads, `retrying.py` decides after a failure.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -123,10 +122,8 @@ class Batch:
     `capture`: whether tuples that raise are left out, as dead letters.
     `empty`: whether there are no parts to process.
     `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
-    `waiting`: the events of threads that wait for this batch and no later one.
     `undecided`: what only its processing shows; None once that is known.
     `is_guess`: whether a definition may be taken back until the batch is recorded.
-    `asked_for`: the events that were waited for when the spouts were asked.
     `cost_s`: how long processing kept a core of this process busy.
     `sizes`, `tasks`: about how many bytes it has of each source (None: unknown), and into how many parts it was cut.
     `commits_now`: whether the job that processes it commits states too.
@@ -145,10 +142,8 @@ class Batch:
     output: TaskOutput = field(default_factory=lambda: _NOTHING)
     empty: bool = False
     share: float | None = None
-    waiting: list[threading.Event] = field(default_factory=list)
     undecided: Undecided | None = None
     is_guess: bool = False
-    asked_for: list[threading.Event] = field(default_factory=list)
     cost_s: float = 0.0
     sizes: Mapping[str, int | None] = field(default_factory=dict)
     tasks: int = 0

@@ -23,21 +23,20 @@ from trident.observe.at_work import RunningBatch
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.activity import Activation, StartGate
 from trident.runtime.loop.attempts import Attempts, txids_of
 from trident.runtime.loop.batch import Batch, BatchTimes, Defined, LoopMessage, Observer
 from trident.runtime.loop.batch_time import with_timers
 from trident.runtime.loop.capturing import Capturing
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
-from trident.runtime.loop.polling import SpoutPoller, Waiting
 from trident.runtime.loop.progress import Outcome, Progress
 from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.loop.sources import Sources
+from trident.runtime.loop.start_gate import StartGate
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import executors_of
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
-from trident.spout.interfaces import BatchCoordinator, SpoutType, TransactionAttempt
+from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
@@ -87,9 +86,10 @@ class BatchLoop:
         in_tasks = executors_of(opened.placements)
         self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
         self._batches: dict[int, Batch] = {}
-        self._polling = SpoutPoller(config.poll_interval_ms / 1000, log.state.txid)
-        self.activity = Activation(self._name, self._coordinator, _notified_of_activity(opened), active)
-        self._starting = StartGate(self._coordinator, self._retrying, self._polling, self._batches, self.activity)
+        notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
+        poll_s = config.poll_interval_ms / 1000
+        self._gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
+        self.activity = self._gate
         self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long
@@ -121,7 +121,7 @@ class BatchLoop:
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
         self._sources.look_now()
-        done = self._polling.add()
+        done = self._gate.add()
         self.wake()
         return done
 
@@ -152,7 +152,7 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            self._handle_next(0.0 if self._inbox else self._starting.wait_s(self._clock.monotonic()))
+            self._handle_next(0.0 if self._inbox else self._gate.wait_s(self._clock.monotonic()))
             # What this thread itself has processed goes on at once.
             while not self._stopping.is_set() and (self._inbox or self._start_commit()):
                 self._handle_next()
@@ -174,7 +174,7 @@ class BatchLoop:
         self._sources.look_now()  # there may be no batch for a long time
         while self._log.state.txid == before:
             self._begin()
-            self._handle_next(self._starting.wait_s(self._clock.monotonic()))
+            self._handle_next(self._gate.wait_s(self._clock.monotonic()))
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
@@ -187,16 +187,14 @@ class BatchLoop:
             self._look_at = now + _LOOK_AT_OWNER_S
             self._log.check_owner()
         self._fail_overdue(now)
-        if not self.activity.is_obeyed and self.activity.obey():
-            self._polling.ask_at_once()
         self._start_batches()
         self._start_commit()
-        if self._retrying.fatal is not None:
+        if self._gate.fatal is not None:
             self.raise_fatal()
 
     def raise_fatal(self) -> None:
         """Raise what ends the topology: a batch failed for good and all before it are committed."""
-        self._retrying.raise_fatal(self._log.state.txid)
+        self._gate.raise_fatal()
 
     def _handle_next(self, wait_s: float = 0.0) -> bool:
         """Handle the next message; whether one has come within this time."""
@@ -229,20 +227,24 @@ class BatchLoop:
     def _start_batches(self) -> None:
         """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached."""
         now = self._clock.monotonic()
-        waiting = self._polling.begin(now)
-        while self._starting.may_start(now):
+        self._gate.look(now)
+        while self._gate.may_start(now):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
-            before = self._clock.cpu() if self._polling.is_idle else None
-            if not self._start_next(waiting, now):
-                self._polling.had_nothing(now, 0.0 if before is None else self._clock.cpu() - before)
-                self.activity.had_nothing(self._coordinator.next_txid)
-                if waiting and not self._batches and not self._sources.are_preparing():
-                    self._log.check_owner()  # a replaced driver does not know what is committed
-                    self._polling.done(waiting)
+            before = self._clock.cpu() if self._gate.is_idle else None
+            if not self._start_next(now):
+                cost_s = 0.0 if before is None else self._clock.cpu() - before
+                self._had_nothing(self._coordinator.next_txid, now, cost_s, not self._batches)
                 return
             now = self._clock.monotonic()
 
-    def _start_next(self, waiting: Waiting, now: float) -> bool:
+    def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
+        """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
+        self._gate.had_nothing(txid, now, cost_s)
+        if is_end and self._gate.is_awaited and not self._sources.are_preparing():
+            self._log.check_owner()  # a replaced driver does not know what is committed
+            self._gate.gave_all()
+
+    def _start_next(self, now: float) -> bool:
         """Define the next batch and start its processing; False if the spouts have nothing."""
         txid = self._coordinator.next_txid
         asked = txid not in self._log.state.definitions
@@ -270,7 +272,8 @@ class BatchLoop:
             self._opened.meaning.before_writing()
             self._capturing.begins(txid)
         self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
-        self._polling.started(batch, asked, waiting, self._clock.monotonic())
+        if batch.undecided is None:
+            self._gate.started(batch, asked, self._clock.monotonic())
         return True
 
     def _new_batch(self, defined: Defined, now: float) -> Batch:
@@ -291,7 +294,7 @@ class BatchLoop:
             if not self._sources.complete(batch):
                 self._drop(batch)
                 return
-            self._polling.completed(batch, batch.times.processed)
+            self._gate.started(batch, True, batch.times.processed)
         self._coordinator.processed(batch.attempt)
         self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
@@ -300,9 +303,8 @@ class BatchLoop:
         """End an attempt that read nothing: nothing of it is logged or committed."""
         self._coordinator.dropped(batch.attempt)
         del self._batches[batch.attempt.txid]
-        self._log.check_owner()  # a replaced driver does not know what is committed
-        self._polling.dropped(batch, self._batches, batch.times.processed, not self._sources.are_preparing())
-        self.activity.had_nothing(batch.attempt.txid)
+        self._log.check_owner()
+        self._had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s, True)
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
@@ -358,7 +360,7 @@ class BatchLoop:
         outcome = Outcome(committed, at_ms, tries, captured, sources.lags.known, sources.throttle.share)
         self._progress.committed(batch, outcome)
         self._observe("succeeded", attempt)
-        self._polling.done(batch.waiting)
+        self._gate.recorded(attempt.txid)
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 
@@ -419,7 +421,8 @@ class BatchLoop:
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
         in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
         pause = self._retrying.pause_after(attempt, failure, in_commit)
-        retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
+        retry_in_s = None if isinstance(pause, BatchFailedError) else pause
+        self._gate.fatal = pause if isinstance(pause, BatchFailedError) else self._gate.fatal
         tries = self._coordinator.failures(attempt.txid) + 1
         now, waiting = self._clock.monotonic(), self._retrying.waiting
         self._cold = self._cold or not self._batches[attempt.txid].runner.here
@@ -427,12 +430,8 @@ class BatchLoop:
         leaves_out = self._opened.letters.captures and failure.may_leave_out and retry_in_s is not None
         self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits, leaves_out)
         self._capturing.failed(self._batches[attempt.txid], failure)
-        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
+        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), retry_in_s or 0.0):
             batch = self._batches.pop(dead.txid)
             if dead != attempt:
                 self._attempts.cancel(batch)
-        self._polling.ask_at_once()
-
-
-def _notified_of_activity(opened: OpenedTopology) -> list[BatchCoordinator]:
-    return [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
+        self._gate.failed(attempt.txid)

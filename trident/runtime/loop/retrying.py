@@ -51,9 +51,8 @@ class Waiting:
 
 
 class RetryRule:
-    """What follows the failures of a topology's batches, and the error that ends it.
+    """What follows the failures of a topology's batches.
 
-    `fatal`: the error of the batch that is not tried again; None while there is none.
     `waiting`: what the first batch in flight waits for; None if that is nothing.
     `repeats`: whether a batch that is tried again has the same tuples, so that a mistake is made again.
     `captures`: whether a last try leaves out the tuples that raise.
@@ -70,7 +69,6 @@ class RetryRule:
         self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
         self._repeats, self._captures = repeats, captures
         self._mistaken = 0  # the last batch with a mistake, which its next try leaves out
-        self.fatal: BatchFailedError | None = None
         self.waiting: Waiting | None = None
         self._waits: dict[int, int] = {}  # how often a batch in flight failed because something was away
         self._away: dict[int, Waiting] = {}
@@ -83,8 +81,10 @@ class RetryRule:
         """Return how often a batch has failed with the failure that just came, other than because something was away."""
         return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
 
-    def pause_after(self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False) -> float:
-        """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
+    def pause_after(
+        self, attempt: TransactionAttempt, failure: Failure, in_commit: bool = False
+    ) -> float | BatchFailedError:
+        """Return how many seconds pass before the next attempt; if there is none, the error that ends the topology."""
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
         if failure.is_mistake and (self._repeats or not failure.retry):
@@ -102,8 +102,7 @@ class RetryRule:
         try:
             return pause_after(self._config, attempt, failure, tries, may_retry)
         except BatchFailedError as fatal:
-            self.fatal = fatal
-            return 0.0
+            return fatal
 
     def _wait_for(self, txid: int, failure: Failure, in_commit: bool) -> Waiting | None:
         """Note what a batch waits for since this failure; None if the failure is another one."""
@@ -131,15 +130,6 @@ class RetryRule:
 
     def _show(self) -> None:
         self.waiting = self._away[min(self._away)] if self._away else None
-
-    def excludes(self, txid: int) -> bool:
-        """Whether this batch is not to be started: it has failed for good, or one before it."""
-        return self.fatal is not None and txid >= self.fatal.txid
-
-    def raise_fatal(self, committed: int) -> None:
-        """Raise what ends the topology, once all batches before the one that failed are committed."""
-        if self.fatal is not None and committed + 1 == self.fatal.txid:
-            raise self.fatal
 
 
 def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool) -> float:
