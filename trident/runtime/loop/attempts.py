@@ -12,18 +12,19 @@ from time import thread_time
 from trident.channel import Channel
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
+from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.replay_check import ReplayCheck
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
-from trident.runtime.loop.batch import Batch, LoopMessage, Observer
+from trident.runtime.loop.batch import Batch, LoopMessage, Observer, Result
 from trident.runtime.loop.batch_time import now_of
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.start.placements import roaming_states
-from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid
 
@@ -46,7 +47,7 @@ class Attempts:
         execution: Execution,
         work: Work,
         observe: Observer,
-        inbox: Channel[LoopMessage],
+        inbox: Channel[LoopMessage | None],
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
         self._replays = opened.replays
@@ -60,15 +61,12 @@ class Attempts:
         `alone`: whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
         before is recorded (R2); if its definitions are complete, and so are in the log.
         `txids`: returns the batch's txids as the partitions of the states must see them.
+        Raises `StepFailed`: a source cannot be read.
         """
-        try:
-            batch.sizes = self._sources.sizes_of(batch.definitions)
-            batch.runner = self._runner.of_size(batch.size)
-            parts = self._sources.cut(batch)
-        except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
-            self._report(LoopMessage(batch.attempt, failure=error.failure))
-            return
-        batch.empty, batch.tasks = not parts, len(parts)
+        batch.sizes = self._sources.sizes_of(batch.definitions)
+        batch.runner = self._runner.of_size(batch.size)
+        parts = self._sources.cut(batch)
+        batch.tasks = len(parts)
         batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
         batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if batch.commits_now else None))
@@ -78,35 +76,32 @@ class Attempts:
         if batch.runner.here:
             self._work.begin(batch.attempt, watched=batch.lane.in_loop)
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
+        result: Result
         try:
-            message = self._processed(batch, parts, order)
+            result = self._processed(batch, parts, order)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            result = _meaning(error, "spark")
         finally:
             self._work.end(batch.attempt)
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
-        self._report(message)
+        self._report(LoopMessage(batch.attempt, result))
 
-    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> LoopMessage:
-        attempt = batch.attempt
-        try:
-            if order is not None:
-                order = replace(order, txids=self._fenced(batch, order.txids))
-            check = None if self._replays is None else self._check_of(self._replays, batch, parts)
-            if check is not None and batch.runner.here:
-                parts = check.read(parts)  # once for all that processes it
-            output = batch.runner.process(attempt, parts, order)
-        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            return _failure_message(attempt, error, "spark")
-        if output.failure is not None:
-            return _failed(attempt, output)
-        if check is not None:
-            batch.checked = check.check(attempt, parts, output if batch.runner.here else None)
-        return LoopMessage(attempt, output=output)
+    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> Result:
+        if order is not None:
+            order = replace(order, txids=self._fenced(batch, order.txids))
+        check = None if self._replays is None else self._check_of(self._replays, batch, parts)
+        if check is not None and batch.runner.here:
+            parts = check.read(parts)  # once for all that processes it
+        output = batch.runner.process(batch.attempt, parts, order)
+        if check is not None and output.failure is None:
+            batch.checked = check.check(batch.attempt, parts, output if batch.runner.here else None)
+        return _cause(output) or output
 
     def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
         """Return what processes the batch twice; None for most batches."""
         here = batch.runner.here
-        if batch.retried:  # one that failed must not fail again because this takes longer
+        if batch.tries > 1:  # one that failed must not fail again because this takes longer
             return None
         if batch.size is None and not here:  # Spark may have more rows than fit into this process
             return None
@@ -118,42 +113,39 @@ class Attempts:
         A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
         attempt's. Where keys roam, another partition may have written the same key by then: so all are taken first.
         """
-        if not self._roaming or not batch.retried:
+        if not self._roaming or batch.tries == 1:
             return txids
         with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
             return self._committer.fence(self._roaming, txids)
 
     def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
         """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
-        message = None
+        result: Result | None = None
         try:
             txids = txids if batch.commits_now else self._fenced(batch, txids)
-            message = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
+            if batch.output.kept is not None:  # the loop ends the attempt if this takes too long
+                batch.output = batch.runner.commit(batch.output, _order(batch, txids))
+                result = _cause(batch.output)
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            message = _failure_message(batch.attempt, error, "spark")
-        if message is None:
+            result = _meaning(error, "spark")
+        if result is None:
             self._work.begin(batch.attempt, watched=True, commits=True)
             try:
-                message = self._committed(batch, txids)
+                result = self._committed(batch, txids)
             except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
-                message = _failure_message(batch.attempt, error, "commit")
+                result = _meaning(error, "commit")
             finally:
                 self._work.end(batch.attempt)
-        self._report(message)
+        self._report(LoopMessage(batch.attempt, result))
 
-    def _committed_in_tasks(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> LoopMessage | None:
-        """Commit what Spark keeps; None if that went well. The loop ends the attempt if this takes too long."""
-        batch.output = batch.runner.commit(batch.output, _order(batch, txids))
-        return _failed(batch.attempt, batch.output) if batch.output.failure is not None else None
-
-    def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> LoopMessage:
+    def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Committed:
         self._observe("committing", batch.attempt)
         elsewhere, now = batch.runner.commits, now_of(batch.definitions)
         committed = self._committer.commit(txids, batch.output, now, batch.capture, elsewhere)
-        if batch.retried:
+        if batch.tries > 1:
             committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
         self._observe("committed", batch.attempt)
-        return LoopMessage(batch.attempt, committed=committed)
+        return committed
 
     def cancel(self, batch: Batch) -> None:
         """Ask the runner to stop with an attempt; its result is ignored in any case."""
@@ -167,19 +159,16 @@ def _order(batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Order:
     return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
 
 
-def _failure_message(attempt: TransactionAttempt, error: BaseException, where: str) -> LoopMessage:
+def _meaning(error: BaseException, where: str) -> Failure | BaseException:
     """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
     if isinstance(error, StepFailed):
-        fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
-        return LoopMessage(attempt, failure=error.failure, error=fenced)
-    if isinstance(error, Exception):
-        return LoopMessage(attempt, failure=failure_of(where, error))
-    return LoopMessage(attempt, error=error)
+        return error.__cause__ if isinstance(error.__cause__, FencedError) else error.failure
+    return failure_of(where, error) if isinstance(error, Exception) else error
 
 
-def _failed(attempt: TransactionAttempt, output: TaskOutput) -> LoopMessage:
-    fenced = FencedError(*output.fenced) if output.fenced else None
-    return LoopMessage(attempt, failure=output.failure, error=fenced)
+def _cause(output: TaskOutput) -> Failure | FencedError | None:
+    """Return why tasks failed, if they did."""
+    return FencedError(*output.fenced) if output.fenced else output.failure
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:

@@ -39,13 +39,6 @@ class Undecided(NamedTuple):
     time_if_not: Definition | None
 
 
-class Defined(NamedTuple):
-    """A batch as it is defined before anything is read; `undecided` is None if nothing is left to reading."""
-
-    definitions: Definitions
-    undecided: Undecided | None = None
-
-
 @dataclass(frozen=True)
 class Lane:
     """Where an attempt is processed and committed.
@@ -111,46 +104,44 @@ class BatchTimes:
         )
 
 
-_NOTHING = TaskOutput()
-"""The output of a batch that is not processed; never changed."""
+_NOT_PROCESSED = TaskOutput()  # never changed
 
 
 @dataclass
 class Batch:
     """What the loop knows of a live attempt.
 
+    `runner`: what may process it, and, once it is started, what does.
     `capture`: whether tuples that raise are left out, as dead letters.
-    `empty`: whether there are no parts to process.
-    `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
     `undecided`: what only its processing shows; None once that is known.
+    `tries`: how many attempts at the batch there were since this driver runs, with this one.
+    `cold`: whether it may have to start Python workers, if it runs on Spark.
+    `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
     `is_guess`: whether a definition may be taken back until the batch is recorded.
     `cost_s`: how long processing kept a core of this process busy.
     `sizes`, `tasks`: about how many bytes it has of each source (None: unknown), and into how many parts it was cut.
     `commits_now`: whether the job that processes it commits states too.
     `written`: if tuples are left out, the states that may keep something of earlier attempts.
-    `cold`: whether it may have to start Python workers, if it runs on Spark.
-    `retried`: whether an earlier attempt of the batch has failed, since this driver runs.
     `checked`: what processing it twice showed; None if it was not.
     """
 
     attempt: TransactionAttempt
     definitions: Definitions
-    times: BatchTimes
     runner: Runner
-    capture: bool
-    lane: Lane = LOOP
-    output: TaskOutput = field(default_factory=lambda: _NOTHING)
-    empty: bool = False
-    share: float | None = None
+    capture: bool = False
     undecided: Undecided | None = None
+    times: BatchTimes = field(default_factory=BatchTimes)
+    tries: int = 1
+    cold: bool = False
+    lane: Lane = LOOP
+    output: TaskOutput = field(default_factory=lambda: _NOT_PROCESSED)
+    share: float | None = None
     is_guess: bool = False
     cost_s: float = 0.0
     sizes: Mapping[str, int | None] = field(default_factory=dict)
     tasks: int = 0
     commits_now: bool = False
     written: frozenset[str] = frozenset()
-    cold: bool = False
-    retried: bool = False
     checked: Checked | None = None
 
     @property
@@ -159,22 +150,16 @@ class Batch:
         known = [each for each in self.sizes.values() if each is not None]
         return sum(known) if len(known) == len(self.sizes) else None
 
-    @classmethod
-    def of(
-        cls, attempt: TransactionAttempt, defined: Defined, times: BatchTimes, runner: Runner, capture: bool
-    ) -> Batch:
-        """Return the batch of an attempt that was just defined."""
-        return cls(attempt, defined.definitions, times, runner, capture, undecided=defined.undecided)
+
+Result = TaskOutput | Committed | Failure | BaseException
+"""An exception ends the topology, a failure the attempt."""
 
 
 class LoopMessage(NamedTuple):
     """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
 
-    attempt: TransactionAttempt | None = None  # None only wakes the loop
-    output: TaskOutput | None = None
-    committed: Committed | None = None
-    failure: Failure | None = None
-    error: BaseException | None = None
+    attempt: TransactionAttempt
+    result: Result
 
 
 def of_spouts(definitions: Definitions) -> list[tuple[str, Definition]]:

@@ -24,12 +24,12 @@ from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.attempts import Attempts, txids_of
-from trident.runtime.loop.batch import Batch, BatchTimes, Defined, LoopMessage, Observer
+from trident.runtime.loop.batch import Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided
 from trident.runtime.loop.batch_time import with_timers
 from trident.runtime.loop.capturing import Capturing
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.hanging import Work
-from trident.runtime.loop.progress import Outcome, Progress
+from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import RetryRule
 from trident.runtime.loop.sources import Sources
 from trident.runtime.loop.start_gate import StartGate
@@ -75,7 +75,7 @@ class BatchLoop:
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
         self._observe = observer or (lambda point, attempt: None)
-        self._inbox = Channel[LoopMessage]()
+        self._inbox = Channel[LoopMessage | None]()
         self._work = Work(opened.commit_threads)
         self._sources = Sources(opened, clock, self._work)
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._inbox)
@@ -105,7 +105,7 @@ class BatchLoop:
 
     def wake(self) -> None:
         """Make the loop look now for what may begin."""
-        self._inbox.put(LoopMessage())
+        self._inbox.put(None)
 
     def set_active(self, active: bool) -> None:
         """Begin batches, or no more; those that have begun are finished in any case."""
@@ -200,27 +200,26 @@ class BatchLoop:
         """Handle the next message; whether one has come within this time."""
         messages = self._inbox.take(wait_s)
         for message in messages:
-            self._handle(message)
+            if message is not None:
+                self._handle(message)
         return bool(messages)
 
     def _handle(self, message: LoopMessage) -> None:
-        if message.attempt is None:
-            return
         if not self._coordinator.is_live(message.attempt):  # a store fences its writers when our later attempt begins
             logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, message.attempt)
             return
-        if message.error is not None:
-            raise message.error
-        batch = self._batches[message.attempt.txid]
+        batch, result = self._batches[message.attempt.txid], message.result
+        if isinstance(result, BaseException):
+            raise result
         try:
-            if message.failure is not None:
-                raise StepFailed(message.failure)
-            if message.committed is not None:
-                self._record(batch, message.committed)
-            elif message.output is not None:
-                self._processed(batch, message.output)
+            if isinstance(result, Failure):
+                raise StepFailed(result)
+            if isinstance(result, Committed):
+                self._record(batch, result)
+            else:
+                self._processed(batch, result)
         except StepFailed as error:  # of a worker, a state or a spout
-            self._fail(message.attempt, error.failure)
+            self._fail(batch, error.failure)
 
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
@@ -247,21 +246,20 @@ class BatchLoop:
     def _start_next(self, now: float) -> bool:
         """Define the next batch and start its processing; False if the spouts have nothing."""
         txid = self._coordinator.next_txid
-        asked = txid not in self._log.state.definitions
+        asked, batch = txid not in self._log.state.definitions, None
         try:
             defined = self._sources.define(txid, self._batches)
+            if defined is None:
+                return False
+            batch = self._new_batch(now, *defined)
+            self._start(batch, asked)
         except StepFailed as error:  # an attempt that fails at once
-            self._fail(self._new_batch(Defined({}), now).attempt, error.failure)
-            return True
-        if defined is None:
-            return False
-        batch = self._new_batch(defined, now)
+            self._fail(batch or self._new_batch(now, {}), error.failure)
+        return True
+
+    def _start(self, batch: Batch, asked: bool) -> None:
         if batch.capture:
-            try:
-                batch.written = self._capturing.written(txid, self._log.state.txid)
-            except StepFailed as error:
-                self._fail(batch.attempt, error.failure)
-                return True
+            batch.written = self._capturing.written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
@@ -270,22 +268,22 @@ class BatchLoop:
             self._opened.gate.pass_through()
             self._log.check_owner()
             self._opened.meaning.before_writing()
-            self._capturing.begins(txid)
+            self._capturing.begins(batch.attempt.txid)
         self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
         if batch.undecided is None:
-            self._gate.started(batch, asked, self._clock.monotonic())
-        return True
+            self._gate.started(batch, not batch.tasks, asked, self._clock.monotonic())
 
-    def _new_batch(self, defined: Defined, now: float) -> Batch:
-        attempt = self._coordinator.start(now)
+    def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None = None) -> Batch:
+        attempt, runner, times = self._coordinator.start(now), self._opened.runner, BatchTimes(now)
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
-        batch = self._batches[attempt.txid] = Batch.of(attempt, defined, BatchTimes(now), self._opened.runner, capture)
-        batch.cold, batch.retried = self._cold, self._coordinator.failures(attempt.txid) > 0
+        tries = self._coordinator.failures(attempt.txid) + 1
+        batch = Batch(attempt, definitions, runner, capture, undecided, times, tries, self._cold)
+        self._batches[attempt.txid] = batch
         return batch
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
-        self._cold = self._cold and (batch.runner.here or batch.empty)
+        self._cold = self._cold and (batch.runner.here or not batch.tasks)
         if output.captured:
             self._capturing.check(batch, output.captured)
         if batch.checked is not None:
@@ -294,7 +292,7 @@ class BatchLoop:
             if not self._sources.complete(batch):
                 self._drop(batch)
                 return
-            self._gate.started(batch, True, batch.times.processed)
+            self._gate.started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.processed(batch.attempt)
         self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
@@ -347,7 +345,6 @@ class BatchLoop:
                 raise refused.cause from None
             raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
         self._opened.meaning.recorded()
-        tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)
         self._late = 0
         self._retrying.has_answered(attempt.txid)
@@ -357,8 +354,7 @@ class BatchLoop:
         del self._batches[attempt.txid]
         sources = self._sources
         sources.succeeded(batch)
-        outcome = Outcome(committed, at_ms, tries, captured, sources.lags.known, sources.throttle.share)
-        self._progress.committed(batch, outcome)
+        self._progress.committed(batch, committed, captured, at_ms, sources.lags.known, sources.throttle.share)
         self._observe("succeeded", attempt)
         self._gate.recorded(attempt.txid)
 
@@ -382,9 +378,10 @@ class BatchLoop:
                     f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
                 )
             self._warn_late(limit)
-            self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
-            self._sources.throttle.timed_out(self._batches[attempt.txid].share)
-            self._fail(attempt, self._work.hanging(attempt, cause) or Failure(where, None, cause))
+            batch = self._batches[attempt.txid]
+            self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
+            self._sources.throttle.timed_out(batch.share)
+            self._fail(batch, self._work.hanging(attempt, cause) or Failure(where, None, cause))
 
     def _is_late(self, attempt: TransactionAttempt, now: float) -> bool:
         batch = self._batches[attempt.txid]
@@ -416,22 +413,22 @@ class BatchLoop:
         if now - batch.times.committing > limit:
             yield batch.attempt
 
-    def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
+    def _fail(self, batch: Batch, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
+        attempt = batch.attempt
         in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
         pause = self._retrying.pause_after(attempt, failure, in_commit)
         retry_in_s = None if isinstance(pause, BatchFailedError) else pause
         self._gate.fatal = pause if isinstance(pause, BatchFailedError) else self._gate.fatal
-        tries = self._coordinator.failures(attempt.txid) + 1
         now, waiting = self._clock.monotonic(), self._retrying.waiting
-        self._cold = self._cold or not self._batches[attempt.txid].runner.here
+        self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
         leaves_out = self._opened.letters.captures and failure.may_leave_out and retry_in_s is not None
-        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits, leaves_out)
-        self._capturing.failed(self._batches[attempt.txid], failure)
+        self._progress.failed(batch, failure, self._clock.wall_ms(), retry_in_s, now, waits, leaves_out)
+        self._capturing.failed(batch, failure)
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), retry_in_s or 0.0):
-            batch = self._batches.pop(dead.txid)
+            ended = self._batches.pop(dead.txid)
             if dead != attempt:
-                self._attempts.cancel(batch)
+                self._attempts.cancel(ended)
         self._gate.failed(attempt.txid)

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from trident.observe.batch_committed import BatchCommitted, Placement, Read
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
@@ -26,25 +26,6 @@ logger = logging.getLogger(__name__)
 
 _TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
 _MS_PER_S = 1000
-
-
-class Outcome(NamedTuple):
-    """How a batch was committed.
-
-    `committed`: what it changed.
-    `at_ms`: when it was recorded, since 1970.
-    `tries`: how many attempts it took.
-    `left_out`: its tuples that were left out, as dead letters.
-    `lags`: what the spouts say of their lag now.
-    `share`: how much of their limits later batches get.
-    """
-
-    committed: Committed
-    at_ms: int
-    tries: int
-    left_out: Sequence[Failure]
-    lags: Mapping[str, Lag | None]
-    share: float
 
 
 class Progress:
@@ -88,56 +69,64 @@ class Progress:
         self._first: float | None = None
         self._last = self._defined = 0.0
 
-    def committed(self, batch: Batch, outcome: Outcome) -> None:
-        """A batch is committed."""
-        times, event = batch.times, self._event(batch, outcome)
-        with self._lock:
-            self._recent.append(event)
-            self.batches += 1
-            self.left_out += len(outcome.left_out)
-            add_counts(self._rows, event.read.rows)
-            self._lags, self._share, self._defined = event.read.lags, outcome.share, times.defined
-            add_counts(self._metrics, event.counters)
-            self._first = times.defined if self._first is None else self._first
-            self._last = times.recorded
-        if self._totals is not None:
-            self._totals.committed(event, batch.output, outcome.committed, bool(batch.runner.commits))
-            if outcome.left_out:
-                self._left_out(outcome, times.recorded)
-        self._publish(event)
+    def committed(
+        self,
+        batch: Batch,
+        committed: Committed,
+        left_out: Sequence[Failure],
+        at_ms: int,
+        lags: Mapping[str, Lag | None],
+        share: float,
+    ) -> None:
+        """A batch is committed.
 
-    def _left_out(self, outcome: Outcome, now: float) -> None:
-        assert self._totals is not None
-        self._totals.left_out(outcome.left_out, now)
-        for failure in outcome.left_out[-_TOLD_OF_BATCH:]:
-            self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", outcome.at_ms / _MS_PER_S)
-
-    def _event(self, batch: Batch, outcome: Outcome) -> BatchCommitted:
-        output, committed, times = batch.output, outcome.committed, batch.times
+        `committed`: what it changed.
+        `left_out`: its tuples that were left out, as dead letters.
+        `at_ms`: when it was recorded, since 1970.
+        `lags`: what the spouts say of their lag now.
+        `share`: how much of their limits later batches get.
+        """
+        output, times = batch.output, batch.times
         came_in_s = None if self._first is None else times.defined - self._defined
         counters = dict(output.metrics)
         add_counts(counters, committed.metrics)
-        self._say(take_remarks(counters), outcome.at_ms)
-        return BatchCommitted(
+        self._say(take_remarks(counters), at_ms)
+        event = BatchCommitted(
             self._name,
             self._run_id,
-            outcome.at_ms,
+            at_ms,
             *batch.attempt,
-            outcome.tries,
+            batch.tries,
             "in_process" if batch.runner.here else "spark",
-            Read(output.rows, dict(outcome.lags), came_in_s, batch.size, batch.tasks, batch.sizes),
+            Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
             times.phases(),
             times.recorded,
-            outcome.share if batch.share is None else batch.share,
+            share if batch.share is None else batch.share,
             self._placements,
             committed.keys,
             committed.key_counts,
             output.bytes_shuffled,
             output.bytes_collected,
-            len(outcome.left_out),
+            len(left_out),
             counters,
             output.bytes_spilled,
         )
+        with self._lock:
+            self._recent.append(event)
+            self.batches += 1
+            self.left_out += len(left_out)
+            add_counts(self._rows, output.rows)
+            self._lags, self._share, self._defined = event.read.lags, share, times.defined
+            add_counts(self._metrics, event.counters)
+            self._first = times.defined if self._first is None else self._first
+            self._last = times.recorded
+        if self._totals is not None:
+            self._totals.committed(event, output, committed, bool(batch.runner.commits))
+            if left_out:
+                self._totals.left_out(left_out, times.recorded)
+                for failure in left_out[-_TOLD_OF_BATCH:]:
+                    self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", at_ms / _MS_PER_S)
+        self._publish(event)
 
     def _say(self, remarks: Sequence[tuple[str, str, str]], at_ms: int) -> None:
         """Say what operations have remarked, once of each kind."""
@@ -149,30 +138,29 @@ class Progress:
 
     def failed(
         self,
-        attempt: TransactionAttempt,
+        batch: Batch,
         failure: Failure,
         at_ms: int,
-        tries: int,
         retry_in_s: float | None,
         now: float = 0.0,
         waits: str = "",
         leaves_out: bool = False,
     ) -> None:
-        """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None).
+        """An attempt at a batch failed; it is tried again after some seconds, or not (None).
 
         `leaves_out`: whether the last try leaves out the tuple that raised.
         """
         with self._lock:
             self.failures += 1
-            self.last_failure, self.last_attempt = failure, attempt
+            self.last_failure, self.last_attempt = failure, batch.attempt
         if self._totals is not None:
             self._totals.failed(failure.step, now)
         on = "" if failure.row is None else f" on tuple {failure.row}"
-        head = (self._name, self._run_id, at_ms, *attempt, tries)
+        head = (self._name, self._run_id, at_ms, *batch.attempt, batch.tries)
         event = AttemptFailed(
             *head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits, leaves_out
         )
-        text = f"attempt {attempt} failed{on}: {_text(failure)}"
+        text = f"attempt {batch.attempt} failed{on}: {_text(failure)}"
         self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
         self._publish(event)
 

@@ -15,7 +15,7 @@ from trident.runtime.clock import Clock
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.back_pressure import Lags, Throttle
-from trident.runtime.loop.batch import Batch, Defined, Definitions, Undecided, of_spouts
+from trident.runtime.loop.batch import Batch, Definitions, Undecided, of_spouts
 from trident.runtime.loop.batch_time import BatchTime
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.retrying import Waiting
@@ -68,8 +68,8 @@ class Sources:
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
 
-    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> Defined | None:
-        """Fix what batch `txid` contains; None if no spout has anything and no window is due.
+    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> tuple[Definitions, Undecided | None] | None:
+        """Fix what batch `txid` contains, and what is left to reading; None if no spout has anything and no window is due.
 
         What the log has from an earlier attempt is reused.
         """
@@ -85,11 +85,11 @@ class Sources:
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
-            return None if definitions is None else Defined(definitions)
+            return None if definitions is None else (definitions, None)
         decided = {name: one for name, one in asked.items() if name not in undecided}
         time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
         self._settle(txid, logged, decided, time)
-        return Defined(_given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time))
+        return _given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
@@ -106,7 +106,7 @@ class Sources:
         definitions = self._settle(txid, logged, {**undecided.asked, **read}, time)
         if definitions is None:
             return False
-        batch.definitions, batch.undecided, batch.empty = definitions, None, not batch.output.tuples
+        batch.definitions, batch.undecided = definitions, None
         batch.is_guess = any(self._is_guess(name, definitions.get(name)) for name in self._guessing)
         return True
 

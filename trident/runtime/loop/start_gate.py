@@ -126,13 +126,14 @@ class StartGate:
 
     # ---- what became of a batch -------------------------------------------------------------------------------------
 
-    def started(self, batch: Batch, asked: bool, now: float) -> None:
+    def started(self, batch: Batch, is_empty: bool, asked: bool, now: float) -> None:
         """Check whether a batch shows that the spouts have no more, once it is known what it has.
 
+        `is_empty`: whether it has no parts, or nothing was read.
         `asked`: whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
         """
         self.is_idle, txid = False, batch.attempt.txid
-        if not batch.empty:
+        if not is_empty:
             self._counted_from = txid
         elif asked and not of_spouts(batch.definitions):  # only a window was due
             self._promise(txid)

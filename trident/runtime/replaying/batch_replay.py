@@ -30,7 +30,7 @@ from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.attempts import txids_of
-from trident.runtime.loop.batch import Batch, BatchTimes, Defined
+from trident.runtime.loop.batch import Batch
 from trident.runtime.loop.batch_time import now_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
@@ -161,7 +161,7 @@ class Replay(Closes):
                 record, gone[0], "this topology has no such stream; give the declaration that ran the batch"
             )
         captures = bool(record.counts.get("dead_letters"))
-        batch = Batch.of(attempt, Defined(definitions), BatchTimes(), opened.runner, captures)
+        batch = Batch(attempt, definitions, opened.runner, captures)
         output = opened.runner.process(attempt, self._sources.cut(batch))
         if output.failure is not None:
             raise StepFailed(output.failure)
