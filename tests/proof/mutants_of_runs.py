@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.proof.mutant import Mutant
 
 _COORDINATOR, _LOOP = "trident/coordination/coordinator.py", "trident/runtime/loop/loop.py"
-_ATTEMPTS, _COMMITTER = "trident/runtime/loop/attempts.py", "trident/runtime/commit/committer.py"
+_ATTEMPTS, _COMMITTER = "trident/runtime/loop/execution.py", "trident/runtime/commit/committer.py"
 _COMMITTING = "trident/runtime/commit/committing.py"
 _NUMBERS, _FIRING, _JOIN = (
     "trident/runtime/query/batch_numbers.py", "trident/runtime/windows/firing.py", "trident/runtime/windows/join_update.py",

@@ -15,7 +15,7 @@ from trident.coordination.memory_log import MemoryLog
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.loop.batch import LOOP, Lane
-from trident.runtime.loop.execution import BriefInLoop, Execution, OneByOne, Overlapping, execution_of
+from trident.runtime.loop.execution import BriefInLoop, Execution, OneByOne, execution_of
 from trident.runtime.start.opened_topology import OpenedTopology
 
 SMALL, LARGE = 96 << 10, (96 << 10) + 1
@@ -25,7 +25,7 @@ POOLS = Lane(lambda function: None, lambda function: None)
 @pytest.mark.parametrize(
     ("execution", "here", "size", "alone", "in_loop", "brief"),
     [
-        (Overlapping(POOLS), True, 0, True, False, False),
+        (Execution(POOLS), True, 0, True, False, False),
         (OneByOne(POOLS), True, None, True, True, False),
         (OneByOne(POOLS), True, LARGE, False, True, False),
         (OneByOne(POOLS), False, 0, True, False, False),
@@ -66,8 +66,8 @@ def counting(function: Any, state: Any) -> TridentTopology:
     [
         (Split(), MemoryMapState, 3, BriefInLoop),
         (Split(), MemoryMapState, 1, OneByOne),
-        (lambda text: text, MemoryMapState, 3, Overlapping),
-        (Split(), lambda: MemoryMapState.transactional(), 3, Overlapping),
+        (lambda text: text, MemoryMapState, 3, Execution),
+        (Split(), lambda: MemoryMapState.transactional(), 3, Execution),
     ],
     ids=["kernels and memory", "one by one", "user code", "rows, not columns"],
 )

@@ -45,7 +45,7 @@ from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import run_task
 from trident.runtime.loop.batch import Lane
-from trident.runtime.loop.execution import Overlapping
+from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress
 from trident.runtime.start.opened_topology import OpenedTopology
@@ -183,7 +183,7 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     graph = topology.graph()
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
-        execution = Overlapping(Lane(pool.submit, commits.submit))
+        execution = Execution(Lane(pool.submit, commits.submit))
         loop = BatchLoop(opened, execution, Progress("t", 9), clock, points)
         ended = driver.submit(loop.run)
         try:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[3]
 LOOP = "trident/runtime/loop/loop.py"
-COMMITTING = "trident/runtime/loop/attempts.py"  # called by the loop, in its own thread or in another
+COMMITTING = "trident/runtime/loop/execution.py"  # called by the loop, in its own thread or in another
 
 
 def listed() -> set[str]:

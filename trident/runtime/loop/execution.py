@@ -1,30 +1,55 @@
-"""Where batches are processed and committed: chosen once at the start, as an object that places each batch.
+"""Attempts: each is started, processed and committed in the threads that suit it; each result is a message to the loop.
 
 Handing a batch to another thread costs more than a small batch does. The loop's own thread costs nothing, but sees to
 nothing else meanwhile: so it takes all batches where they are wanted one by one, and else only those that are done in no
-time.
+time. Which way a topology goes is chosen once, at the start.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from time import thread_time
 
+from trident.channel import Channel
+from trident.coordination.log_state import LogState
+from trident.errors import FencedError, describe
 from trident.planner import Plan
+from trident.runtime.commit.committed import Committed
 from trident.runtime.daemon_pool import DaemonPool
-from trident.runtime.engine.runners import Runner
-from trident.runtime.loop.batch import LOOP, Lane
+from trident.runtime.engine.replay_check import ReplayCheck
+from trident.runtime.engine.runners import Part, Runner
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
+from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
+from trident.runtime.loop.batch_time import now_of
+from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.sources import Sources
 from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.placements import roaming_states
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.runtime.steps.kernels import only_kernels
-from trident.spout.interfaces import Quick
+from trident.spout.interfaces import Quick, TransactionAttempt
+from trident.state.txid import Txid
+
+logger = logging.getLogger(__name__)
+
+Txids = Mapping[str, Sequence[Txid]]
+"""By state, the txid of a batch as each partition must see it."""
 
 _BRIEF_BYTES = 96 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 
 
-class Execution(Protocol):
-    """Says where each batch is processed and committed."""
+class Execution:
+    """Says where each batch is processed and committed: in other threads, one while another commits."""
+
+    def __init__(self, pools: Lane) -> None:
+        self._pools = pools
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
         """Return where a batch is processed and committed that `runner` takes.
@@ -32,34 +57,22 @@ class Execution(Protocol):
         `size`: about how many bytes the batch has; None if a spout does not say.
         `alone`: whether no other batch is in flight.
         """
-
-
-class Overlapping:
-    """One batch is processed while another commits: all of them in other threads."""
-
-    def __init__(self, pools: Lane) -> None:
-        self._pools = pools
-
-    def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
         return self._pools
 
 
-class OneByOne:
+class OneByOne(Execution):
     """No two batches overlap: what runs in this process runs in the loop's thread, whatever its size."""
-
-    def __init__(self, pools: Lane) -> None:
-        self._pools = pools
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
         """Leave only what Spark runs to other threads, so that the loop can notice that it is overdue."""
         return LOOP if runner.here else self._pools
 
 
-class BriefInLoop:
+class BriefInLoop(Execution):
     """Small batches run in the loop's thread, one after the other; larger ones overlap in other threads."""
 
     def __init__(self, pools: Lane) -> None:
-        self._pools = pools
+        super().__init__(pools)
         self._brief_in_loop, self._brief_in_pools = replace(LOOP, brief=True), replace(pools, brief=True)
 
     def lane_of(self, runner: Runner, size: int | None, alone: bool) -> Lane:
@@ -74,7 +87,7 @@ def execution_of(opened: OpenedTopology) -> Execution:
     pools = _pools(opened)
     if opened.config.max_spout_pending == 1:
         return OneByOne(pools)
-    return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Overlapping(pools)
+    return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Execution(pools)
 
 
 def _pools(opened: OpenedTopology) -> Lane:
@@ -94,3 +107,152 @@ def _goes_by_size(opened: OpenedTopology, plan: Plan) -> bool:
     # A user's own spout may wait for its source.
     at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
     return at_hand and is_all_in_memory(plan) and opened.committer.is_quick and only_kernels(plan)
+
+
+class Attempts:
+    """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
+
+    `work`: notes which thread works on which attempt, to find user code that does not return.
+    `inbox`: where the results go.
+    """
+
+    def __init__(
+        self,
+        opened: OpenedTopology,
+        sources: Sources,
+        execution: Execution,
+        work: Work,
+        observe: Observer,
+        inbox: Channel[LoopMessage | None],
+    ) -> None:
+        self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
+        self._replays = opened.replays
+        self._sources, self._execution = sources, execution
+        self._work, self._observe, self._report = work, observe, inbox.put
+        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
+
+    def start(self, batch: Batch, alone: bool, txids: Callable[[], Txids]) -> None:
+        """Choose the runner and the threads for a batch, and start its processing.
+
+        `alone`: whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
+        before is recorded (R2); if its definitions are complete, and so are in the log.
+        `txids`: returns the batch's txids as the partitions of the states must see them.
+        Raises `StepFailed`: a source cannot be read.
+        """
+        batch.sizes = self._sources.sizes_of(batch.definitions)
+        batch.runner = self._runner.of_size(batch.size)
+        parts = self._sources.cut(batch)
+        batch.tasks = len(parts)
+        batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
+        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
+        batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if batch.commits_now else None))
+
+    def process(self, batch: Batch, parts: Sequence[Part], order: Order | None = None) -> None:
+        """Run the stages of an attempt up to the inputs of its states, or, with an order, the states in executors too."""
+        if batch.runner.here:
+            self._work.begin(batch.attempt, watched=batch.lane.in_loop)
+        before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
+        result: Result
+        try:
+            result = self._processed(batch, parts, order)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            result = _meaning(error, "spark")
+        finally:
+            self._work.end(batch.attempt)
+        if batch.undecided is not None:
+            batch.cost_s = thread_time() - before
+        self._report(LoopMessage(batch.attempt, result))
+
+    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> Result:
+        if order is not None:
+            order = replace(order, txids=self._fenced(batch, order.txids))
+        check = None if self._replays is None else self._check_of(self._replays, batch, parts)
+        if check is not None and batch.runner.here:
+            parts = check.read(parts)  # once for all that processes it
+        output = batch.runner.process(batch.attempt, parts, order)
+        if check is not None and output.failure is None:
+            batch.checked = check.check(batch.attempt, parts, output if batch.runner.here else None)
+        return _cause(output) or output
+
+    def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
+        """Return what processes the batch twice; None for most batches."""
+        here = batch.runner.here
+        if batch.tries > 1:  # one that failed must not fail again because this takes longer
+            return None
+        if batch.size is None and not here:  # Spark may have more rows than fit into this process
+            return None
+        return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
+
+    def _fenced(self, batch: Batch, txids: Txids) -> Txids:
+        """Return the txids as this attempt's tasks must see the partitions of the states.
+
+        A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
+        attempt's. Where keys roam, another partition may have written the same key by then: so all are taken first.
+        """
+        if not self._roaming or batch.tries == 1:
+            return txids
+        with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
+            return self._committer.fence(self._roaming, txids)
+
+    def commit(self, batch: Batch, txids: Txids) -> None:
+        """Apply a processed attempt to all states: first those that tasks commit, then this process's."""
+        result: Result | None = None
+        try:
+            txids = txids if batch.commits_now else self._fenced(batch, txids)
+            if batch.output.kept is not None:  # the loop ends the attempt if this takes too long
+                batch.output = batch.runner.commit(batch.output, _order(batch, txids))
+                result = _cause(batch.output)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            result = _meaning(error, "spark")
+        if result is None:
+            self._work.begin(batch.attempt, watched=True, commits=True)
+            try:
+                result = self._committed(batch, txids)
+            except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
+                result = _meaning(error, "commit")
+            finally:
+                self._work.end(batch.attempt)
+        self._report(LoopMessage(batch.attempt, result))
+
+    def _committed(self, batch: Batch, txids: Txids) -> Committed:
+        self._observe("committing", batch.attempt)
+        elsewhere, now = batch.runner.commits, now_of(batch.definitions)
+        committed = self._committer.commit(txids, batch.output, now, batch.capture, elsewhere)
+        if batch.tries > 1:
+            committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
+        self._observe("committed", batch.attempt)
+        return committed
+
+    def cancel(self, batch: Batch) -> None:
+        """Ask the runner to stop with an attempt; its result is ignored in any case."""
+        try:
+            batch.runner.cancel(batch.attempt)
+        except Exception as error:  # noqa: BLE001  what it holds is free once it is done
+            logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
+
+
+def _order(batch: Batch, txids: Txids) -> Order:
+    return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
+
+
+def _meaning(error: BaseException, where: str) -> Failure | BaseException:
+    """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
+    if isinstance(error, StepFailed):
+        return error.__cause__ if isinstance(error.__cause__, FencedError) else error.failure
+    return failure_of(where, error) if isinstance(error, Exception) else error
+
+
+def _cause(output: TaskOutput) -> Failure | FencedError | None:
+    """Return why tasks failed, if they did."""
+    return FencedError(*output.fenced) if output.fenced else output.failure
+
+
+def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
+    """Return, by state, the batch's txid as each of its partitions must see it."""
+    return {
+        name: [
+            Txid(*attempt, log.winners_of(name), log.incarnation, log.expected(name, partition), log.epochs)
+            for partition in range(count)
+        ]
+        for name, count in partitions.items()
+    }

@@ -29,9 +29,9 @@ from trident.roles import Closes
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.attempts import txids_of
 from trident.runtime.loop.batch import Batch
 from trident.runtime.loop.batch_time import now_of
+from trident.runtime.loop.execution import txids_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
