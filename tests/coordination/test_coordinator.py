@@ -145,16 +145,6 @@ def test_nothing_starts_before_the_backoff_is_over() -> None:
     assert batches.may_start(12.0)
 
 
-def test_only_processing_attempts_are_overdue() -> None:
-    batches = coordinator()
-    for now in (0.0, 1.0, 2.0):
-        batches.start(now)
-    batches.processed(attempt(1))
-    assert batches.overdue(12.5, 11.0) == [attempt(2)]
-    assert batches.overdue(100.0, 11.0) == [attempt(2), attempt(3)]
-    assert batches.overdue(11.0, 11.0) == []
-
-
 class Coordinating(RuleBasedStateMachine):
     """Any order of messages, late and doubled ones included, against a model that is a few lists."""
 

@@ -37,7 +37,6 @@ class AttemptStatus(Enum):
 class _Active:
     attempt: TransactionAttempt
     status: AttemptStatus
-    since: float
 
 
 class MasterBatchCoordinator:
@@ -98,7 +97,7 @@ class MasterBatchCoordinator:
             raise CommitOrderError(f"batch {self.next_txid} must not be started now")
         attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)
         self._newest = max(self._newest, attempt.txid)
-        self._active[attempt.txid] = _Active(attempt, AttemptStatus.PROCESSING, now)
+        self._active[attempt.txid] = _Active(attempt, AttemptStatus.PROCESSING)
         self._last_start = now
         return attempt
 
@@ -168,11 +167,6 @@ class MasterBatchCoordinator:
         self._retry += 1
         self._not_before = now + backoff_s
         return dead
-
-    def overdue(self, now: float, timeout_s: float) -> list[TransactionAttempt]:
-        """Return the attempts that have been processing for longer than `timeout_s`, the oldest batch first."""
-        late = (a for a in self._active.values() if a.status is AttemptStatus.PROCESSING and now - a.since > timeout_s)
-        return [active.attempt for active in late]
 
     @property
     def retries_left(self) -> int:

@@ -632,6 +632,19 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     assert len(points.attempts("processed")) == 2
 
 
+def test_neither_a_commit_nor_a_batch_that_waits_for_it_is_overdue(topology: TridentTopology, gate: str) -> None:
+    clock, points = HandClock(), Points()
+    topology.new_stream("s", letters()).partition_persist(GatedState(gate, 1), Keep(), "y: string")
+    with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=3) as loop:
+        GATES.await_reached(gate)
+        points.await_point("processed", 3)
+        clock.advance(61)
+        clock.settle(loop.wake)
+        GATES.open(gate)
+        points.await_point("succeeded", 3)
+        assert loop._progress.failures == 0
+
+
 class BlockingTwice(Blocking):
     """Waits at the gate in the first two calls."""
 

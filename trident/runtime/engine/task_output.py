@@ -81,7 +81,7 @@ class TaskOutput:
     fenced: tuple[Any, ...] = ()
     kept: object | None = None
     figures: dict[str, list[int]] = field(default_factory=dict)
-    put_back: dict[str, int] | None = None
+    put_back: dict[str, int] = field(default_factory=dict)
 
     @property
     def tuples(self) -> int:
@@ -103,7 +103,6 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         add_counts(merged.metrics, output.metrics)
         add_figures(merged.figures, output.figures)
         if output.put_back:
-            merged.put_back = merged.put_back or {}
             add_counts(merged.put_back, output.put_back)
         merged.bytes_shuffled += output.bytes_shuffled
         merged.bytes_collected += output.bytes_collected

@@ -13,7 +13,7 @@ import pyarrow as pa
 from trident.arrow import cast_table, schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
-from trident.operations.metrics import counting
+from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment
 from trident.roles import has
 from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, run_fragment, whole
@@ -274,9 +274,8 @@ def send(
         figures = output.figures[fragment.entry] = list(fragment.counted)
     pieces: Iterable[pa.Table] = whole(fragment, tables)
     if letters:
-        back = output.put_back = output.put_back or {}
         for (step, _), rows in letters.items():
-            back[step] = back.get(step, 0) + rows.num_rows
+            add_counts(output.put_back, {step: rows.num_rows})
         pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
     for table in pieces:
         for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):

@@ -150,7 +150,7 @@ class OperationTotals:
 
     def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
         amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
-        put_back = dict(output.put_back or {})
+        put_back = dict(output.put_back)
         add_counts(put_back, committed.put_back or {})
         for step, rows in put_back.items():
             amounts[Key(step, "executed")] = rows

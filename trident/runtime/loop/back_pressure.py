@@ -1,4 +1,4 @@
-"""How far sources are ahead, and how much spouts may read: less while batches take longer than `target_batch_s`.
+"""How much spouts may read: less while batches take longer than `target_batch_s`.
 
 A batch takes a fixed time plus a time for what it reads, and only the latter becomes less when less is read. So the share
 follows from a line through the last batch and the last one of another size. Where the fixed time alone is longer than the
@@ -10,14 +10,7 @@ again, slowly beyond the size that spilled. A commit that lags makes batches wai
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Mapping
-
-from trident.errors import describe
-from trident.runtime.spouts.batch_spouts import SpoutHandle
-from trident.runtime.steps.failures import failing_at
-from trident.spout.interfaces import Definition, Lag
 
 _LEAST = 0.001
 _SHRINK = 0.25  # at most to this share of a batch that took too long, because it may have been an exception
@@ -83,67 +76,3 @@ class BackPressure:
                 slope = (took - seconds) / (other - share)
                 return min(max(seconds - slope * share, 0.0), seconds)
         return 0.0
-
-
-class Throttle:
-    """Tells the spouts of a topology that can be throttled how much they may read.
-
-    `target_s`: `Config.target_batch_s`; with 0 they always read all they may.
-    """
-
-    def __init__(self, spouts: Mapping[str, SpoutHandle], target_s: float) -> None:
-        throttled = {name: spout.coordinator for name, spout in spouts.items()} if target_s else {}
-        self._spouts = {name: one for name, one in throttled.items() if one.offers("throttle")}
-        self._pressure = BackPressure(target_s)
-        self._sent = 1.0
-
-    @property
-    def share(self) -> float:
-        """How much the spouts may read of what they would, from 0.001 to 1."""
-        return self._pressure.share
-
-    def send(self) -> None:
-        """Send the spouts their share, if it has changed; `StepFailed` if one of them raises."""
-        if self._pressure.share != self._sent:
-            for name, coordinator in self._spouts.items():
-                with failing_at(name):
-                    coordinator.throttle(self._pressure.share)
-            self._sent = self._pressure.share
-
-    def took(self, share: float | None, seconds: float, bytes_spilled: int = 0) -> None:
-        """Note how long a batch took, and whether it spilled; `share` is None if it was defined before this driver's share."""
-        if self._spouts and share is not None:
-            self._pressure.took(share, seconds)
-            if bytes_spilled:
-                self._pressure.spilled(share)
-
-    def timed_out(self, share: float | None) -> None:
-        """Note that a batch was not processed within `message_timeout_s`."""
-        if self._spouts and share is not None:
-            self._pressure.timed_out(share)
-
-
-logger = logging.getLogger(__name__)
-
-
-class Lags:
-    """Asks the spouts that know their lag, and keeps what they said last.
-
-    `known`: by spout; None if a spout does not know it, or has not been asked yet.
-    """
-
-    def __init__(self, spouts: Mapping[str, SpoutHandle]) -> None:
-        self.known: dict[str, Lag | None] = dict.fromkeys(spouts)
-        coordinators = {name: spout.coordinator for name, spout in spouts.items()}
-        self._lag_of = {name: each.lag for name, each in coordinators.items() if each.offers("lag")}
-
-    def ask(self, spout: str, definition: Definition) -> None:
-        """Ask one spout, if it can say, for its lag behind a batch that was just committed."""
-        if spout not in self._lag_of:
-            return
-        try:
-            self.known[spout] = self._lag_of[spout](definition)
-        except Exception as error:  # noqa: BLE001  a figure for display is no reason to end a topology
-            logger.warning("spout %s: its lag is not known any more: %s", spout, describe(error))
-            self.known[spout] = None
-            del self._lag_of[spout]

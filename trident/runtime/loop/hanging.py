@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from trident.errors import BatchFailedError
 from trident.naming import shown
-from trident.observe.at_work import place_of
+from trident.observe.at_work import RunningBatch, place_of
 from trident.runtime.reading import views
 from trident.runtime.steps.failures import CALLERS, ENTERED, AtStep, Failure, calls_user_code
 from trident.spout.interfaces import TransactionAttempt
@@ -42,18 +42,6 @@ class _Begun(NamedTuple):
     commits: bool
     since: float
     spout: str = ""  # that is asked
-
-
-class Asked(NamedTuple):
-    """A spout that is being asked for a batch.
-
-    `step`, `where`: as of `Work.place_of`.
-    """
-
-    txid: int
-    seconds: float
-    step: str
-    where: str
 
 
 class _Call(NamedTuple):
@@ -130,11 +118,11 @@ class Work:
                 return _failure(stacks[thread], call, cause)
         return None
 
-    def asked(self) -> Asked | None:
-        """Return the spout that is being asked for a batch; None if none is."""
+    def asked(self) -> RunningBatch | None:
+        """Return the batch that a spout is being asked for; None if none is."""
         for attempt, begun in list(self._begun.items()):
             if attempt.attempt == _ASKED:
-                return Asked(attempt.txid, time.monotonic() - begun.since, *self.place_of(attempt))
+                return RunningBatch(attempt.txid, "define", time.monotonic() - begun.since, 1, *self.place_of(attempt))
         return None
 
     def place_of(self, attempt: TransactionAttempt) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from trident.channel import Channel
@@ -45,7 +45,6 @@ _SHORT_S = 1.0
 _LATE_IN_A_ROW = 2
 _COLD_S = 30.0
 """The least time for an attempt on Spark that may have to start Python workers: Spark ends the workers of a failed job."""
-_ENDED = {"processing": "processed", "commit": "committed"}
 
 
 class BatchLoop:
@@ -137,9 +136,7 @@ class BatchLoop:
         txid = self._log.state.txid + 1
         batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
         if asked is not None and (batch is None or asked.seconds > _SHORT_S):  # nothing else moves meanwhile
-            return RunningBatch(
-                asked.txid, "define", asked.seconds, tries if asked.txid == txid else 1, asked.step, asked.where
-            )
+            return replace(asked, tries=tries) if asked.txid == txid else asked
         if batch is None:
             return RunningBatch(txid, "retry", now - moved, tries) if tries > 1 else None
         place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
@@ -260,7 +257,7 @@ class BatchLoop:
         if batch.capture:
             batch.written = self._capturing.written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
-        batch.share = self._sources.throttle.share if asked else None
+        batch.share = self._sources.share if asked else None
         self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
         if alone and self._tasks_commit:  # in the job that is about to start
@@ -353,7 +350,7 @@ class BatchLoop:
         del self._batches[attempt.txid]
         sources = self._sources
         sources.succeeded(batch)
-        self._progress.committed(batch, committed, captured, at_ms, sources.lags.known, sources.throttle.share)
+        self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.share)
         self._observe("succeeded", attempt)
         self._gate.recorded(attempt.txid)
 
@@ -364,27 +361,23 @@ class BatchLoop:
         oldest = next(iter(self._batches.values()), None)
         if oldest is None or now - oldest.times.defined <= limit:  # then no other has begun or commits for as long
             return
-        late = [
-            ("processing", attempt) for attempt in self._coordinator.overdue(now, limit) if self._is_late(attempt, now)
-        ]
-        late += [("commit", attempt) for attempt in self._overdue_commit(now, limit)]
-        for where, attempt in late[:1]:
-            in_one_job = where == "processing" and self._batches[attempt.txid].commits_now
-            what = "processed and committed" if in_one_job else _ENDED[where]
-            cause = f"not {what} within message_timeout_s={limit:g} seconds"
-            if where == "processing" and limit < self._limit_s(self._batches[attempt.txid]):
-                cause += (
-                    f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
-                )
-            self._warn_late(limit)
-            batch = self._batches[attempt.txid]
-            self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
-            self._sources.throttle.timed_out(batch.share)
-            self._fail(batch, self._work.hanging(attempt, cause) or Failure(where, None, cause))
+        for batch in self._batches.values():
+            if not batch.times.processed and now - batch.times.defined > self._limit_s(batch):
+                self._fail_late(batch, "processing", limit)
+                return
+        # That tasks commit; its writers are fenced by the next attempt's.
+        if oldest.output.kept is not None and oldest.times.committing and now - oldest.times.committing > limit:
+            self._fail_late(oldest, "commit", limit)
 
-    def _is_late(self, attempt: TransactionAttempt, now: float) -> bool:
-        batch = self._batches[attempt.txid]
-        return now - batch.times.defined > self._limit_s(batch)
+    def _fail_late(self, batch: Batch, where: str, limit: float) -> None:
+        what = "committed" if where == "commit" else "processed and committed" if batch.commits_now else "processed"
+        cause = f"not {what} within message_timeout_s={limit:g} seconds"
+        if where == "processing" and limit < self._limit_s(batch):
+            cause += f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
+        self._warn_late(limit)
+        self._attempts.cancel(batch)  # it may still use the cores that the next attempt needs
+        self._sources.timed_out(batch)
+        self._fail(batch, self._work.hanging(batch.attempt, cause) or Failure(where, None, cause))
 
     def _limit_s(self, batch: Batch) -> float:
         """Return how long an attempt may be processed: the start of Python workers is not held against it."""
@@ -403,14 +396,6 @@ class BatchLoop:
                 self._late,
                 limit,
             )
-
-    def _overdue_commit(self, now: float, limit: float) -> Iterator[TransactionAttempt]:
-        """Give the attempt that tasks have been committing for too long; its writers are fenced by the next attempt's."""
-        batch = self._batches.get(self._log.state.txid + 1)
-        if batch is None or batch.output.kept is None or not batch.times.committing:
-            return
-        if now - batch.times.committing > limit:
-            yield batch.attempt
 
     def _fail(self, batch: Batch, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""

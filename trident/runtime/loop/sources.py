@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from trident.coordination.records import LETTERS, TIME, DefineRecord
+from trident.errors import describe
 from trident.planner import Plan
 from trident.runtime.clock import Clock
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
-from trident.runtime.loop.back_pressure import Lags, Throttle
+from trident.runtime.loop.back_pressure import BackPressure
 from trident.runtime.loop.batch import Batch, Definitions, Undecided, of_spouts
 from trident.runtime.loop.batch_time import BatchTime
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.retrying import Waiting
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import failing_at
-from trident.spout.interfaces import Definition, SpoutType
+from trident.spout.interfaces import Definition, Lag, SpoutType
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Sources:
     Every call raises `StepFailed` if a source does: that fails the batch.
 
     `work`: watches the calls of the spouts, which may not return.
+    `lags`: by spout, what it said last of its lag; None if it does not know it, or has not been asked yet.
     """
 
     def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
@@ -39,8 +41,12 @@ class Sources:
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
-        self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
+        target_s = opened.config.target_batch_s
+        self._pressure, self._told_share = BackPressure(target_s), 1.0
+        self._throttled = [name for name, one in self._coordinators.items() if target_s and one.offers("throttle")]
+        self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
+        self._lag_of = {name: one.lag for name, one in self._coordinators.items() if one.offers("lag")}
         self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
         self._choosing = [name for name, one in self._coordinators.items() if one.offers("is_choice")]
         self._completing = [name for name, one in self._coordinators.items() if one.offers("is_complete")]
@@ -74,7 +80,8 @@ class Sources:
         What the log has from an earlier attempt is reused.
         """
         logged = self._log.state.definitions.get(txid, {})
-        self.throttle.send()
+        if self._pressure.share != self._told_share:
+            self._throttle()
         asked = {
             name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
             for name in self._spouts
@@ -90,6 +97,17 @@ class Sources:
         time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
         self._settle(txid, logged, decided, time)
         return _given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
+
+    @property
+    def share(self) -> float:
+        """How much the spouts may read of what they would, from 0.001 to 1."""
+        return self._pressure.share
+
+    def _throttle(self) -> None:
+        for name in self._throttled:
+            with failing_at(name):
+                self._coordinators[name].throttle(self.share)
+        self._told_share = self.share
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
@@ -239,11 +257,26 @@ class Sources:
         for name, definition in of_spouts(batch.definitions):
             # A call that does not return delays the next batch; this one is committed.
             self._work.ask(txid + 1, name, self._succeeded, name, txid, definition)
-        self.throttle.took(batch.share, batch.times.own_s, batch.output.bytes_spilled)
+        if self._throttled and batch.share is not None:
+            self._pressure.took(batch.share, batch.times.own_s)
+            if batch.output.bytes_spilled:
+                self._pressure.spilled(batch.share)
 
     def _succeeded(self, name: str, txid: int, definition: Definition) -> None:
         self._coordinators[name].success(txid, definition)
-        self.lags.ask(name, definition)
+        if name not in self._lag_of:
+            return
+        try:
+            self.lags[name] = self._lag_of[name](definition)
+        except Exception as error:  # noqa: BLE001  a figure for display is no reason to end a topology
+            logger.warning("spout %s: its lag is not known any more: %s", name, describe(error))
+            self.lags[name] = None
+            del self._lag_of[name]
+
+    def timed_out(self, batch: Batch) -> None:
+        """Let the spouts read less, because a batch was not processed within `message_timeout_s`."""
+        if self._throttled and batch.share is not None:
+            self._pressure.timed_out(batch.share)
 
 
 def _moment(ms: int) -> str:
