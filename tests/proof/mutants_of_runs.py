@@ -65,7 +65,7 @@ OF_RUNS = (
         "            try:\n                result = self._committed(batch, txids)\n",
         "            try:\n                from trident.runtime.commit.committed import Committed\n\n"
         "                every = {name: list(range(len(each))) for name, each in txids.items()}\n"
-        "                self._report(LoopMessage(batch.attempt, Committed(every, {})))\n"
+        "                self._report(LoopMessage(batch.attempt, Committed(touched=every)))\n"
         "                result = self._committed(batch, txids)\n",
         ("tests/runtime/loop/test_loop.py::test_a_failed_commit_is_replayed_and_its_writes_count_once",),
     ),

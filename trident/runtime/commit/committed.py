@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from trident.errors import KeyConflictError, StateError
 from trident.naming import shown
-from trident.runtime.engine.task_output import Figures
-from trident.runtime.steps.failures import Failure, StepFailed
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.failures import StepFailed
 from trident.state.encoding.codec import decode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_keys
 from trident.state.interfaces import State
@@ -28,35 +28,16 @@ from trident.state.kinds import LaterWrite
 
 
 @dataclass
-class Committed:
-    """What a batch changed.
+class Committed(TaskOutput):
+    """What a batch changed: of its states all, of its steps what those gave that run behind what the driver commits.
 
     `touched`: the partitions of each state that had input, ascending.
-    `keys`: how many keys (or rows of `partition_persist`) each state got.
-    `metrics`: what operations counted, as `operation/counter`.
-    `captured`: tuples behind states that were left out as dead letters.
-    `key_counts`: how many keys of each state were read, found in a memory, and written.
-    `figures`, `put_back`: as of `TaskOutput`, of the steps behind what the driver commits.
     `took_ns`: by node that the driver committed, how long that and the steps behind it took.
     `later`: the writes that are left to the batch's record.
-    `timers`: as of `TaskOutput`, of all partitions.
     """
 
-    touched: dict[str, list[int]] = field(default_factory=dict)
-    keys: dict[str, int] = field(default_factory=dict)
-    metrics: dict[str, int] = field(default_factory=dict)
-    captured: list[Failure] = field(default_factory=list)
-    key_counts: dict[str, KeyCounts] = field(default_factory=dict)
-    figures: Figures | None = None
-    put_back: Mapping[str, int] | None = None
-    took_ns: Mapping[str, int] | None = None
+    took_ns: dict[str, int] = field(default_factory=dict)
     later: Sequence[LaterWrite] = ()
-    timers: list[int] = field(default_factory=list)
-
-    def add_keys(self, state: str, counts: KeyCounts) -> None:
-        """Add what a partition of a state, or a query of it, read and wrote."""
-        before = self.key_counts.get(state)
-        self.key_counts[state] = counts if before is None else before.plus(counts)
 
 
 class Updated(NamedTuple):

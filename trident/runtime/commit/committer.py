@@ -186,19 +186,23 @@ class Committer:
         capture: bool,
         elsewhere: Collection[str],
     ) -> Committed:
-        done = Committed(dict(output.touched), dict(output.keys), key_counts=dict(output.key_counts))
-        done.timers.extend(output.timers)
+        done = Committed(
+            {to: list(tables) for to, tables in output.sinks.items()},
+            frames=output.frames,
+            touched=dict(output.touched),
+            keys=dict(output.keys),
+            key_counts=dict(output.key_counts),
+            timers=list(output.timers),
+        )
         on_error = TupleErrors(capture, done.captured, self._bounds)
         run = StepRun(_attempt_of(txids), on_error, self._static_state, done.timers)
-        flow, took = Flow(self._plan, self._exchanges(), output, run), dict[str, int]()
+        flow = Flow(self._plan, self._exchanges(), done, run)
         for node in self._plan.commits:
             if node.id in elsewhere:
                 continue
             began = perf_counter_ns()
             self._commit_node(node, flow, txids, now, run, done)
-            took[node.id] = perf_counter_ns() - began
-        done.took_ns = took
-        done.figures, done.put_back = flow.counted()
+            done.took_ns[node.id] = perf_counter_ns() - began
         return done
 
     def _commit_node(

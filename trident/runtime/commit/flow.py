@@ -17,7 +17,7 @@ from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.engine.fragment_runs import put_backs_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.task_output import Figures, TaskOutput
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import send
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import check_partitions
@@ -31,18 +31,14 @@ from trident.state.txid import Snapshot, Txid
 class Flow:
     """What waits for each node that is committed: first the output of the workers, then what nodes before it gave.
 
+    `waiting`: the rows; it gets what the steps behind nodes count, too.
     `exchanges`: by id, with their numbers of partitions.
     `run`: what the steps behind states need.
     """
 
-    def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: StepRun) -> None:
+    def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], waiting: TaskOutput, run: StepRun) -> None:
         self._fragments, self._exchanges, self._run = plan.fragments, exchanges, run
-        self._states = plan.states
-        self._waiting = TaskOutput({to: list(tables) for to, tables in output.sinks.items()}, frames=output.frames)
-
-    def counted(self) -> tuple[Figures, Mapping[str, int] | None]:
-        """Return what the steps behind nodes have counted, and the dead letters that came back to them."""
-        return self._waiting.figures, self._waiting.put_back
+        self._states, self._waiting = plan.states, waiting
 
     def take(self, node: str) -> tuple[list[pa.Table], list[RowFrame]]:
         """Return the tables and frames that wait for a node; what happens next is its work."""

@@ -26,7 +26,7 @@ from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
-from trident.state.key_counts import NO_KEYS, KeyCounts
+from trident.state.key_counts import KeyCounts
 
 
 @dataclass
@@ -83,6 +83,11 @@ class TaskOutput:
     figures: dict[str, list[int]] = field(default_factory=dict)
     put_back: dict[str, int] = field(default_factory=dict)
 
+    def add_keys(self, state: str, counts: KeyCounts) -> None:
+        """Add what a partition of a state, or a query of it, read and wrote."""
+        before = self.key_counts.get(state)
+        self.key_counts[state] = counts if before is None else before.plus(counts)
+
     @property
     def tuples(self) -> int:
         """How many tuples all spouts emitted."""
@@ -117,7 +122,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         for state, staged in output.staged.items():
             merged.staged.setdefault(state, {}).update(staged)
         for state, counts in output.key_counts.items():
-            merged.key_counts[state] = merged.key_counts.get(state, NO_KEYS).plus(counts)
+            merged.add_keys(state, counts)
         for target, tables in output.sinks.items():
             merged.sinks.setdefault(target, []).extend(tables)
     return merged

@@ -27,7 +27,7 @@ from trident.runtime.steps.failures import Failure
 _LONGEST_S = 1.0
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 
-_Waiting = tuple[bool, Figures, Figures | None, Mapping[str, int] | None, BatchCommitted]
+_Waiting = tuple[bool, Figures, Figures, Mapping[str, int], BatchCommitted]
 _Lists = dict[str, list[list[int]]]
 """By entry, figures that are added up number by number."""
 
@@ -116,12 +116,10 @@ class OperationTotals:
             here = placed if in_executors else plan
             for entry, figures in processed.items():
                 here[entry].append(figures)
-            if committed:
-                for entry, figures in committed.items():
-                    plan[entry].append(figures)
-            if took_ns:
-                for node, nanoseconds in took_ns.items():
-                    took[node] += nanoseconds
+            for entry, figures in committed.items():
+                plan[entry].append(figures)
+            for node, nanoseconds in took_ns.items():
+                took[node] += nanoseconds
             for state, updated in event.keys_updated.items():
                 keys[state] += updated
         amounts = self._named(plan, placed, took, keys)
@@ -151,7 +149,7 @@ class OperationTotals:
     def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
         amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
         put_back = dict(output.put_back)
-        add_counts(put_back, committed.put_back or {})
+        add_counts(put_back, committed.put_back)
         for step, rows in put_back.items():
             amounts[Key(step, "executed")] = rows
         self._windows.add(amounts, event.recorded_at)

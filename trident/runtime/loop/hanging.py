@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
-from trident.errors import BatchFailedError
 from trident.naming import shown
 from trident.observe.at_work import RunningBatch, place_of
 from trident.runtime.reading import views
@@ -99,14 +98,6 @@ class Work:
                 if now - since >= limit_s:
                     return attempt.txid, _failure(stacks[thread], call, cause)
         return None
-
-    def hanging_batch(self, limit_s: float, failures: Callable[[int], int]) -> BatchFailedError | None:
-        """Return `overdue` as the error that ends the topology; `failures` says how often a batch failed before."""
-        overdue = self.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
-        if overdue is None:
-            return None
-        txid, failure = overdue
-        return BatchFailedError(txid, failures(txid) + 1, failure.step, None, failure.cause)
 
     def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
         """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""

@@ -125,7 +125,12 @@ class BatchLoop:
 
     def hanging(self) -> BatchFailedError | None:
         """Return the error of a batch that hangs in user code where the loop itself cannot notice or fail it."""
-        return self._work.hanging_batch(self._config.message_timeout_s, self._coordinator.failures)
+        limit_s = self._config.message_timeout_s
+        overdue = self._work.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
+        if overdue is None:
+            return None
+        txid, failure = overdue
+        return BatchFailedError(txid, self._coordinator.failures(txid) + 1, failure.step, None, failure.cause)
 
     def at_work(self, moved: float) -> RunningBatch | None:
         """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither.
