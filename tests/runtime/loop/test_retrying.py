@@ -91,9 +91,7 @@ def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_
     coordinator.processed(first)
     fail(coordinator.start(0.0), away)  # of the next batch
     assert isinstance(fail(first, broken), float)
-    fatal = fail(coordinator.start(0.0), broken)
-    assert isinstance(fatal, BatchFailedError)
-    assert fatal.attempts == 2
+    assert getattr(fail(coordinator.start(0.0), broken), "attempts", 0) == 2  # of the error that ends the topology
 
 
 def mistaken(kind: SpoutType, error: Exception, **conf: Any) -> tuple[int, BatchFailedError | None]:
