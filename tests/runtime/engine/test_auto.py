@@ -23,7 +23,7 @@ from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
 from trident.runtime.commit.committing import Committing
-from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner
+from trident.runtime.engine.auto import AutoRunner
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
@@ -76,9 +76,8 @@ def words(topology: TridentTopology, *steps: Any) -> tuple[FeederBatchSpout, Any
 
 @pytest.mark.parametrize(("size", "here"), [(0, True), (1000, True), (1001, False), (None, False)])
 def test_a_batch_is_small_up_to_the_limit_and_unknown_is_large(size: int | None, here: bool) -> None:
-    large = Recorder(program())
-    runner = AutoRunner(InProcessRunner(program(), 2), large, 1000)
-    assert (runner.of_size(size) is large) is not here
+    runner = AutoRunner(program(), 2, lambda: Recorder(program()), most_bytes=1000)
+    assert (runner.of_size(size) is runner) is not here
     assert runner.of_size(size).here is here
 
 
@@ -89,7 +88,7 @@ def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
         opened.append(Recorder(program()))
         return opened[-1]
 
-    late = LateRunner(program(), 2, open_)
+    late = AutoRunner(program(), 2, open_, most_bytes=0)
     late.cancel(ATTEMPT)
     assert opened == []
     for _ in range(2):
@@ -105,7 +104,7 @@ def test_a_late_runner_that_was_never_needed_has_nothing_to_close() -> None:
     def open_() -> Recorder:
         raise AssertionError("opened")
 
-    LateRunner(program(), 2, open_).close()
+    AutoRunner(program(), 2, open_, most_bytes=0).close()
 
 
 def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_opened() -> None:
@@ -115,9 +114,10 @@ def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_op
         opened.append(Recorder(program()))
         return opened[-1]
 
-    first = FirstBatchRunner(program(), 1, open_)
+    first = AutoRunner(program(), 1, open_)
     assert opened == []
-    assert first.of_size(None) is first.of_size(3) is opened[0]
+    first.of_size(None).process(ATTEMPT, [])
+    assert (first.of_size(3), opened[0].txids) == (first, [1])
     assert (first.parallelism, first.program is opened[0].program, len(opened)) == (2, True, 1)
     first.close()
     assert opened[0].closed == 1
@@ -130,7 +130,7 @@ def test_a_runner_for_the_first_batch_raises_why_it_cannot_be_opened() -> None:
         raise EnvironmentProblem("no Java")
 
     with pytest.raises(EnvironmentProblem, match="no Java"):
-        FirstBatchRunner(program(), 1, open_).of_size(None)
+        AutoRunner(program(), 1, open_).of_size(None)
 
 
 def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> None:

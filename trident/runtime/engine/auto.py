@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime.engine.runners import InProcessRunner, Part, Runner
@@ -19,58 +18,48 @@ from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
 
-class AutoRunner:
-    """Picks a runner for each batch, by its size.
+class AutoRunner(Runner):
+    """Opens a runner on Spark when a batch needs it, in the thread of that batch.
 
-    `here`, `elsewhere`: `here` takes batches of at most `most_bytes`; `elsewhere` takes larger ones, and those of unknown size.
+    `most_bytes`: batches of at most so many bytes run in this process; larger ones, and those of unknown size, on Spark. None:
+    all run on Spark, which says how wide they are; so it is opened before the first one is cut, in the thread that cuts it.
+    `open_`: opens the runner on Spark. `commits`: the entries that its tasks commit.
+    `opened`: what `open_` would return, if it is open already.
     """
 
-    here = False
-    commits: Collection[str] = ()  # each batch asks the runner that takes it
-
-    def __init__(self, here: InProcessRunner, elsewhere: Runner, most_bytes: int) -> None:
-        self._here, self._elsewhere, self._most_bytes = here, elsewhere, most_bytes
-        self.parallelism, self.program, self.operations = here.parallelism, here.program, here.operations
-
-    def of_size(self, size: int | None) -> Runner:
-        """Return the runner for a batch of about `size` bytes."""
-        return self._here if size is not None and size <= self._most_bytes else self._elsewhere
-
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
-        return self._elsewhere.process(attempt, parts, order)
-
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        return self._elsewhere.commit(output, order)
-
-    def cancel(self, attempt: TransactionAttempt) -> None:
-        self._elsewhere.cancel(attempt)
-
-    def close(self) -> None:
-        try:
-            self._elsewhere.close()
-        finally:
-            self._here.close()
-
-
-class LateRunner:
-    """A runner that opens with its first batch, in the thread of that batch."""
-
-    here = False
-    _opened: Runner | None
-
     def __init__(
-        self, program: Program, parallelism: int, open_: Callable[[], Runner], commits: Collection[str] = ()
+        self,
+        program: Program,
+        parallelism: int,
+        open_: Callable[[], Runner],
+        commits: Collection[str] = (),
+        most_bytes: int | None = None,
+        opened: Runner | None = None,
     ) -> None:
-        self.program, self.parallelism, self.commits = program, parallelism, commits
-        self.operations: Sequence[Any] = ()
-        self._open, self._opened, self._closed = open_, None, False
+        self.program, self.parallelism, self.commits, self._most_bytes = program, parallelism, commits, most_bytes
+        self._small: InProcessRunner | None = None
+        if most_bytes is not None:
+            self._small = InProcessRunner(program, parallelism)
+            self.program, self.operations = self._small.program, self._small.operations
+        self._open, self._opened, self._closed = open_, opened, False
+        self._large: Runner = self if opened is None else opened
         self._lock = threading.Lock()
 
     def of_size(self, size: int | None) -> Runner:
-        return self
+        """Return the runner for a batch of about `size` bytes.
+
+        Raises why Spark cannot be opened, if it says how wide batches are.
+        """
+        if self._small is None or self._most_bytes is None:
+            runner = self._runner()
+            if runner is not None:
+                self.program, self.parallelism = runner.program, runner.parallelism
+        elif size is not None and size <= self._most_bytes:
+            return self._small
+        return self._large
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
-        """Process a batch. If the runner cannot be opened the batch fails, and another try would not help."""
+        """Process a batch on Spark. If it cannot be opened the batch fails, and another try would not help."""
         try:
             runner = self._runner()
         except (ConfigError, EnvironmentProblem) as error:
@@ -82,35 +71,27 @@ class LateRunner:
         return runner.commit(output, order) if runner is not None else output
 
     def _runner(self) -> Runner | None:
-        """Return the runner; None once this is closed, because then the result is not used."""
+        """Return the runner on Spark; None once this is closed, because then the result is not used."""
         with self._lock:
             if self._opened is None and not self._closed:
                 self._opened = self._open()
             return None if self._closed else self._opened
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Cancel an attempt, if the runner is open."""
+        """Cancel an attempt, if Spark is open."""
         opened = self._opened  # without the lock, which is held while Spark starts
         if opened is not None:
             opened.cancel(attempt)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            if self._opened is not None:
-                self._opened.close()
-
-
-class FirstBatchRunner(LateRunner):
-    """A runner that opens before its first batch is cut, in the thread that cuts it: batches have the width that it chooses."""
-
-    def of_size(self, size: int | None) -> Runner:
-        """Return the runner that is opened, or this one if it is closed meanwhile. Raises why it cannot be opened."""
-        runner = self._runner()
-        if runner is None:
-            return self
-        self.program, self.parallelism = runner.program, runner.parallelism
-        return runner.of_size(size)
+        try:
+            with self._lock:
+                self._closed = True
+                if self._opened is not None:
+                    self._opened.close()
+        finally:
+            if self._small is not None:
+                self._small.close()
 
 
 def cores() -> int:

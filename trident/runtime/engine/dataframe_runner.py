@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -54,7 +54,7 @@ class QueryStopped(BaseException):
     """The query was stopped while its batch was processed: not to be tried again. The cause is Spark's own error."""
 
 
-class DataFrameRunner:
+class DataFrameRunner(Runner):
     """Runs each attempt as one query: a stage over the parts of the batch, and a stage per level of exchanges.
 
     A part that is a DataFrame is as many tasks as it has partitions; other parts, such as dead letters, are rows of a small
@@ -63,13 +63,9 @@ class DataFrameRunner:
     `session`: evaluates batches that have no DataFrame; None: there are none.
     """
 
-    here = False
-    commits: Collection[str] = ()
-
     def __init__(self, program: Program, parallelism: int, session: SparkSession | None = None) -> None:
         self.parallelism = parallelism
         self.program = of_width(program, parallelism)
-        self.operations: Sequence[Any] = ()
         self._session, self._id, self._pickled = session, uuid.uuid4().hex, pickled(self.program)
         self._empty: InProcessRunner | None = None
 
@@ -119,17 +115,6 @@ class DataFrameRunner:
         if self._empty is None:  # a copy: the objects of the plan may be prepared where states are committed
             self._empty = InProcessRunner(cloudpickle.loads(self._pickled), self.parallelism)
         return self._empty
-
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        """Commit nothing."""
-        return output
-
-    def of_size(self, size: int | None) -> Runner:
-        """Take batches of any size."""
-        return self
-
-    def cancel(self, attempt: TransactionAttempt) -> None:
-        """Do nothing: an attempt has ended when its call returns."""
 
     def close(self) -> None:
         """End the operations of this process."""

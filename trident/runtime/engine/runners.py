@@ -47,11 +47,11 @@ class Runner(Protocol):
         The user objects that are prepared in this process.
     """
 
-    here: bool
+    here: bool = False
     parallelism: int
     program: Program
-    commits: Collection[str]
-    operations: Sequence[Any]
+    commits: Collection[str] = ()
+    operations: Sequence[Any] = ()
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts and the exchanges behind them; blocks until done. Failures come back as data.
@@ -61,22 +61,25 @@ class Runner(Protocol):
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit what `process` kept to the states of `commits`; return the output of both."""
+        return output
 
     def of_size(self, size: int | None) -> Runner:
         """Return the runner for a batch of about `size` bytes (None: unknown), often this one."""
+        return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Ask a running attempt to stop; its result is ignored in any case."""
+        """Ask a running attempt to stop, if that is possible; its result is ignored in any case."""
+        return
 
     def close(self) -> None:
         """Release what the runner started."""
+        return
 
 
-class InProcessRunner:
+class InProcessRunner(Runner):
     """Runs the stages in this process, without Spark."""
 
     here = True
-    commits: Collection[str] = ()
 
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
@@ -84,7 +87,7 @@ class InProcessRunner:
         pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
         self.worker = self.program.opened()
         self._destinations = destinations_of(self.program)
-        self.operations: Sequence[Any] = self.worker.operations
+        self.operations = self.worker.operations
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
@@ -109,15 +112,6 @@ class InProcessRunner:
                 run_entry(self.worker, order, *destination, arrived[destination]) for destination in destinations
             ]
         return outputs
-
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        return output
-
-    def of_size(self, size: int | None) -> Runner:
-        return self
-
-    def cancel(self, attempt: TransactionAttempt) -> None:
-        """Do nothing: the result of an ended attempt is ignored."""
 
     def close(self) -> None:
         self.worker.cleanup()

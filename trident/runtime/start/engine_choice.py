@@ -15,7 +15,7 @@ from trident.extras import needs_package
 from trident.planner import Plan
 from trident.planner.loads import commit_loads
 from trident.runtime.commit.committing import Committing
-from trident.runtime.engine.auto import AutoRunner, FirstBatchRunner, LateRunner, cores
+from trident.runtime.engine.auto import AutoRunner, cores
 from trident.runtime.engine.runners import InProcessRunner, Runner
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
@@ -55,7 +55,7 @@ def open_runner(
         return _auto_runner(program, spark, config, memory_mb)
     if not awaits_batch or _is_spark_needed(config, spouts or {}):
         return _spark_runner(spark, config, memory_mb)
-    return FirstBatchRunner(spark.program, 1, lambda: _spark_runner(spark, config, memory_mb))
+    return AutoRunner(spark.program, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
 
 
 def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
@@ -104,22 +104,15 @@ def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) ->
 
 
 def _auto_runner(program: Program, spark: Committing, config: Config, memory_mb: float) -> AutoRunner:
-    """Open both runners. If Spark runs already it is used at once, and says how many cores there are.
+    """Open what runs batches in this process. If Spark runs already it is used at once, and says how many cores there are.
 
     So is a server of Spark Connect: the active session is that of this thread.
     """
-    large: Runner
-    if is_spark_on() or server_of(config.master, config.spark_conf) is not None:
-        large = _spark_runner(spark, config, memory_mb)
-    else:
-        parallelism = config.parallelism or cores()
-        large = LateRunner(
-            program,
-            parallelism,
-            lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb),
-            spark.commits,
-        )
-    return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
+    is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
+    opened = _spark_runner(spark, config, memory_mb) if is_there else None
+    parallelism = config.parallelism or cores() if opened is None else opened.parallelism
+    open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
+    return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
 
 
 def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> Runner:

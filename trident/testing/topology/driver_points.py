@@ -54,7 +54,7 @@ class FailurePoints:
         self.reach(f"{point}:{state}")
 
 
-class WatchedRunner:
+class WatchedRunner(Runner):
     """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that.
 
     `seen`: gets the parts of each attempt.
@@ -70,9 +70,6 @@ class WatchedRunner:
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
         self.commits = runner.commits
 
-    def of_size(self, size: int | None) -> WatchedRunner:
-        return self
-
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Process a batch and keep the tuples of its streams."""
         self._seen[attempt] = parts
@@ -86,9 +83,6 @@ class WatchedRunner:
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         return self._runner.commit(output, order)
-
-    def cancel(self, attempt: TransactionAttempt) -> None:
-        """Do nothing: there is nothing to cancel."""
 
     def close(self) -> None:
         self._runner.close()
