@@ -60,13 +60,22 @@ class DataFrameRunner(Runner):
     A part that is a DataFrame is as many tasks as it has partitions; other parts, such as dead letters, are rows of a small
     DataFrame. States are committed by the driver.
 
-    `session`: evaluates batches that have no DataFrame; None: there are none.
+    `session`: evaluates the batches of a topology that Trident drives, which have no DataFrame, and interrupts them. None: a
+    query gives the batches; an attempt has ended when its call returns.
+    `stop`: ends a session that ends with the topology.
     """
 
-    def __init__(self, program: Program, parallelism: int, session: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        parallelism: int,
+        session: SparkSession | None = None,
+        stop: Callable[[], None] | None = None,
+    ) -> None:
         self.parallelism = parallelism
         self.program = of_width(program, parallelism)
-        self._session, self._id, self._pickled = session, uuid.uuid4().hex, pickled(self.program)
+        self._session, self._stop = session, stop
+        self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
         self._empty: InProcessRunner | None = None
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
@@ -75,14 +84,29 @@ class DataFrameRunner(Runner):
         routes = routes_of(self.program, skips(parts), False, self.parallelism) if self.program.levels else None
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
         try:
-            with _said_as_failure():
+            with self._tagged(attempt), _said_as_failure():
                 first = self._first_stage(job, routes, parts, others)
                 items = [] if first is None else self._collected(job, routes, first)
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
+        except QueryStopped as stopped:
+            if self._session is None:
+                raise
+            return TaskOutput(failure=failure_of("spark", Exception(f"interrupted: {stopped.__cause__}")))
         if items:
             return gathered(items)
         return self._without_tasks().process(attempt, others, order)  # Spark starts no task where it sees no rows
+
+    @contextmanager
+    def _tagged(self, attempt: TransactionAttempt) -> Iterator[None]:
+        """Tag what this thread evaluates, so that it can be interrupted."""
+        if self._session is not None:
+            self._session.addTag(self._tag(attempt))
+        try:
+            yield
+        finally:
+            if self._session is not None:
+                self._session.removeTag(self._tag(attempt))
 
     def _first_stage(
         self, job: Job, routes: Routes | None, parts: Sequence[Part], others: Sequence[Part]
@@ -116,10 +140,19 @@ class DataFrameRunner(Runner):
             self._empty = InProcessRunner(cloudpickle.loads(self._pickled), self.parallelism)
         return self._empty
 
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        if self._session is not None:
+            self._session.interruptTag(self._tag(attempt))
+
     def close(self) -> None:
-        """End the operations of this process."""
+        """End the operations of this process, and the session."""
         if self._empty is not None:
             self._empty.close()
+        if self._stop is not None:
+            self._stop()
+
+    def _tag(self, attempt: TransactionAttempt) -> str:
+        return f"{self._id}/{attempt.txid}:{attempt.attempt}"  # another topology in the session has the same numbers
 
 
 # ---- in the driver ------------------------------------------------------------------------------------------------------

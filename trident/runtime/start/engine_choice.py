@@ -146,7 +146,7 @@ def _resident_runner(spark: SparkSession, committing: Committing, config: Config
 
 
 def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:
-    from trident.runtime.engine.connect_runner import ConnectRunner
+    from trident.runtime.engine.dataframe_runner import DataFrameRunner
 
     if memory_mb:
         logger.info("topology %s: memory loads have no effect on Spark Connect", program.topology)
@@ -154,7 +154,7 @@ def _connect_runner(program: Program, config: Config, memory_mb: float, server: 
     stop = partial(stop_connect, session, server) if is_new else None
     try:
         ship_code_to(session)
-        return ConnectRunner(program, config.parallelism or width_of(session, cores()), session, stop)
+        return DataFrameRunner(program, config.parallelism or width_of(session, cores()), session, stop)
     except BaseException:
         if stop is not None:
             stop()
