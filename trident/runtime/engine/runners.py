@@ -20,6 +20,7 @@ from trident.runtime.engine.worker import (
     Order,
     Part,
     Program,
+    captures,
     operations_of,
     run_entry,
     run_part,
@@ -115,11 +116,6 @@ class InProcessRunner(Runner):
 
     def close(self) -> None:
         self.worker.cleanup()
-
-
-def captures(parts: Sequence[Part]) -> bool:
-    """Whether tuples of a batch that raise are left out."""
-    return any(capture for _, _, capture in parts)
 
 
 def of_width(program: Program, parallelism: int) -> Program:

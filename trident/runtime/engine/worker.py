@@ -171,28 +171,39 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
             yield sink.window.member.aggregator
 
 
+def captures(parts: Sequence[Part]) -> bool:
+    """Whether tuples of a batch that raise are left out."""
+    return any(capture for _, _, capture in parts)
+
+
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
     """Add a part without rows for each spout that has none, if its steps give results without rows too."""
-    there = {spout for spout, _, _ in parts} & program.emitters.keys()
-    if len(there) == len(program.emitters):
-        return list(parts)
+    there = {spout for spout, _, _ in parts}
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
-    capture = any(capture for _, _, capture in parts)
-    return [*parts, *((name, ReadPart(), capture) for name in missing)]
+    return [*parts, *((name, ReadPart(), captures(parts)) for name in missing)]
 
 
 def run_part(
     worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
 ) -> TaskOutput:
-    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data."""
-    output = TaskOutput()
-    if isinstance(part, PutBack):
-        return _put_back(worker, attempt, index, spout, part, capture)
-    fragment, emitter = worker.program.fragments[spout], worker.program.emitters[spout]
+    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data.
+
+    Dead letters are added to the fragment of a spout, or sent to the fragment at which they return.
+    """
+    program, output = worker.program, TaskOutput()
     run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
+    if isinstance(part, PutBack):
+        if part.lost and not capture:
+            return TaskOutput(failure=part.lost[0])
+        output.captured.extend(part.lost)
+        output.frames.extend(part.frames)
+        if not part.tables:
+            return output
+        return _guarded(program, program.fragments[spout], [], run, index, output, part.tables)
+    fragment, emitter = program.fragments[spout], program.emitters[spout]
     tables = part.give(output) if isinstance(part, ReadPart) else _read(emitter, fragment, part, output, run.on_error)
     tables = (without_impossible(spout, fragment.fields, table, run.on_error) for table in tables)
-    return _guarded(worker.program, fragment, tables, run, index, output)
+    return _guarded(program, fragment, tables, run, index, output)
 
 
 def read_part(program: Program, spout: str, part: Any) -> ReadPart:
@@ -202,19 +213,6 @@ def read_part(program: Program, spout: str, part: Any) -> ReadPart:
     output, emitter, fragment = TaskOutput(), program.emitters[spout], program.fragments[spout]
     with failing_at(spout):
         return ReadPart(list(_read(emitter, fragment, part, output, TupleErrors())), output)
-
-
-def _put_back(
-    worker: WorkerProgram, attempt: TransactionAttempt, index: int, entry: str, part: PutBack, capture: bool
-) -> TaskOutput:
-    """Add dead letters to the fragment of a spout, or send them to the fragment at which they return."""
-    if part.lost and not capture:
-        return TaskOutput(failure=part.lost[0])
-    output = TaskOutput(captured=list(part.lost), frames=list(part.frames))
-    if not part.tables:
-        return output
-    run = StepRun(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, index), worker.state)
-    return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
 
 
 @calls_user_code
