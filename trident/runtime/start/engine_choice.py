@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from trident.config import Config
 from trident.errors import ConfigError
@@ -24,9 +23,6 @@ from trident.spark.connect import connect_session, server_of, stop_connect, widt
 from trident.spark.environment import is_spark_on
 from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings, undone_memory
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -51,17 +47,21 @@ def open_runner(
     if config.engine == "in_process":
         return InProcessRunner(program)
     spark = in_executors or Committing(program, frozenset())
-    if config.engine == "auto":
-        return _auto_runner(program, spark, config, memory_mb)
-    if not awaits_batch or _is_spark_needed(config, spouts or {}):
-        return _spark_runner(spark, config, memory_mb)
-    return AutoRunner(spark.program, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
+    is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
+    if config.engine == "spark":
+        if is_there or not awaits_batch or _is_spark_asked(config, spouts or {}):
+            return _spark_runner(spark, config, memory_mb)
+        return AutoRunner(spark.program, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
+    # What is there is used at once, and says how many cores there are; a session of Spark Connect is that of this thread.
+    opened = _spark_runner(spark, config, memory_mb) if is_there else None
+    parallelism = config.parallelism or cores() if opened is None else opened.parallelism
+    open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
+    return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
 
 
-def _is_spark_needed(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
-    """Whether Spark runs already, or something asks it before there is a batch."""
-    asks = config.verify_replays or any(spout.coordinator.runs_spark_jobs() for spout in spouts.values())
-    return bool(is_spark_on() or asks or server_of(config.master, config.spark_conf) is not None)
+def _is_spark_asked(config: Config, spouts: Mapping[str, SpoutHandle]) -> bool:
+    """Whether something asks Spark before there is a batch."""
+    return bool(config.verify_replays) or any(spout.coordinator.runs_spark_jobs() for spout in spouts.values())
 
 
 def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
@@ -103,18 +103,6 @@ def log_idle_loads(plan: Plan, config: Config, in_executors: Collection[str]) ->
         )  # fmt: skip
 
 
-def _auto_runner(program: Program, spark: Committing, config: Config, memory_mb: float) -> AutoRunner:
-    """Open what runs batches in this process. If Spark runs already it is used at once, and says how many cores there are.
-
-    So is a server of Spark Connect: the active session is that of this thread.
-    """
-    is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
-    opened = _spark_runner(spark, config, memory_mb) if is_there else None
-    parallelism = config.parallelism or cores() if opened is None else opened.parallelism
-    open_ = lambda: _spark_runner(spark, replace(config, parallelism=parallelism), memory_mb)  # noqa: E731
-    return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
-
-
 def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> Runner:
     server = server_of(config.master, config.spark_conf)
     if server is not None:
@@ -134,15 +122,11 @@ def _spark_runner(committing: Committing, config: Config, memory_mb: float) -> R
         logger.warning("topology %s: %s", program.topology, undone)
     ship_code(context)
     if resident:
-        return _resident_runner(spark, committing, config, owned, spare)
+        with needs_package('workers="resident"', "spark", "pyzmq", "zmq"):
+            from trident.runtime.engine.resident_runner import ResidentRunner
+        return ResidentRunner(spark, program, config.parallelism, owned, committing.commits, spare)
     check_free_slots(context, program.topology)
     return SparkRunner(spark, program, config.parallelism, owned, committing.commits)
-
-
-def _resident_runner(spark: SparkSession, committing: Committing, config: Config, owned: bool, spare: int) -> Runner:
-    with needs_package('workers="resident"', "spark", "pyzmq", "zmq"):
-        from trident.runtime.engine.resident_runner import ResidentRunner
-    return ResidentRunner(spark, committing.program, config.parallelism, owned, committing.commits, spare)
 
 
 def _connect_runner(program: Program, config: Config, memory_mb: float, server: str) -> Runner:

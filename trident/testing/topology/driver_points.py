@@ -68,7 +68,6 @@ class WatchedRunner(Runner):
         self._runner, self._points, self._captures = runner, points, captures
         self._seen = seen
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
-        self.commits = runner.commits
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Process a batch and keep the tuples of its streams."""
@@ -80,9 +79,6 @@ class WatchedRunner(Runner):
         except InjectedFault as fault:
             return TaskOutput(failure=failure_of("process", fault))
         return output
-
-    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
-        return self._runner.commit(output, order)
 
     def close(self) -> None:
         self._runner.close()
