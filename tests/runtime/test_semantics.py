@@ -53,6 +53,7 @@ from trident.operations import (
     TupleCollectionGet,
 )
 from trident.runtime.engine import tasks, worker
+from trident.runtime.engine.hops import routes_of
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
 
@@ -222,10 +223,10 @@ def test_what_prepare_raises_fails_the_batch_with_its_cause(spark: Any, topology
 def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, worker.WorkerProgram] = {}
     monkeypatch.setattr(tasks, "_programs", kept)
-    pickled, order = cloudpickle.dumps(worker.Program("t", {}, {}, {}, {})), worker.Order(TransactionAttempt(1, 0))
-    for number in range(20):
-        assert list(tasks.run_task(tasks.Job("first", pickled, order), iter(()))) == []
-        assert list(tasks.run_task(tasks.Job(str(number), pickled, order), iter(()))) == []
+    program, order = worker.Program("t", {}, {}, {}, {}), worker.Order(TransactionAttempt(1, 0))
+    routes, pickled = routes_of(program, False, False, 1), cloudpickle.dumps(program)
+    for name in [name for number in range(20) for name in ("first", str(number))]:
+        assert list(tasks.run_parts_task(tasks.Job(name, pickled, order), routes, 0, iter(()))) == []
     assert len(kept) == 8
     assert "first" in kept
 

@@ -11,13 +11,15 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import EnvironmentProblem, describe
-from trident.runtime.steps.failures import Failure, failure_of
+from trident.runtime.steps.failures import Failure, StepFailed, failure_of
+from trident.spark.connect import connect_problem
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 # A stack frame, also inside a text of Spark: java.base/java.lang.Thread.run(Thread.java:840)
 _STACK = re.compile(r"\s+(at|\.\.\.) |Driver stacktrace|[\w.$/<>]+\((Native Method|Unknown Source|\w+\.\w+:\d+)\)$")
+_CANCELLED = ("cancelled", "canceled", "InterruptedException", "interrupted by the user")
 
 
 class JobFailed(Exception):
@@ -38,14 +41,42 @@ class JobFailed(Exception):
         return JobFailed(cause + way_out(said))
 
 
-def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext) -> Failure:
-    """Return why a job failed. What an executor lacks it lacks at the next try as well."""
+class QueryStopped(BaseException):
+    """The query was stopped while its batch was processed: not to be tried again. The cause is Spark's own error."""
+
+
+@contextmanager
+def said_as_failure(context: SparkContext | None = None) -> Iterator[None]:
+    """Raise `StepFailed`, which says why Spark could not run a job; see `job_failure`."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        raise StepFailed(job_failure(error, context)) from error
+    except (Py4JError, OSError) as error:
+        raise StepFailed(failure_of("spark", jvm_gone(error), retry=False)) from error
+
+
+def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext | None) -> Failure:
+    """Return why a job failed. What an executor lacks it lacks at the next try as well.
+
+    `context`: None: it was a query over DataFrames, perhaps of Spark Connect. Raises `QueryStopped` if that was told to end.
+    """
     said = _said(error)
-    problem = bound_reached(said) or executor_problem(said, lambda: _failing_hosts(context))
+    connect: EnvironmentProblem | None = None
+    if context is None:
+        said = _with_causes(error.java_exception) if isinstance(error, Py4JJavaError) else said
+        if any(word in said for word in _CANCELLED):
+            raise QueryStopped from error
+        connect = connect_problem(said)
+    problem = bound_reached(said) or connect or executor_problem(said, lambda: _failing_hosts(context))
     return failure_of("spark", JobFailed.of(said)) if problem is None else failure_of("spark", problem, retry=False)
 
 
-def _failing_hosts(context: SparkContext) -> list[str]:
+def _failing_hosts(context: SparkContext | None) -> list[str]:
+    if context is None:
+        return []
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
     registered = [executors.apply(at) for at in range(executors.size())]
     return [str(one.hostPort()).rpartition(":")[0] for one in registered if one.failedTasks()]
@@ -55,6 +86,15 @@ def _said(error: Py4JJavaError | PySparkException) -> str:
     if not isinstance(error, Py4JJavaError):
         return str(error)  # PySpark 4.2 raises what the worker raised in its place
     return str(error.java_exception)
+
+
+def _with_causes(thrown: Any) -> str:
+    """Return what an exception of the JVM says: an interruption is the cause of one that only says that it waited."""
+    told: list[str] = []
+    while thrown is not None:
+        told.append(thrown.toString())
+        thrown = thrown.getCause()
+    return "\n".join(told)
 
 
 def jvm_gone(error: Exception) -> EnvironmentProblem:

@@ -17,8 +17,7 @@ from trident.planner import make_plan
 from trident.runtime.engine.hops import routes_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner
-from trident.runtime.engine.spark_runner import SparkRunner
-from trident.runtime.engine.stage_chain import KeptStages
+from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Part, Program
 from trident.runtime.spouts.batch_spouts import as_trident_spout

@@ -56,7 +56,7 @@ class Job:
         definition = coordinator.initialize_transaction(1, None)
         self.parts = [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
 
-    def read(self, task: int) -> Items:
+    def read(self, task: int) -> list[Any]:
         """Run a task of the first stage."""
         parts = iter([(task, self.parts[task])])
         return list(run_parts_task(self.job, self.routes, task, parts))

@@ -43,7 +43,7 @@ from trident.planner import make_plan
 from trident.runtime.clock import Clock
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import run_task
+from trident.runtime.engine.tasks import run_parts_task
 from trident.runtime.loop.batch import Lane
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.loop import BatchLoop
@@ -787,7 +787,7 @@ class TellingOfItsWorker(AwaitingAFile):
 
     def execute(self, tuple: Any, collector: Any) -> None:
         fresh = {id(one) for one in gc.get_objects()}  # without those that its parent froze before the fork
-        imported = [name for name in (run_task.__module__, "spouts", "pandas") if id(sys.modules[name]) in fresh]
+        imported = [name for name in (run_parts_task.__module__, "spouts", "pandas") if id(sys.modules[name]) in fresh]
         assert not imported, imported
         Path(self.folder, f"{os.getpid()}.worker").write_text(str(os.getppid()))
         super().execute(tuple, collector)

@@ -1,4 +1,4 @@
-"""`engine="auto"`: small batches run in this process, large ones on Spark, which starts with the first of them.
+"""AutoRunner opens Spark when a batch needs it: with `engine="auto"` small batches run in this process, large ones on Spark.
 
 Which of the two takes a batch follows from its definition alone, so a replay of a batch runs where the batch ran. Both run
 the same plan with the same numbers of partitions.

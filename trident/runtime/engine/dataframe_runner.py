@@ -1,4 +1,4 @@
-"""DataFrameRunner: each attempt is one query of Spark over a DataFrame that someone else has planned.
+"""DataFrameRunner: each attempt is one query of DataFrames, on Spark Connect or over one that someone else has planned.
 
 Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
 the RDDs' runner (`tasks.py`), and so is what travels between them (`hops.py`): here as rows of three columns. `at` chooses
@@ -23,11 +23,10 @@ from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import InProcessRunner, Runner, captures, of_width, pickled
 from trident.runtime.engine.spark_hash import numbers_for
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
+from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
-from trident.runtime.steps.failures import Failure, StepFailed, failure_of
-from trident.spark.connect import connect_problem
-from trident.spark.job_errors import JobFailed, bound_reached, executor_problem, jvm_gone
+from trident.runtime.steps.failures import StepFailed, failure_of
+from trident.spark.job_errors import QueryStopped, said_as_failure
 from trident.spout.interfaces import TransactionAttempt
 from trident.spout.query_batches import cast_of
 
@@ -40,7 +39,6 @@ _RESULT = -1
 _MOST_BYTES = 4 << 20  # of items that go to Spark at once, unless one has more
 _PIECE_ROWS = 1 << 16
 _APART = 1 << 20  # the number of the first part beside those of a DataFrame, which has fewer partitions
-_CANCELLED = ("cancelled", "canceled", "InterruptedException", "interrupted by the user")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +46,6 @@ class QueryRows:
     """The part of a batch that is a DataFrame: Spark cuts it into tasks. Stays in the driver."""
 
     df: DataFrame
-
-
-class QueryStopped(BaseException):
-    """The query was stopped while its batch was processed: not to be tried again. The cause is Spark's own error."""
 
 
 class DataFrameRunner(Runner):
@@ -81,10 +75,10 @@ class DataFrameRunner(Runner):
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Evaluate the DataFrame once, with all parts and exchanges behind it."""
         job = Job(self._id, self._pickled, order or Order(attempt, captures(parts)))
-        routes = routes_of(self.program, skips(parts), False, self.parallelism) if self.program.levels else None
+        routes = routes_of(self.program, skips(parts), False, self.parallelism)
         others = [part for part in parts if not isinstance(part[1], QueryRows)]
         try:
-            with self._tagged(attempt), _said_as_failure():
+            with self._tagged(attempt), said_as_failure():
                 first = self._first_stage(job, routes, parts, others)
                 items = [] if first is None else self._collected(job, routes, first)
         except StepFailed as error:
@@ -108,9 +102,7 @@ class DataFrameRunner(Runner):
             if self._session is not None:
                 self._session.removeTag(self._tag(attempt))
 
-    def _first_stage(
-        self, job: Job, routes: Routes | None, parts: Sequence[Part], others: Sequence[Part]
-    ) -> DataFrame | None:
+    def _first_stage(self, job: Job, routes: Routes, parts: Sequence[Part], others: Sequence[Part]) -> DataFrame | None:
         """Return what the tasks of the first stage send; None if there are none."""
         session, rows = self._session, None
         for spout, part, capture in parts:
@@ -128,11 +120,10 @@ class DataFrameRunner(Runner):
         sent = small.mapInArrow(partial(_parts_task, job, routes), _SCHEMA)
         return sent if rows is None else rows.union(sent)
 
-    def _collected(self, job: Job, routes: Routes | None, rows: DataFrame) -> list[bytes | Sent]:
+    def _collected(self, job: Job, routes: Routes, rows: DataFrame) -> list[bytes | Sent]:
         """Add a stage for each level of exchanges, and run all of it."""
-        if routes is not None:
-            for stage, level in enumerate(routes.levels, 1):
-                rows = rows.repartition(len(level), "at").mapInArrow(partial(_level_task, job, routes, stage), _SCHEMA)
+        for stage, level in enumerate(routes.levels, 1):
+            rows = rows.repartition(len(level), "at").mapInArrow(partial(_level_task, job, routes, stage), _SCHEMA)
         return [pickle.loads(item) for item in _evaluated(rows).column("item").to_pylist()]
 
     def _without_tasks(self) -> Runner:
@@ -166,43 +157,12 @@ def _evaluated(df: DataFrame) -> pa.Table:
     return df.toArrow()
 
 
-@contextmanager
-def _said_as_failure() -> Iterator[None]:
-    """Raise `StepFailed`, which says why Spark could not evaluate a DataFrame, or `QueryStopped`: it was told to end."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (Py4JJavaError, PySparkException) as error:
-        said = _with_causes(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-        if any(word in said for word in _CANCELLED):
-            raise QueryStopped from error
-        raise StepFailed(_failure(said)) from error
-    except (Py4JError, OSError) as error:
-        raise StepFailed(failure_of("spark", jvm_gone(error), retry=False)) from error
-
-
-def _with_causes(thrown: Any) -> str:
-    """Return what an exception of the JVM says: an interruption is the cause of one that only says that it waited."""
-    told: list[str] = []
-    while thrown is not None:
-        told.append(thrown.toString())
-        thrown = thrown.getCause()
-    return "\n".join(told)
-
-
-def _failure(said: str) -> Failure:
-    problem = bound_reached(said) or connect_problem(said) or executor_problem(said)
-    return failure_of("spark", JobFailed.of(said)) if problem is None else failure_of("spark", problem, retry=False)
-
-
 # ---- in a task ----------------------------------------------------------------------------------------------------------
 
 
 def _query_task(
     job: Job,
-    routes: Routes | None,
+    routes: Routes,
     spout: str,
     names: Sequence[str],
     capture: bool,
@@ -213,22 +173,20 @@ def _query_task(
 
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    yield from _rows(routes, 0, _first_items(job, routes, task, (spout, _pieces(batches, names), capture)))
+    yield from _first_rows(job, routes, task, (spout, _pieces(batches, names), capture))
     for _ in batches:  # Spark keeps a worker only if it reads all of its input
         pass
 
 
-def _parts_task(job: Job, routes: Routes | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _parts_task(job: Job, routes: Routes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the parts that are rows of this partition."""
     for batch in batches:
         for number, part in zip(batch.column("number").to_pylist(), batch.column("part").to_pylist(), strict=True):
-            yield from _rows(routes, 0, _first_items(job, routes, number, cloudpickle.loads(part)))
+            yield from _first_rows(job, routes, number, cloudpickle.loads(part))
 
 
-def _first_items(job: Job, routes: Routes | None, task: int, part: Part) -> Iterator[tuple[int, bytes]]:
-    if routes is None:
-        return ((_RESULT, pickle.dumps(item)) for item in run_task(job, iter([(task, part)])))
-    return ((to, pickle.dumps(item)) for to, item in run_parts_task(job, routes, task, iter([(task, part)])))
+def _first_rows(job: Job, routes: Routes, task: int, part: Part) -> Iterator[pa.RecordBatch]:
+    return _rows(routes, 0, map(_addressed, run_parts_task(job, routes, task, iter([(task, part)]))))
 
 
 def _level_task(job: Job, routes: Routes, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -256,31 +214,31 @@ def _addressed(sent: tuple[int, Sent] | bytes) -> tuple[int, bytes]:
     return (_RESULT, pickle.dumps(sent)) if isinstance(sent, bytes) else (sent[0], pickle.dumps(sent[1]))
 
 
-def _rows(routes: Routes | None, stage: int, sent: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+def _rows(routes: Routes, stage: int, sent: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
     """Give what a task of a stage sends as rows of Spark, several at once."""
     at = _task_chooser(routes, stage)
-    rows: list[tuple[int, int, bytes]] = []
+    for rows in _grouped(((at(to), to, item) for to, item in sent), lambda row: len(row[2]), _MOST_BYTES):
+        columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _ROWS, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=_ROWS)
+
+
+def _grouped(items: Iterable[Any], size_of: Callable[[Any], int], most: int) -> Iterator[list[Any]]:
+    """Give items in lists that end with the one that makes their size `most`."""
+    kept: list[Any] = []
     size = 0
-    for to, item in sent:
-        rows.append((at(to), to, item))
-        size += len(item)
-        if size >= _MOST_BYTES:
-            yield _batch(rows)
-            rows, size = [], 0
-    if rows:
-        yield _batch(rows)
+    for item in items:
+        kept.append(item)
+        size += size_of(item)
+        if size >= most:
+            yield kept
+            kept, size = [], 0
+    if kept:
+        yield kept
 
 
-def _batch(rows: Sequence[tuple[int, int, bytes]]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, _ROWS, strict=True)], schema=_ROWS
-    )
-
-
-def _task_chooser(routes: Routes | None, stage: int) -> Callable[[int], int]:
+def _task_chooser(routes: Routes, stage: int) -> Callable[[int], int]:
     """Return what gives the value of `at` for a destination: one for each task of the next level, or for none."""
-    if routes is None or stage == len(routes.levels):
+    if stage == len(routes.levels):
         return lambda to: 0
     following = routes.levels[stage]
     numbers = numbers_for(len(following))
@@ -289,17 +247,5 @@ def _task_chooser(routes: Routes | None, stage: int) -> Callable[[int], int]:
 
 def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
     """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
-    kept: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        kept.append(batch)
-        rows += batch.num_rows
-        if rows >= _PIECE_ROWS:
-            yield _table(kept, names)
-            kept, rows = [], 0
-    if rows:
-        yield _table(kept, names)
-
-
-def _table(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> pa.Table:
-    return pa.Table.from_batches(batches).rename_columns(list(names)).combine_chunks()
+    for kept in _grouped((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
+        yield pa.Table.from_batches(kept).rename_columns(list(names)).combine_chunks()

@@ -54,7 +54,7 @@ class Sent(NamedTuple):
 class Routes:
     """Where the items of a job go.
 
-    `entries`: by exchange: the number of its first partition, and how many it has.
+    `entries`: by exchange: the numbers of its partitions.
     `levels`: the numbers of the tasks of each level.
     `sources`: the stages that each level reads.
     `readers`: by stage: the numbers of the tasks that read it, in ranges. All of the next level do, and of later ones those
@@ -63,7 +63,7 @@ class Routes:
     the driver then goes along from stage to stage, because a task of its own would take longer than a few counts.
     """
 
-    entries: Mapping[str, tuple[int, int]]
+    entries: Mapping[str, range]
     levels: tuple[range, ...]
     sources: tuple[tuple[int, ...], ...]
     readers: tuple[tuple[range, ...], ...]
@@ -76,14 +76,13 @@ class Routes:
 
     def number_of(self, frame: RowFrame) -> int | None:
         """Return the number of the task that a frame goes to; None if it goes to the driver."""
-        first, _ = self.entries.get(frame.target, (None, 0))
-        return None if first is None else first + frame.partition
+        numbers = self.entries.get(frame.target)
+        return None if numbers is None else numbers[frame.partition]
 
     def destination(self, stage: int, task: int) -> Destination:
         """Return what a task of a level serves."""
         number = self.levels[stage - 1][task]
-        found = next(entry for entry, (first, count) in self.entries.items() if first <= number < first + count)
-        return found, number - self.entries[found][0]
+        return next((entry, numbers.index(number)) for entry, numbers in self.entries.items() if number in numbers)
 
     def readers_of(self, stage: int) -> Iterator[int]:
         """Iterate over the numbers of the tasks that read what a stage sends."""
@@ -117,44 +116,33 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
     width
         How many numbers the driver has, if it gets rows.
     """
-    entries, levels = _numbered(program)
+    entries: dict[str, range] = {}
+    levels: list[range] = []
+    tasks = 0
+    for level in program.levels:
+        first = tasks
+        for entry in level:
+            entries[entry] = range(tasks, tasks + (program.exchanges[entry].partitions or 1))
+            tasks = entries[entry].stop
+        levels.append(range(first, tasks))
     stages = [tuple(program.emitters), *program.levels]
     sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
-    readers = [_readers(program, entries, at, None if any_way and not at else sends[at]) for at in range(len(levels))]
+    readers = [
+        tuple(
+            entries[entry]
+            for ahead, level in enumerate(program.levels[stage:])
+            for entry in level
+            if not ahead or entry in targets or (any_way and not stage)
+        )
+        for stage, targets in enumerate(sends)
+    ]
     sources = [
         tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
         for level in levels
     ]
     rows = any_way or any(targets - entries.keys() for targets in sends)
-    tasks = sum(map(len, levels))
     driver = range(tasks, tasks + (width if rows else int(apart)))
-    return Routes(entries, levels, tuple(sources), (*readers, ()), driver)
-
-
-def _numbered(program: Program) -> tuple[dict[str, tuple[int, int]], tuple[range, ...]]:
-    """Return by exchange the number of its first partition and how many it has, and the numbers of each level."""
-    entries: dict[str, tuple[int, int]] = {}
-    levels: list[range] = []
-    number = 0
-    for level in program.levels:
-        first = number
-        for entry in level:
-            entries[entry] = (number, program.exchanges[entry].partitions or 1)
-            number += entries[entry][1]
-        levels.append(range(first, number))
-    return entries, tuple(levels)
-
-
-def _readers(
-    program: Program, entries: Mapping[str, tuple[int, int]], stage: int, targets: Set[str] | None
-) -> tuple[range, ...]:
-    """Return the numbers of the tasks that read a stage with rows for these entries; None: perhaps for any."""
-    return tuple(
-        range(entries[entry][0], sum(entries[entry]))
-        for at, level in enumerate(program.levels[stage:])
-        for entry in level
-        if at == 0 or targets is None or entry in targets
-    )
+    return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
 
 
 def skips(parts: Sequence[Part]) -> bool:

@@ -1,30 +1,31 @@
 """SparkRunner: each attempt is one Spark job, or two if it is committed later.
 
-What the stages of a job wrote to disk because memory was short, as Spark counted it: a sign that batches are
-too large.
+The shuffles between the stages of a job; what they wrote to disk because memory was short, as Spark counted it: a sign that
+batches are too large.
 """
 
 from __future__ import annotations
 
 import logging
+import pickle
+import struct
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 
 from trident.errors import describe
-from trident.runtime.engine.hops import Sent, routes_of, skips
+from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import Runner, captures, of_width, pickled
-from trident.runtime.engine.stage_chain import Body, KeptStages, Stages
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
+from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
-from trident.runtime.steps.failures import failure_of
-from trident.spark.job_errors import job_failure, jvm_gone
+from trident.runtime.steps.failures import StepFailed
+from trident.spark.job_errors import said_as_failure
 from trident.spark.spark_resources import most_shipped
 from trident.spout.interfaces import TransactionAttempt
 
@@ -57,7 +58,8 @@ class SparkRunner(Runner):
             of_width(program, self.parallelism),
             most_shipped=most_shipped(self._context), speculates=speculates.lower() == "true",
         )  # fmt: skip
-        self._stages: dict[tuple[bool, bool], Stages] = {}
+        routes = partial(routes_of, self.program, width=self.parallelism)
+        self._stages_of = cache(lambda any_way, apart: Stages(self._context, routes(any_way, apart)))
         self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
@@ -66,38 +68,32 @@ class SparkRunner(Runner):
         if not parts and not self.program.levels:
             return TaskOutput()
         job = Job(self._id, self._pickled, order or Order(attempt, captures(parts)))
-        if order is None and self.commits:
-            return self._process_and_keep(job, parts)
-        return self._collected(attempt, lambda: self._rows(job, parts).collect())
-
-    def _process_and_keep(self, job: Job, parts: Sequence[Part]) -> TaskOutput:
-        stages = self._stages_of(skips(parts), apart=True)
-        first = self._read(parts).mapPartitionsWithIndex(partial(run_parts_task, job, stages.routes))
-        sent = stages.until(1 + (self.program.processing or 0), first, _levels(job, stages))
-        output = self._collected(job.order.attempt, stages.told(sent).collect)
-        return output if output.failure else replace(output, kept=KeptStages(stages, sent, output.sources))
+        keeps = order is None and bool(self.commits)
+        stages, sent = self._stages_of(skips(parts), keeps), list[Shuffle]()
+        last = (self.program.processing or 0) if keeps else len(self.program.levels)
+        output = self._collected(attempt, lambda: self._rows(stages, job, sent, last, parts).collect())
+        if not keeps or output.failure is not None:
+            return output
+        return replace(output, kept=KeptStages(stages, sent, output.sources))
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit what a job processed and Spark keeps; return the output of both."""
         kept = output.kept
         assert isinstance(kept, KeptStages), output
         job = Job(self._id, self._pickled, replace(order, sources=kept.sources))
-        rows = partial(kept.stages.rest, kept.sent, _levels(job, kept.stages), told=len(kept.sent))
-        committed = self._collected(order.attempt, lambda: rows().collect())
+        last, sent = len(self.program.levels), list(kept.sent)
+        committed = self._collected(order.attempt, lambda: self._rows(kept.stages, job, sent, last).collect())
         return merge_outputs([replace(output, kept=None), committed])
 
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
         """Run a job, tagged so that it can be cancelled, and put its output together."""
-        from pyspark.errors import PySparkException
-
         context, tag = self._context, self._tag(attempt)
         try:
-            context.addJobTag(tag)
-            rows = collect()
-        except (Py4JJavaError, PySparkException) as error:
-            return TaskOutput(failure=job_failure(error, context))
-        except (Py4JError, OSError) as error:
-            return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
+            with said_as_failure(context):
+                context.addJobTag(tag)
+                rows = collect()
+        except StepFailed as error:
+            return TaskOutput(failure=error.failure)
         finally:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
@@ -106,26 +102,26 @@ class SparkRunner(Runner):
             output.bytes_spilled = bytes_spilled(context, tag)
         return output
 
-    def _rows(self, job: Job, parts: Sequence[Part]) -> RDD[Any]:
-        """Return what a job gives that does all the work of an attempt."""
-        rows = self._read(parts)
-        if not self.program.levels:
-            return rows.mapPartitions(partial(run_task, job))
-        stages = self._stages_of(skips(parts))
-        first = rows.mapPartitionsWithIndex(partial(run_parts_task, job, stages.routes))
-        body = _levels(job, stages)
-        return stages.rest(stages.until(1, first, body), body)
+    def _rows(self, stages: Stages, job: Job, sent: list[Shuffle], last: int, parts: Sequence[Part] = ()) -> RDD[Any]:
+        """Lower the stages from the one behind those that have sent to `last`; return what the driver gets of them.
 
-    def _read(self, parts: Sequence[Part]) -> RDD[tuple[int, Part]]:
-        return self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
-
-    def _stages_of(self, any_way: bool, apart: bool = False) -> Stages:
-        """Return what puts the stages of a job together; see `routes_of`."""
-        found = self._stages.get((any_way, apart))
-        if found is None:
-            routes = routes_of(self.program, any_way, apart, self.parallelism)
-            found = self._stages[any_way, apart] = Stages(self._context, routes)
-        return found
+        `sent`: gets what the stages send. The last one of all gives its outputs to the driver.
+        """
+        before, routes = len(sent), stages.routes
+        for stage in range(before, last + 1):
+            if stage:
+                run = partial(run_level_task, job, routes, stage)
+                arrived = stages.read([sent[source] for source in routes.sources[stage - 1]], routes.levels[stage - 1])
+            else:
+                run = partial(run_parts_task, job, routes)
+                arrived = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
+            rows = arrived.mapPartitionsWithIndex(run)
+            if stage < len(routes.levels):
+                sent.append(stages.sent(rows))
+        told = sent[before:]
+        if last < len(routes.levels):
+            return stages.read(told, routes.driver)
+        return rows.union(stages.read(told, routes.driver)) if routes.driver and told else rows
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self._context.cancelJobsWithTag(self._tag(attempt))
@@ -141,8 +137,67 @@ class SparkRunner(Runner):
         return f"{self._id}/{attempt.txid}:{attempt.attempt}"
 
 
-def _levels(job: Job, stages: Stages) -> Callable[[int], Body]:
-    return lambda stage: partial(run_level_task, job, stages.routes, stage)
+# What the stages of a job send, in Spark's shuffles; a stage reads its destinations from several of them at once.
+#
+# Spark's JVM puts the shuffles together partition by partition, because all have the same partitioner, and leaves out the
+# partitions that a stage does not read. What the driver reads passes through no Python worker.
+
+_NUMBER = struct.Struct("!q")
+
+Shuffle = Any
+"""What a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten."""
+
+
+class Stages:
+    """Shuffles between the stages of jobs of the same routes; made once, and used by many jobs."""
+
+    def __init__(self, context: SparkContext, routes: Routes) -> None:
+        jvm = context._jvm  # noqa: SLF001 - what PySpark's own partitionBy and union do
+        assert jvm is not None
+        self.routes, self._context, self._jvm = routes, context, jvm
+        self._partitioner = jvm.PythonPartitioner(routes.count, 0)
+        self._prune = jvm.org.apache.spark.rdd.PartitionPruningRDD.create
+        # A set of Scala is a function that says whether a number is in it.
+        self._filter = cache(lambda numbers: jvm.PythonUtils.toSeq(list(numbers)).toSet())
+
+    def sent(self, rows: RDD[Any]) -> Shuffle:
+        """Return the shuffle of a stage that gives pairs: the number of a destination, and what is sent there."""
+        numbered = rows.mapPartitions(_numbered)
+        numbered._bypass_serializer = True  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+        pairs = self._jvm.PairwiseRDD(numbered._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - as above
+        return pairs.partitionBy(self._partitioner)
+
+    def read(self, shuffles: Sequence[Shuffle], numbers: range) -> RDD[Any]:
+        """Return what was sent to some destinations, a partition each."""
+        from pyspark import RDD
+        from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer
+
+        first, *others = shuffles
+        for other in others:
+            first = first.union(other)  # of equal partitioners: partition by partition
+        values = self._jvm.PythonRDD.valueOfPair(first)
+        if len(numbers) < self.routes.count:
+            values = self._prune(values.rdd(), self._filter(numbers)).toJavaRDD()
+        # The serializer of Spark's sessions: PySpark unites RDDs of one serializer without a look at their items.
+        return RDD(values, self._context, AutoBatchedSerializer(CPickleSerializer()))
+
+
+class KeptStages(NamedTuple):
+    """The stages of a batch that is processed: the job that commits it reads what they sent, as long as this is kept.
+
+    `sources`: by stage, the digest of its runs of which the driver was told.
+    """
+
+    stages: Stages
+    sent: list[Shuffle]
+    sources: Mapping[int, str]
+
+
+def _numbered(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
+    """Give each item as PySpark's shuffle writes it: a number, then a batch, here of one item."""
+    for to, item in items:
+        yield _NUMBER.pack(to)
+        yield pickle.dumps([item], pickle.HIGHEST_PROTOCOL)
 
 
 logger = logging.getLogger(__name__)

@@ -84,18 +84,12 @@ def close_program(program_id: str) -> None:
         worker.cleanup()
 
 
-def run_task(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[bytes]:
-    """Run parts one after the other; each gives the bytes of its output."""
-    for output in outputs_of_parts(job, parts):
-        yield packed(output, job.most)
-
-
 def run_parts_task(
     job: Job, routes: Routes, task: int, parts: Iterator[tuple[int, Part]]
-) -> Iterator[tuple[int, Sent]]:
-    """Run parts of a batch whose rows are exchanged; give the items for each destination."""
+) -> Iterator[tuple[int, Sent] | bytes]:
+    """Run parts of a batch, and send what goes further; without exchanges this is the last stage."""
     outputs = outputs_of_parts(job, parts)
-    return signed(0, task, routes, (sent for one in outputs for sent in _sent(one, routes, 0, one.task, job.most)))
+    return _given(routes, 0, task, (sent for one in outputs for sent in _sent(one, routes, 0, one.task, job.most)))
 
 
 def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[TaskOutput]:
@@ -113,8 +107,14 @@ def outputs_of_parts(job: Job, parts: Iterable[tuple[int, Part]]) -> Iterator[Ta
 def run_level_task(
     job: Job, routes: Routes, stage: int, task: int, items: Iterator[Sent]
 ) -> Iterator[tuple[int, Sent] | bytes]:
-    """Run one destination of a level, and send what goes further; the last stage gives the bytes of outputs."""
-    sent = _run_destination(job, routes, stage, task, items)
+    """Run one destination of a level, and send what goes further."""
+    return _given(routes, stage, task, _run_destination(job, routes, stage, task, items))
+
+
+def _given(
+    routes: Routes, stage: int, task: int, sent: Iterable[tuple[int, Item]]
+) -> Iterator[tuple[int, Sent] | bytes]:
+    """Give what a stage sends; the last one gives the bytes of outputs."""
     return (item for _, item in sent) if stage == len(routes.levels) else signed(stage, task, routes, sent)  # type: ignore[misc]
 
 

@@ -23,7 +23,7 @@ from trident.redaction import redacted
 from trident.roles import Closes
 from trident.runtime.drive import Drive, opened_to_last
 from trident.runtime.engine.auto import cores
-from trident.runtime.engine.dataframe_runner import DataFrameRunner, QueryStopped
+from trident.runtime.engine.dataframe_runner import DataFrameRunner
 from trident.runtime.loop.batch import Observer
 from trident.runtime.query.batch_names import definition_of_name
 from trident.runtime.query.batch_numbers import definition_of
@@ -35,6 +35,7 @@ from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import States, open_log
 from trident.runtime.start.placements import DRIVER, EXECUTORS
 from trident.spark.connect import check_lasting, connect_problem, is_connect, unpickled, width_of
+from trident.spark.job_errors import QueryStopped
 from trident.spout.interfaces import Definition, OnNewLog
 from trident.spout.query_batches import QueryBatches
 from trident.stream import TridentState
