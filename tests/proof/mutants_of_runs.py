@@ -117,8 +117,8 @@ OF_RUNS = (
     Mutant(
         "commit: the record does not say which partitions were touched",
         _COMMITTER,
-        "done.touched[node.state] = sorted(partitions)",
-        "done.touched[node.state] = []",
+        "done.touched[node.state], done.keys[node.state] = sorted(commits), keys",
+        "done.touched[node.state], done.keys[node.state] = [], keys",
         (
             "tests/runtime/commit/test_partitions_of_states.py::test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions",
         ),
@@ -126,15 +126,15 @@ OF_RUNS = (
     Mutant(
         "commit: two partitions may write one key",
         _COMMITTER,
-        "            check_one_writer(node.state, {at: marks_of(states[at]) for at in list(work)}, txids[0])\n",
-        "            pass\n",
+        "                check_one_writer(node.state, {at: marks_of(states[at]) for at in commits}, txids[0])\n",
+        "                pass\n",
         ("tests/runtime/commit/test_partitions_of_states.py",),
     ),
     Mutant(
         "executors: a task without rows leaves what its first run wrote",
         _COMMITTING,
-        '        if state.offers("stage"):\n            return\n        with failing_at(node.id):\n            state.begin_commit(txid)',
-        "        return\n        with failing_at(node.id):\n            state.begin_commit(txid)",
+        "        if given is None and stages:\n",
+        "        if given is None:\n",
         ("tests/runtime/commit/test_copies_of_tasks.py",),
     ),
     Mutant(

@@ -14,8 +14,7 @@ from trident.graph import PersistNode
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.commit import entries
-from trident.runtime.commit.committer import update_partition
-from trident.runtime.steps.bounds import DEFAULT_BOUNDS
+from trident.runtime.commit.committer import PartitionCommit
 from trident.state import NonTransactionalMap, OpaqueMap, TransactionalMap, map_state
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Txid
@@ -39,8 +38,9 @@ def node() -> PersistNode:
 
 
 def updated(node: PersistNode, state: Any, txid: int) -> pa.Table | None:
-    given = entries.inputs_of(node, PARTS, 1, columns=None)[0]
-    return update_partition(node, state, Txid(txid, 1 << 20), given, True, lambda *_: None, DEFAULT_BOUNDS)
+    commit = PartitionCommit(node, state, Txid(txid, 1 << 20), entries.inputs_of(node, PARTS, 1, None)[0], wanted=True)
+    commit.run()
+    return commit.values
 
 
 @pytest.mark.parametrize("kind", [OpaqueMap, TransactionalMap, NonTransactionalMap])

@@ -37,14 +37,14 @@ from trident.coordination.transaction_log import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan
-from trident.runtime.commit.committer import Committer, update_time_partition
+from trident.runtime.commit.committer import Committer, PartitionCommit
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows import fired_rows, kept_join, kept_windows
 from trident.runtime.windows.directory import DIRECTORY, Directory
-from trident.runtime.windows.shares import Moment, Now, PartitionPlace, moment_of, together
+from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Share, moment_of, together
 from trident.runtime.windows.worker_input import join_input, window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
@@ -273,15 +273,15 @@ def test_a_count_window_of_each_key_commits_the_partitions_that_have_rows() -> N
     assert [key for *key, _ in life.batch([[("a", 2, 2), ("a", 3, 3)]], 2)] != []
 
 
-def test_the_commit_of_a_partition_ends_as_its_caller_says() -> None:
+def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
     life, ended = windowed("tumbling event time", sums=True), list[Txid]()
     run = StepRun(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
-    moment = moment_of(life.node, tables)
-    rows_ = update_time_partition(
-        life.node, state, PartitionPlace(), Txid(1), tables, moment, run, lambda *at: None, ended.append
-    )
-    assert (rows_.column("v").to_pylist(), ended) == ([1], [Txid(1)])
+    monkeypatch.setattr(state, "stage", ended.append)
+    commit = PartitionCommit(life.node, state, Txid(1), Share(tables, moment_of(life.node, tables), run), stages=True)
+    commit.run()
+    assert commit.values is not None
+    assert (commit.values.column("v").to_pylist(), ended) == ([1], [Txid(1)])
     state.commit(1)  # it had not ended yet
 
 

@@ -23,7 +23,7 @@ from trident.runtime.windows.directory import DIRECTORY, Directory, TupleRun
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import MAX_CHUNK_BYTES, WindowStore, mergeable
-from trident.runtime.windows.shares import Now, moment_of
+from trident.runtime.windows.shares import Now, Share, moment_of
 from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap, StateConf
@@ -111,7 +111,7 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
         run = Running(TransactionAttempt(txid, 0), TupleErrors(), lambda name: None)
         state.begin_commit(txid)
         table = window_input(node, numbers(txid), run)
-        assert update_window(node, state, [table], moment_of(node, [table]), run).num_rows == 0
+        assert update_window(node, state, Share([table], moment_of(node, [table]), run)).num_rows == 0
         state.commit(txid)
     directory = entries[DIRECTORY].curr
     runs = Directory.of(directory).panes[0]
@@ -179,7 +179,7 @@ def test_a_batch_without_anything_writes_nothing() -> None:
         topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,))).window(config, Count(), "count")
         node = topology.graph().nodes[-1]
         assert isinstance(node, WindowNode)
-        assert update_window(node, state, [], moment_of(node, [], now), run).num_rows == 0
+        assert update_window(node, state, Share([], moment_of(node, [], now), run)).num_rows == 0
     assert entries.keys() <= {("\x00trident-sentinel", 0)}
 
 

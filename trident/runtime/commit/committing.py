@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import sleep
 from typing import Any, NamedTuple, overload
@@ -25,10 +25,9 @@ from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
-from trident.runtime.commit.committed import marks_of
-from trident.runtime.commit.committer import operations_of_commits, update_partition, update_time_partition
-from trident.runtime.commit.entries import inputs_of, merging_columns
-from trident.runtime.commit.flow import paused_garbage_collection, snapshot_of
+from trident.runtime.commit.committed import marks_of, snapshot_of
+from trident.runtime.commit.committer import PartitionCommit, operations_of_commits, paused_garbage_collection
+from trident.runtime.commit.entries import Entries, inputs_of, merging_columns
 from trident.runtime.commit.worker_states import WorkerStates
 from trident.runtime.engine.routing import RowFrame
 from trident.runtime.engine.task_output import TaskOutput
@@ -37,10 +36,10 @@ from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import check_partition
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
+from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.runtime.steps.key_columns import partition_of_total
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows.shares import MOMENT, Now, PartitionPlace, read_moment, running_partitions
+from trident.runtime.windows.shares import MOMENT, Share, read_moment, shares_of
 from trident.state.key_counts import counting_keys
 from trident.state.loss_warnings import suppress_warnings
 from trident.state.txid import Txid
@@ -89,22 +88,17 @@ class CommittingProgram(WorkerProgram):
             return
         self._open.tidy()  # between two tasks, because a query may need more partitions at once than may stay open
         arrived = sorted((frame for frame in frames if not frame.step), key=lambda frame: (frame.port, frame.order))
-        tables = [frame.data for frame in arrived]
         if isinstance(node, QueryNode):
             with counting_keys() as keys:
-                answers = list(self._answers(node, tables, order.txids[node.state], run))
+                answers = list(self._answers(node, [frame.data for frame in arrived], order.txids[node.state], run))
             output.key_counts[node.state] = keys.counts
             yield from answers
             return
         if not self.program.resident:
             _refuse_second_run(entry, self.program.speculates)
-        txid = order.txids[node.state][partition].of_run(secrets.token_hex(8))
         try:
             with paused_garbage_collection():
-                if isinstance(node, (WindowNode, JoinWithinNode)):
-                    values = self._fired(node, partition, arrived, txid, run, order.now, output)
-                else:
-                    values = self._updated(node, partition, tables, txid, output)
+                values = self._committed(node, partition, arrived, run, order, output)
         except StepFailed as error:
             if isinstance(error.__cause__, FencedError):
                 output.fenced = error.__cause__.args
@@ -112,76 +106,52 @@ class CommittingProgram(WorkerProgram):
         if values is not None:
             yield values
 
-    def _updated(
-        self, node: PersistNode, partition: int, tables: list[pa.Table], txid: Txid, output: TaskOutput
-    ) -> pa.Table | None:
-        """Commit one partition; return the new values if a step reads them."""
-        partitions = self.program.exchanges[node.id].partitions or 1
-        if (
-            node.aggregation is not None
-            and not node.aggregation.grouped
-            and partition != partition_of_total(partitions)
-        ):
-            return None  # the one value is elsewhere
-        fragment = self.program.fragments[node.id]
-        with failing_at(node.id):
-            state = self._open.writer(node.state, partition, partitions)
-        entries = inputs_of(node, tables, 1, merging_columns(node.aggregation, [state])).get(0)
-        if entries is None:
-            self._without_rows(node, partition, state, txid, output)
-            return None
-        wanted = bool(fragment.sinks or fragment.steps)
-        with counting_keys() as keys:
-            end = _staging(state, output.staged, node.state, partition)
-            written = output.written.setdefault(node.state, {}) if node.aggregation is None and partitions > 1 else None
-            reach = _unobserved if written is None else _noting(state, written, partition)
-            values = update_partition(node, state, txid, entries, wanted, reach, self.bounds, end)
-        output.touched[node.state], output.keys[node.state] = [partition], len(entries)
-        output.key_counts[node.state] = keys.counts
-        return values
-
-    def _fired(
+    def _committed(
         self,
-        node: WindowNode | JoinWithinNode,
+        node: PersistNode,
         partition: int,
         arrived: Sequence[RowFrame],
-        txid: Txid,
         run: StepRun,
-        now: Now | None,
+        order: Order,
         output: TaskOutput,
     ) -> pa.Table | None:
-        """Commit one partition of a window, or of a join over time; return the rows that it gives."""
-        partitions = self.program.exchanges[node.id].partitions or 1
-        moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), now)
-        tables = [frame.data for frame in arrived if frame.port != MOMENT]
+        """Commit one partition; return the new values if a step reads them, or what a window or a join over time gives."""
+        name, aggregation, partitions = node.state, node.aggregation, self.program.exchanges[node.id].partitions or 1
+        if aggregation is not None and not aggregation.grouped and partition != partition_of_total(partitions):
+            return None  # the one value is elsewhere
         with failing_at(node.id):
-            state = self._open.writer(node.state, partition, partitions)
-        if partition not in running_partitions(node, moment, {partition: tables} if tables else {}, partitions):
-            self._without_rows(node, partition, state, txid, output)
+            state = self._open.opened(name, partition, partitions)
+        given: Entries | Share | None
+        if isinstance(node, (WindowNode, JoinWithinNode)):
+            moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), order.now)
+            tables = [frame.data for frame in arrived if frame.port != MOMENT]
+            given = shares_of(node, moment, {partition: tables} if tables else {}, partitions, run).get(partition)
+        else:
+            columns = merging_columns(aggregation, [state])
+            given = inputs_of(node, [frame.data for frame in arrived], 1, columns).get(0)
+        stages = state.offers("stage")
+        if given is None and stages:
+            return None  # what a task has staged counts only once the driver knows of it
+        fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))
+        wanted = bool(fragment.sinks or fragment.steps)
+        commit = PartitionCommit(node, state, txid, given, wanted, self.bounds, stages=stages)
+        output.touched[name] = [partition]
+        if given is None:
+            # Another run of the task may have had rows (E1): what it has committed, or still commits, must not stand.
+            commit.run()
             return None
-        # Its tuples may be of earlier batches.
-        run = replace(run, on_error=TupleErrors(bounds=self.bounds), timers=output.timers)
-        place = PartitionPlace(partition, partitions)
         with counting_keys() as keys:
-            end = _staging(state, output.staged, node.state, partition)
-            rows = update_time_partition(node, state, place, txid, tables, moment, run, _unobserved, end)
-        output.touched[node.state] = [partition]
-        output.keys[node.state] = sum(table.num_rows for table in tables)
-        output.key_counts[node.state] = keys.counts
-        return rows
-
-    def _without_rows(self, node: PersistNode, partition: int, state: Any, txid: Txid, output: TaskOutput) -> None:
-        """Commit a partition that this run has no rows for: another run of the task may have had some (E1).
-
-        Without it, what that run has committed, or still commits, would stand, and the batch would be recorded without it.
-        What a task has staged counts only once the driver knows of it, so there a run without rows has nothing to do.
-        """
-        if state.offers("stage"):
-            return
-        with failing_at(node.id):
-            state.begin_commit(txid)
-            state.commit(txid)
-        output.touched[node.state] = [partition]
+            if node.updater is None or partitions == 1:
+                commit.run()
+            else:  # any partition may write any key
+                commit.run((PartitionCommit.begin,))
+                with failing_at(node.id):
+                    output.written.setdefault(name, {})[partition] = marks_of(state)
+                commit.run((PartitionCommit.end,))
+        if stages:
+            output.staged.setdefault(name, {})[partition] = commit.staged
+        output.keys[name], output.key_counts[name] = len(given), keys.counts
+        return commit.values
 
     def _answers(
         self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: StepRun
@@ -231,35 +201,8 @@ class _Readers(Sequence[Any]):
         if not 0 <= at < self.partitions:
             raise IndexError(at)
         if at not in self.opened:
-            self.opened[at] = self.states.reader(self.name, at, self.partitions)
+            self.opened[at] = self.states.opened(self.name, at, self.partitions, read_only=True)
         return self.opened[at]
-
-
-def _staging(
-    state: Any, staged: dict[str, dict[int, bytes]], name: str, partition: int
-) -> Callable[[Txid], None] | None:
-    """Return what ends the commit of a state whose driver publishes what tasks stage; None: the state itself ends it."""
-    if not state.offers("stage"):
-        return None
-
-    def end(txid: Txid) -> None:
-        staged.setdefault(name, {})[partition] = state.stage(txid)
-
-    return end
-
-
-def _noting(state: Any, written: dict[int, list[bytes]], partition: int) -> Callable[[str, str], None]:
-    """Return what notes the keys that a partition writes before it commits."""
-
-    def reach(point: str, name: str) -> None:
-        if point == "put":
-            written[partition] = marks_of(state)
-
-    return reach
-
-
-def _unobserved(point: str, state: str) -> None:
-    """Do nothing at a point of a commit."""
 
 
 class CopyOfTask(BaseException):

@@ -41,13 +41,15 @@ class WorkerStates:
         self._topology, self._states, self._settings, self._idle_s = topology, states, settings, idle_s
         self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
 
-    def writer(self, name: str, partition: int, partitions: int) -> Any:
-        """Return the state that commits a partition."""
-        return self._opened(name, partition, partitions, read_only=False)
-
-    def reader(self, name: str, partition: int, partitions: int) -> Any:
-        """Return a state that only reads a partition."""
-        return self._opened(name, partition, partitions, read_only=True)
+    def opened(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
+        """Return the state that commits a partition, or one that only reads it."""
+        place = name, partition, read_only
+        state, _ = self._open.pop(place, (None, 0.0))
+        if state is None:
+            node = self._states[name]
+            state = open_state(self._topology, node, self._settings, partition, partitions, read_only)
+        self._open[place] = state, time.monotonic()
+        return state
 
     def tidy(self) -> None:
         """Close the partitions that were not used for a while, and the oldest of too many; no task may be using any."""
@@ -60,15 +62,6 @@ class WorkerStates:
         """Close all of them, also if one raises."""
         for place in list(self._open):
             self._close(place)
-
-    def _opened(self, name: str, partition: int, partitions: int, read_only: bool) -> Any:
-        place = name, partition, read_only
-        state, _ = self._open.pop(place, (None, 0.0))
-        if state is None:
-            node = self._states[name]
-            state = open_state(self._topology, node, self._settings, partition, partitions, read_only)
-        self._open[place] = state, time.monotonic()
-        return state
 
     def _close(self, place: _Place) -> None:
         state, _ = self._open.pop(place)

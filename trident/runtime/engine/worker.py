@@ -223,7 +223,7 @@ def run_entry(
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
     partitions = worker.program.exchanges[entry].partitions or 1
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, entry, partition, partitions)
-    run = StepRun(order.attempt, on_error, worker.state)
+    run = StepRun(order.attempt, on_error, worker.state, output.timers)
     try:
         check_gathered(worker.program.exchanges[entry], partition, frames, worker.bounds)
     except TooManyRows as error:

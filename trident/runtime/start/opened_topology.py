@@ -83,7 +83,7 @@ class OpenedTopology:
     open_log
         Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
     reach
-        Called with the points of each state's commit, see `update_partition`.
+        Called with the points of each state's commit, see `PartitionCommit`.
     in_threads
         Whether the partitions of a state may be updated in several threads.
     runner_of

@@ -4,13 +4,14 @@ All windows of a node have one *frontier*: how many tuples there were, the time 
 fires when the frontier reaches its end. Windows over the count of each key are in `count_windows`, because there each
 key has its own frontier; sessions, which have no grid, in `session_update`.
 
-Updates one partition of a window or of a join over time, between `begin_commit` and `commit`.
+`update_over_time` updates one partition of a window or of a join over time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
 
@@ -22,8 +23,8 @@ from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.metrics import count_again
 from trident.operations.timers import TimersConfig
 from trident.operations.windows import SessionWindow
+from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
-from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.count_windows import update_counts
 from trident.runtime.windows.directory import TupleRun as Chunks
 from trident.runtime.windows.event_times import NOWHERE
@@ -32,7 +33,7 @@ from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
-from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.shares import Share
 from trident.runtime.windows.timer_update import update_timers
 from trident.runtime.windows.worker_input import (
     AT,
@@ -49,22 +50,16 @@ from trident.runtime.windows.worker_input import (
 _Rows = list[pa.RecordBatch]
 
 
-def update_window(
-    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace = ONE
-) -> pa.Table:
-    """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired.
+@calls_user_code
+def update_over_time(node: WindowNode | JoinWithinNode, state: Any, share: Share) -> pa.Table:
+    """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones."""
+    return update_window(node, state, share) if isinstance(node, WindowNode) else update_join(node, state, share)
 
-    Parameters
-    ----------
-    tables
-        What `worker_input` made of the batch for this partition, in the order of its parts.
-    moment
-        What all partitions know of the batch.
-    place
-        Which partition it is.
-    """
-    filled, lost = _with_times(node, [table for table in tables if table.num_rows])
-    rows = _updated(node, state, filled, moment, run, place)
+
+def update_window(node: WindowNode, state: Any, share: Share) -> pa.Table:
+    """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired."""
+    filled, lost = _with_times(node, [table for table in share.tables if table.num_rows])
+    rows = _updated(node, state, replace(share, tables=filled))
     return pa.concat_tables([rows, *(late_rows(node, table) for table in lost)])
 
 
@@ -82,20 +77,16 @@ def _with_times(node: WindowNode, tables: list[pa.Table]) -> tuple[list[pa.Table
     return own, lost
 
 
-def _updated(
-    node: WindowNode, state: Any, filled: list[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace
-) -> pa.Table:
+def _updated(node: WindowNode, state: Any, share: Share) -> pa.Table:
     if node.config.counts and node.grouped:
-        return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
+        return update_counts(node, state, pa.concat_tables(share.tables), share.run) if share.tables else _nothing(node)
     if isinstance(node.config, SessionWindow):
-        return update_sessions(node, state, filled, moment, run, place)
+        return update_sessions(node, state, share)
     if isinstance(node.config, TimersConfig):
-        return update_timers(node, state, filled, moment, run, place)
-    update = _Update(node, state, moment, run, place)
-    ended = (
-        update.begin_again() if node.config.by_batch_time and moment.now is not None and moment.now.begins_again else []
-    )
-    update.take(filled)
+        return update_timers(node, state, share)
+    update, now = _Update(node, state, share), share.moment.now
+    ended = update.begin_again() if node.config.by_batch_time and now is not None and now.begins_again else []
+    update.take(share.tables)
     return pa.concat_tables([*ended, update.fire(), *update.late])
 
 
@@ -106,11 +97,11 @@ def _nothing(node: WindowNode) -> pa.Table:
 class _Update:
     """One batch of a window whose keys have a common frontier."""
 
-    def __init__(self, node: WindowNode, state: Any, moment: Moment, run: StepRun, place: PartitionPlace) -> None:
-        self._node, self._moment, self._run = node, moment, run
+    def __init__(self, node: WindowNode, state: Any, share: Share) -> None:
+        self._node, self._moment, self._run = node, share.moment, share.run
         self._grid = Grid.of(node.config)
         times = node.config.times
-        self._store = WindowStore(state, content_fields(node), self._grid.width, place, node.group, times)
+        self._store = WindowStore(state, content_fields(node), self._grid.width, share.place, node.group, times)
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
         self._began_again = False
@@ -267,22 +258,3 @@ def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
         pane: table.slice(first, stop - first)
         for pane, first, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=True)
     }
-
-
-def update_over_time(
-    node: WindowNode | JoinWithinNode,
-    state: Any,
-    place: PartitionPlace,
-    tables: Sequence[pa.Table],
-    moment: Moment,
-    run: StepRun,
-) -> pa.Table:
-    """Add the rows of a batch that one partition has; return the rows of the windows that fired, or the joined ones.
-
-    `place`: which partition `state` is, of how many.
-    `tables`: the rows of this partition, see `shares_of`; there may be none.
-    `moment`: what all partitions must know of the batch, see `moment_of`.
-    """
-    if isinstance(node, WindowNode):
-        return update_window(node, state, tables, moment, run, place)
-    return update_join(node, state, tables, moment, run.on_error.bounds, place)

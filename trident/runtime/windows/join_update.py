@@ -22,31 +22,19 @@ from trident.operations.metrics import count_again
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.windows.kept_join import MET, KeptJoin, Watermarks
-from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.shares import Moment, Share
 from trident.runtime.windows.worker_input import side_tables
 from trident.state.interfaces import Key
 
 
-def update_join(
-    node: JoinWithinNode,
-    state: Any,
-    tables: Sequence[pa.Table],
-    moment: Moment,
-    bounds: Bounds,
-    place: PartitionPlace = ONE,
-) -> pa.Table:
-    """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows.
-
-    `tables`: what `join_input` made of the batch for this partition, in the order of its parts.
-    `moment`: what all partitions know of the batch.
-    `place`: which partition it is.
-    """
-    store = KeptJoin(node, state, place)
-    came = side_tables(node, tables)
-    watermarks = _moved(node, store.watermarks, moment)
+def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
+    """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
+    store = KeptJoin(node, state, share.place)
+    came = side_tables(node, share.tables)
+    watermarks = _moved(node, store.watermarks, share.moment)
     new = [_in_time(node, at, store.watermarks) for at in zip(range(2), came, strict=True)]
     sides, keys = _brought_together(node, store, new, watermarks)
-    return _joined(node, store, sides, keys, watermarks, bounds)
+    return _joined(node, store, sides, keys, watermarks, share.run.on_error.bounds)
 
 
 def _moved(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Watermarks:

@@ -23,7 +23,7 @@ from trident.runtime.windows.due_keys import NEVER, keys_together
 from trident.runtime.windows.fired_rows import late_rows, session_results
 from trident.runtime.windows.kept_sessions import ID, KeptSessions
 from trident.runtime.windows.session_spans import Spans, sessions_of
-from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.shares import Share
 from trident.runtime.windows.worker_input import (
     AT,
     END,
@@ -40,21 +40,14 @@ from trident.runtime.windows.worker_input import (
 )
 
 
-def update_sessions(
-    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace = ONE
-) -> pa.Table:
-    """Add a batch to a partition of the state, between `begin_commit` and `commit`; return the rows of complete sessions.
-
-    `tables`: what `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
-    `moment`: what all partitions know of the batch.
-    `place`: which partition it is.
-    """
-    store = KeptSessions(node, state, place)
+def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
+    """Add a batch to a partition of the state, between `begin_commit` and `commit`; return the rows of complete sessions."""
+    store, moment = KeptSessions(node, state, share.place), share.moment
     assert node.config.event_time is not None, node
     watermark, gap = moment.watermark(store.watermark, node.config.event_time), node.config.length * node.config.per_ms
-    if watermark is None or not (tables or watermark != store.watermark or store.must_write(moment.given)):
+    if watermark is None or not (share.tables or watermark != store.watermark or store.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
-    came = _came(node, tables)
+    came = _came(node, share.tables)
     keys, names, ids = keys_together(node.group, [came, store.due_keys(watermark)])
     kept, came = store.read(names), with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
@@ -63,11 +56,11 @@ def update_sessions(
     kept = with_column(kept, SESSION, numbers[: kept.num_rows])
     came = with_column(came, SESSION, numbers[kept.num_rows :])
     came, late = _in_time(node, came, ends, store.watermark)
-    rows = _together(node, kept, came, sessions, run)
+    rows = _together(node, kept, came, sessions, share.run)
     over = ends[rows.column(SESSION).to_numpy()] < watermark
     complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
     store.write(names, keys, open_ones.select(columns), _due(open_ones, ends, len(names)), watermark)
-    return pa.concat_tables([_results(node, complete, sessions, keys, run), late_rows(node, late)])
+    return pa.concat_tables([_results(node, complete, sessions, keys, share.run), late_rows(node, late)])
 
 
 def _came(node: WindowNode, tables: Sequence[pa.Table]) -> pa.Table:

@@ -24,13 +24,14 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.windows import FIRST_MS, EventTime
+from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.key_columns import places_of
+from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.event_times import NOWHERE
 from trident.runtime.windows.worker_input import AT, MARKS, panes_of
 from trident.state.interfaces import Key
 
 OverTime = WindowNode | JoinWithinNode
-Shares = Mapping[int, Sequence[pa.Table]]
 
 
 class PartitionPlace(NamedTuple):
@@ -81,6 +82,25 @@ class Moment:
         return before if reached is None else _later(before, max(reached - times.delay, FIRST_MS * times.per_ms))
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one partition gets of a batch.
+
+    `tables`: its rows, in the order in which they came; there may be none.
+    `moment`: what all partitions know of the batch.
+    `run`: what the steps within the state need.
+    `place`: which partition it is.
+    """
+
+    tables: Sequence[pa.Table]
+    moment: Moment
+    run: StepRun
+    place: PartitionPlace = ONE
+
+    def __len__(self) -> int:
+        return sum(table.num_rows for table in self.tables)
+
+
 def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None) -> Moment:
     """Return the moment of some tables that workers made."""
     given, panes = 0, set[int]()
@@ -112,17 +132,17 @@ def _later(one: int | None, other: int | None) -> int | None:
     return max(one, other) if one is not None and other is not None else other if one is None else one
 
 
-def shares_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Shares:
+def rows_by_partition(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Mapping[int, Sequence[pa.Table]]:
     """Return the rows of each partition, in the order of the tables; partitions without rows are left out."""
     filled = [table for table in tables if table.num_rows]
     if partitions == 1:
         return {0: filled} if filled else {}
-    shares: dict[int, list[pa.Table]] = {}
+    found: dict[int, list[pa.Table]] = {}
     for table in filled:
         places = places_of(*_key_of(node, table), partitions)
         for partition in np.unique(places).tolist():
-            shares.setdefault(partition, []).append(table.filter(pa.array(places == partition)))
-    return shares
+            found.setdefault(partition, []).append(table.filter(pa.array(places == partition)))
+    return found
 
 
 def rows_of(place: PartitionPlace, key: Fields, rows: pa.Table) -> pa.Table:
@@ -132,16 +152,20 @@ def rows_of(place: PartitionPlace, key: Fields, rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(places_of(rows, key.names, place.partitions) == place.partition))
 
 
-def running_partitions(node: OverTime, moment: Moment, shares: Shares, partitions: int) -> Sequence[int]:
-    """Return the partitions that commit the batch.
+def shares_of(
+    node: OverTime, moment: Moment, rows: Mapping[int, Sequence[pa.Table]], partitions: int, run: StepRun
+) -> dict[int, Share]:
+    """Return what each of the partitions that commit the batch gets of it; `rows`: of each partition.
 
     A count window of each key concerns the partitions that have rows. Elsewhere all partitions have one frontier, so all of
     them run where time passes: with each batch that has rows, and by the time of the batch with every batch.
     """
-    if isinstance(node, WindowNode) and node.config.counts:
-        return sorted(shares)
+    run = replace(run, on_error=TupleErrors(bounds=run.on_error.bounds))  # its tuples may be of earlier batches
     passes = moment.given or (isinstance(node, WindowNode) and node.config.by_batch_time)
-    return range(partitions) if passes else ()
+    running: Iterable[int] = range(partitions if passes else 0)
+    if isinstance(node, WindowNode) and node.config.counts:
+        running = sorted(rows)
+    return {at: Share(rows.get(at, ()), moment, run, PartitionPlace(at, partitions)) for at in running}
 
 
 def _key_of(node: OverTime, table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
@@ -171,7 +195,7 @@ def pieces_of(
     sent = pa.Table.from_pylist([row], schema=_SCHEMA)
     for partition in range(partitions):
         yield partition, MOMENT, sent
-    for partition, rows in sorted(shares_of(node, tables, partitions).items()):
+    for partition, rows in sorted(rows_by_partition(node, tables, partitions).items()):
         for table in rows:
             yield partition, 0, table
 

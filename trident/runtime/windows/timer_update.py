@@ -7,7 +7,7 @@ of them. So what is called in a batch depends on the state before it and on its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -24,21 +24,15 @@ from trident.runtime.steps.key_columns import Ints, keys_of
 from trident.runtime.steps.rows import Emitted, StepRun, columns_of, iterate
 from trident.runtime.windows.due_keys import DueKeys, keys_together
 from trident.runtime.windows.kept_timers import Kept, KeptTimers
-from trident.runtime.windows.shares import ONE, Moment, PartitionPlace
+from trident.runtime.windows.shares import Moment, Share
 from trident.state.encoding.codec import encode_tuples
 from trident.tuples import TridentTuple
 
 
-def update_timers(
-    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: StepRun, place: PartitionPlace = ONE
-) -> pa.Table:
-    """Process a batch in a partition of the state, between `begin_commit` and `commit`; return what the user's code emits.
-
-    `tables`: what `worker_input` made of the batch for this partition, in the order of its parts; each has rows.
-    `moment`: what all partitions know of the batch.
-    `place`: which partition it is.
-    """
-    due = DueKeys(state, node.group, place, node.config.times)
+def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
+    """Process a batch in a partition of the state, between `begin_commit` and `commit`; return what the user's code emits."""
+    tables, moment, run = share.tables, share.moment, share.run
+    due = DueKeys(state, node.group, share.place, node.config.times)
     now = _now(node, due.frontier, moment)
     rows = schema_of(node.fields).empty_table()
     if now is not None and (tables or _must_run(node, due, now, moment)):
