@@ -88,6 +88,7 @@ RUNTIME = (
     "trident.notebook",
     "trident.observe",
     "trident.arrow",
+    "trident.comparing",
     "trident.moment_columns",
     "trident.coordination",
     "trident.planner",
@@ -171,6 +172,7 @@ LAYERS = (
             "trident.strict_columns",
         ),
     ),
+    Layer(("trident.comparing",), ("numpy", "pyarrow", "trident.arrow", *VALUES)),
     Layer(
         ("trident.http.server_thread",),
         ("trident.errors", "trident.extras", "trident.roles"),
@@ -366,6 +368,7 @@ LAYERS = (
             "cloudpickle",
             "typer",
             "trident.arrow",
+            "trident.comparing",
             "trident.roles",
             "trident.coordination",
             "trident.drpc",

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import concatenated, schema_of
+from trident.comparing import Pair, first_difference, row_text
 from trident.graph import AggregateNode
 from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
@@ -19,7 +20,6 @@ from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import entry_input, run_step, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.row_comparing import Pair, first_difference, row_text
 from trident.runtime.engine.worker import ReadPart, WorkerProgram
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.rows import StepRun, columns_of

@@ -17,6 +17,7 @@ from zlib import crc32
 import cloudpickle
 import pyarrow as pa
 
+from trident.comparing import Pair, first_difference
 from trident.graph import PeekNode, ProjectNode, RepartitionNode
 from trident.operations.metrics import counting
 from trident.planner import Fragment, Sink
@@ -31,7 +32,6 @@ from trident.runtime.engine.replay_causes import (
     turned,
 )
 from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.row_comparing import first_difference, same_rows
 from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram, operations_of, read_part
@@ -128,9 +128,7 @@ class ReplayCheck:
             again = _output(runner, attempt, _backwards(parts) if reordered else parts)
             found = self._differing(first, again, run, rounding=reordered)
             if found is not None:
-                sink, one, other = found
-                pair = first_difference(one, other, reordered) or (None, None)
-                return self._cause(runner, run, parts) or difference_of(sink.target, one, pair, reordered)
+                return self._cause(runner, run, parts) or difference_of(*found, reordered)
         return None
 
     def _ways_of(self, txid: int) -> Sequence[bool]:
@@ -143,16 +141,16 @@ class ReplayCheck:
 
     def _differing(
         self, first: TaskOutput, second: TaskOutput, run: StepRun, rounding: bool
-    ) -> tuple[Sink, pa.Table, pa.Table] | None:
-        """Return what the two runs sent to the first state for which that differs; None if there is none."""
+    ) -> tuple[str, pa.Table, Pair] | None:
+        """Return the first state that the two runs sent other rows to, with what it got and these; None if there is none."""
         for sink in self._sinks.values():
             sent = [_sent(sink, output) for output in (first, second)]
             if not any(sent):
                 continue
             schema = next(table.schema for tables in sent for table in tables)
             one, other = (reaching(sink, tables or [schema.empty_table()], run) for tables in sent)
-            if not same_rows(one, other, rounding):
-                return sink, one, other
+            if (pair := first_difference(one, other, rounding)) is not None:
+                return sink.target, one, pair
         return None
 
     def _cause(self, runner: InProcessRunner, run: StepRun, parts: Sequence[Part]) -> StepDifference | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from trident.comparing import is_close
 from trident.config import Config
 from trident.errors import CorruptValueError, UnsupportedOperation, WrongKeyError
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
@@ -28,7 +28,6 @@ Chunks = Iterator[tuple[int, dict[Key, Any]]]
 """Keys of a store with their values, some at a time: as of which batch, and what is there. No batch is before the last one."""
 
 _KEYS = 1000  # of one read
-_CLOSE = 1e-9  # sums of doubles depend on their order in the last digits
 
 
 class WrongKey(NamedTuple):
@@ -244,18 +243,8 @@ def _is_in(key: Key, share: float) -> bool:
 
 def is_same(found: Any, expected: Any) -> bool:
     """Whether a value from a store is what was computed, as the store may show it; doubles but for the last digits."""
-    if _are_equal(found, expected):
+    if is_close(found, expected, in_all=0.0):
         return True
     with suppress(CorruptValueError):
-        return _are_equal(found, decode(encode(expected)))
+        return is_close(found, decode(encode(expected)), in_all=0.0)
     return False
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_CLOSE) or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_are_equal(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
-    return bool(one == other)

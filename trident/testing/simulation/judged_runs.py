@@ -15,7 +15,6 @@ import pyarrow as pa
 from trident.config import Config
 from trident.errors import ConfigError, StateMismatchError, TridentError
 from trident.graph import Graph
-from trident.testing.simulation.comparing import Found, differences
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, drawn_plan
 from trident.testing.simulation.outside_values import OutsideValues
 from trident.testing.simulation.shrinking import Rows, shrunk
@@ -25,7 +24,7 @@ from trident.testing.simulation.simulated_run import (
     Unexpected,
 )
 from trident.testing.simulation.simulation_report import SimulationFailed, SimulationReport
-from trident.testing.simulation.state_contents import compared_states, written_states
+from trident.testing.simulation.state_contents import Contents, compared_states, differences, written_states
 from trident.testing.topology.typed_rows import typed_rows
 from trident.topology import TridentTopology
 
@@ -244,7 +243,7 @@ class _Wrong(Exception):
     """A run has left something wrong; the text says what."""
 
     def __init__(
-        self, text: str, trace: Sequence[str], wanted: Found | None = None, found: Found | None = None
+        self, text: str, trace: Sequence[str], wanted: Contents | None = None, found: Contents | None = None
     ) -> None:
         super().__init__(text)
         self.trace, self.wanted, self.found = trace, wanted or {}, found or {}

@@ -1,4 +1,7 @@
-"""Compares tables as multisets of rows: in whatever order, and sums of doubles that were added in another order."""
+"""Compares values, and tables as multisets of rows: floats up to rounding where that is allowed.
+
+A sum of doubles depends on the order in which they were added, so what two runs give may differ in the last digits.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,41 @@ from trident.tuples import TridentTuple
 
 _CLOSE, _CLOSE_FLOATS = 1e-9, 1e-6
 """By how much rounding may change a double, or a float of 32 bits: of its value, or in all."""
+_PARTS = (list, tuple, deque)
 
 Row = tuple[Any, ...]
 Pair = tuple[Row | None, Row | None]
 """Of two tables, a row that only the first has and one that only the second has; None: there is none."""
 
 
-def same_rows(one: pa.Table, other: pa.Table, rounding: bool = False) -> bool:
-    """Whether two tables of the same columns have the same rows, but for `rounding` if that is allowed."""
-    if one.num_rows != other.num_rows:
-        return False
-    if not one.num_columns or one.equals(other):
-        return True
-    if any(pa.types.is_nested(type_) for type_ in one.schema.types):  # Arrow does not sort these
-        return first_difference(one, other, rounding) is None
-    ours, theirs = _sorted(one), _sorted(other)
-    return all(_same_column(a, b, rounding) for a, b in zip(ours.columns, theirs.columns, strict=True))
+def is_close(one: Any, other: Any, close: float = _CLOSE, in_all: float | None = None) -> bool:
+    """Whether two values are equal; NaN is NaN.
+
+    Floats in them may differ by `close` of their value, or by `in_all`, which is `close` by default.
+    """
+    if isinstance(one, float) and isinstance(other, float):
+        least = close if in_all is None else in_all
+        return math.isclose(one, other, rel_tol=close, abs_tol=least) or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(
+            is_close(each, other[key], close, in_all) for key, each in one.items()
+        )
+    if isinstance(one, _PARTS) and isinstance(other, _PARTS):
+        return len(one) == len(other) and all(is_close(*pair, close, in_all) for pair in zip(one, other, strict=True))
+    return bool(one == other)
 
 
 def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> Pair | None:
-    """Return the first row that only `one` has, and the first that only `other` has; None if the tables agree."""
+    """Return the first row that only `one` has, and the first that only `other` has; None if they have the same rows.
+
+    `rounding`: whether floats may differ by it.
+    """
     schema = (one if one.num_rows else other).schema  # an empty table may have fewer columns
     columns, close = _floats_last(schema), _closeness(schema.types, rounding)
+    if one.num_rows == other.num_rows and (not columns or _are_close(one, other, columns, rounding)):
+        return None
     if not columns:
-        return (
-            None if one.num_rows == other.num_rows else (() if one.num_rows else None, () if other.num_rows else None)
-        )
+        return () if one.num_rows else None, () if other.num_rows else None
     only: list[Row | None] = [None, None]
     for side, row in _unpaired(deque(_rows(one, columns)), deque(_rows(other, columns)), close):
         only[side] = only[side] or _as_given(row, columns)
@@ -52,10 +64,21 @@ def first_difference(one: pa.Table, other: pa.Table, rounding: bool = False) -> 
     return None if only == [None, None] else (only[0], only[1])
 
 
+def _are_close(one: pa.Table, other: pa.Table, columns: Sequence[int], rounding: bool) -> bool:
+    """Whether Arrow finds the same rows, without a loop in Python; it does not sort values with parts."""
+    if one.equals(other):
+        return True
+    if one.schema != other.schema or any(pa.types.is_nested(type_) for type_ in one.schema.types):
+        return False
+    order = [(one.column_names[at], "ascending") for at in columns]
+    ours, theirs = (table.take(pc.sort_indices(table, order)) for table in (one, other))
+    return all(_same_column(*pair, rounding) for pair in zip(ours.columns, theirs.columns, strict=True))
+
+
 def _unpaired(ours: deque[Row], theirs: deque[Row], close: float) -> Iterator[tuple[int, Row]]:
     """Give the rows that only one side has, with the number of the side; both are sorted."""
     while ours and theirs:
-        if _is_close(ours[0], theirs[0], close):
+        if is_close(ours[0], theirs[0], close):
             ours.popleft()
             theirs.popleft()
         else:
@@ -72,11 +95,6 @@ def row_text(names: Sequence[str], row: Row | None) -> str:
 def _floats_last(schema: pa.Schema) -> list[int]:
     """Return the numbers of the columns, those of floats last: so that rows which differ by rounding are sorted alike."""
     return sorted(range(len(schema)), key=lambda at: pa.types.is_floating(schema.types[at]))
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    names = [table.column_names[at] for at in _floats_last(table.schema)]
-    return table.take(pc.sort_indices(table, [(name, "ascending") for name in names]))
 
 
 def _same_column(one: pa.ChunkedArray, other: pa.ChunkedArray, rounding: bool) -> bool:
@@ -116,13 +134,3 @@ def _order(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return 2, [_order(each) for each in value]
     return 3, value
-
-
-def _is_close(one: Any, other: Any, close: float) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=close, abs_tol=close) or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_is_close(each, other[key], close) for key, each in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(_is_close(*pair, close) for pair in zip(one, other, strict=True))
-    return bool(one == other)
