@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from trident.arrow import concatenated, schema_of
-from trident.comparing import Pair, first_difference, row_text
+from trident.comparing import first_difference, row_text
 from trident.graph import AggregateNode
 from trident.observe.events import not_repeated
 from trident.operations import ArgMax, ArgMin, Collect, First, Last, MaxWithComparator, MinWithComparator, TopN
@@ -19,8 +20,10 @@ from trident.operations.comparators import MinBy
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.fragment_runs import entry_input, run_step, whole
+from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
-from trident.runtime.engine.worker import ReadPart, WorkerProgram
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Part, Program, aggregators_of, send, with_empty_parts
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.rows import StepRun, columns_of
 from trident.runtime.windows.worker_input import AT, PANE, ROWS, bigint
@@ -52,13 +55,6 @@ class StepDifference(NamedTuple):
         return not_repeated(*self)
 
 
-class Arrived(NamedTuple):
-    """What one partition of an exchange was given."""
-
-    entry: str
-    frames: Sequence[RowFrame]
-
-
 def is_by_order(operations: Iterable[Any]) -> bool:
     """Whether an operation is a built-in whose result depends on the order of the tuples, as it should (`First`, ties …)."""
     return any(
@@ -69,45 +65,40 @@ def is_by_order(operations: Iterable[Any]) -> bool:
     )
 
 
-def cause_of(
-    worker: WorkerProgram, run: StepRun, parts: Iterable[tuple[str, Any, bool]], arrived: Iterable[Arrived]
-) -> StepDifference | None:
-    """Return the first step of a batch that differs; None if each of them repeats itself this time.
+def cause_of(program: Program, run: StepRun, parts: Sequence[Part]) -> StepDifference | None:
+    """Process a batch once more; return the first step that differs, None if each of them repeats itself this time.
 
-    `parts`, `arrived`: the tuples of the batch: as they were read, and at each partition of each exchange.
+    `parts`: the tuples of the batch, as they were read.
     """
-    found = (one for fragment, tables in _inputs(worker, run, parts, arrived) for one in _of(fragment, tables, run))
-    return next((one for one in found if one is not None), None)
+    return next((one for one in _compared_steps(program, run, parts) if one is not None), None)
 
 
-def _inputs(
-    worker: WorkerProgram, run: StepRun, parts: Iterable[tuple[str, Any, bool]], arrived: Iterable[Arrived]
-) -> Iterator[tuple[Any, Any]]:
-    """Give each fragment with the tables of a partition, and each exchange with what arrived there."""
-    program = worker.program
-    for spout, part, _ in parts:
-        assert isinstance(part, ReadPart), part
-        yield program.fragments[spout], part.tables
-    for each in arrived:
-        exchange = program.exchanges[each.entry]
-        yield exchange, each.frames
-        yield program.fragments[each.entry], [apply_exchange(exchange, each.frames, run)]
+def _compared_steps(program: Program, run: StepRun, parts: Sequence[Part]) -> Iterator[StepDifference | None]:
+    output = TaskOutput()
+    for index, (spout, part, _) in enumerate(with_empty_parts(program, parts)):
+        yield from _of_fragment(program.fragments[spout], part.tables, run)
+        send(program.fragments[spout], part.tables, program.exchanges, run, index, output)
+    for entry, partition in chain.from_iterable(destinations_of(program)):
+        exchange, fragment = program.exchanges[entry], program.fragments[entry]
+        frames = [frame for frame in output.frames if (frame.target, frame.partition) == (entry, partition)]
+        gather = partial(apply_exchange, exchange, run=run)
+        yield _compared(exchange.node.id, partial(gather, frames), partial(gather, _turned_frames(frames)))
+        tables = [gather(frames)]
+        yield from _of_fragment(fragment, tables, run)
+        send(fragment, tables, program.exchanges, run, partition, output)
 
 
-def _of(place: Any, given: Any, run: StepRun) -> Iterator[StepDifference | None]:
-    if not isinstance(place, Fragment):
-        gather = lambda frames: apply_exchange(place, frames, run)  # noqa: E731
-        yield _compared(place.node.id, partial(gather, given), partial(gather, _turned_frames(given)))
-        return
-    for table in whole(place, given):
-        tables = {place.entry: table}
-        for step in place.steps:
+def _of_fragment(fragment: Fragment, given: Iterable[pa.Table], run: StepRun) -> Iterator[StepDifference | None]:
+    """Compare each step, and what is sent to each entry, over the tables of a partition."""
+    for table in whole(fragment, given):
+        tables = {fragment.entry: table}
+        for step in fragment.steps:
             sources = [tables[source] for source in step.sources]
             yield _of_step(step, sources, run)
             tables[step.id] = run_step(step, sources, run)
-        for sink in place.sinks:
+        for sink in fragment.sinks:
             data = tables[sink.source].select(list(sink.fields.names))
-            other = None if is_by_order(_aggregators_of(sink)) else partial(_into, sink, run, turned([data]))
+            other = None if is_by_order(aggregators_of(sink)) else partial(_into, sink, run, turned([data]))
             yield _compared(sink.target, partial(_into, sink, run, [data]), other)
 
 
@@ -133,21 +124,19 @@ def _compared(
 ) -> StepDifference | None:
     """Compare what a step gives twice, and then in another order."""
     first = once()
-    pair, reordered = first_difference(first, once()), False
-    if pair is None and in_other_order is not None:
-        pair, reordered = first_difference(first, in_other_order(), rounding=True), True
-    return None if pair is None else difference_of(step, first, pair, reordered)
+    found = difference_of(step, first, once(), reordered=False)
+    if found is None and in_other_order is not None:
+        found = difference_of(step, first, in_other_order(), reordered=True)
+    return found
 
 
-def difference_of(step: str, table: pa.Table, pair: Pair, reordered: bool) -> StepDifference:
-    """Return the difference between two tables with the columns of `table`."""
-    first, second = (row_text(table.column_names, row) for row in pair)
+def difference_of(step: str, one: pa.Table, other: pa.Table, reordered: bool) -> StepDifference | None:
+    """Return the difference between what a step, or a state, was given by two runs; None if there is none."""
+    pair = first_difference(one, other, rounding=reordered)
+    if pair is None:
+        return None
+    first, second = (row_text(one.column_names, row) for row in pair)
     return StepDifference(step, None, first, second, reordered)
-
-
-def _aggregators_of(sink: Sink) -> list[Any]:
-    aggregators = [sink.aggregation and sink.aggregation.aggregator, sink.window and sink.window.member.aggregator]
-    return [each for each in aggregators if each is not None]
 
 
 def reaching(sink: Sink, tables: Sequence[pa.Table], run: StepRun) -> pa.Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -17,13 +17,11 @@ from zlib import crc32
 import cloudpickle
 import pyarrow as pa
 
-from trident.comparing import Pair, first_difference
-from trident.graph import PeekNode, ProjectNode, RepartitionNode
+from trident.graph import RepartitionNode
 from trident.operations.metrics import counting
-from trident.planner import Fragment, Sink
+from trident.planner import Sink
 from trident.runtime.engine.fragment_runs import PutBack
 from trident.runtime.engine.replay_causes import (
-    Arrived,
     StepDifference,
     cause_of,
     difference_of,
@@ -31,11 +29,10 @@ from trident.runtime.engine.replay_causes import (
     reaching,
     turned,
 )
-from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled
+from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled, processed, unseen
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Order, Program, WorkerProgram, operations_of, read_part
-from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failure_of
+from trident.runtime.engine.worker import Program, operations_of, read_part
+from trident.runtime.steps.failures import TupleErrors, failure_of
 from trident.runtime.steps.removed_keys import are_removals
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import MARKS
@@ -98,7 +95,12 @@ class ReplayCheck:
             try:
                 return Checked(True, self._difference(attempt, self.read(parts), output))
             except Exception as error:  # noqa: BLE001  the batch itself went well
-                self._warn(attempt, failure_of("", error))
+                if not self._has_warned:
+                    self._has_warned, failure = True, failure_of("", error)
+                    logger.warning(
+                        "topology %s: batch %s could not be processed twice: step %r: %s; later ones are only counted",
+                        self._program.topology, attempt, failure.step, failure.cause,
+                    )  # fmt: skip
                 return Checked(False)
 
     def close(self) -> None:
@@ -110,25 +112,17 @@ class ReplayCheck:
             finally:
                 self._lock.release()
 
-    def _warn(self, attempt: TransactionAttempt, failure: Failure) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "topology %s: batch %s could not be processed twice: step %r: %s; later ones are only counted",
-                self._program.topology, attempt, failure.step, failure.cause,
-            )  # fmt: skip
-
     def _difference(
         self, attempt: TransactionAttempt, parts: Sequence[Part], output: TaskOutput | None
     ) -> StepDifference | None:
         runner = self._runner = self._runner or _copy_of(self._program, self._parallelism)
         run = StepRun(attempt, TupleErrors(bounds=runner.worker.bounds), runner.worker.state)
-        first = output or _output(runner, attempt, parts)
+        first = output or processed(runner, attempt, parts)
         for reordered in self._ways_of(attempt.txid):
-            again = _output(runner, attempt, _backwards(parts) if reordered else parts)
-            found = self._differing(first, again, run, rounding=reordered)
+            again = processed(runner, attempt, _backwards(parts) if reordered else parts)
+            found = self._differing(first, again, run, reordered)
             if found is not None:
-                return self._cause(runner, run, parts) or difference_of(*found, reordered)
+                return cause_of(runner.program, run, parts) or found
         return None
 
     def _ways_of(self, txid: int) -> Sequence[bool]:
@@ -139,73 +133,30 @@ class ReplayCheck:
     def _hash(self, txid: int) -> int:
         return crc32(f"{self._program.topology}/{txid}".encode())
 
-    def _differing(
-        self, first: TaskOutput, second: TaskOutput, run: StepRun, rounding: bool
-    ) -> tuple[str, pa.Table, Pair] | None:
-        """Return the first state that the two runs sent other rows to, with what it got and these; None if there is none."""
+    def _differing(self, first: TaskOutput, second: TaskOutput, run: StepRun, reordered: bool) -> StepDifference | None:
+        """Return how what the two runs sent differs for the first state for which it does; None if there is none."""
         for sink in self._sinks.values():
             sent = [_sent(sink, output) for output in (first, second)]
-            if not any(sent):
-                continue
-            schema = next(table.schema for tables in sent for table in tables)
-            one, other = (reaching(sink, tables or [schema.empty_table()], run) for tables in sent)
-            if (pair := first_difference(one, other, rounding)) is not None:
-                return sink.target, one, pair
+            if any(sent):
+                schema = next(table.schema for tables in sent for table in tables)
+                one, other = (reaching(sink, tables or [schema.empty_table()], run) for tables in sent)
+                if (found := difference_of(sink.target, one, other, reordered)) is not None:
+                    return found
         return None
-
-    def _cause(self, runner: InProcessRunner, run: StepRun, parts: Sequence[Part]) -> StepDifference | None:
-        worker = runner.worker
-        assert isinstance(worker, _Recorder)
-        arrived: list[Arrived] = []
-        worker.arrived = arrived
-        try:
-            runner.process(run.attempt, parts)
-        finally:
-            worker.arrived = None
-        return cause_of(worker, run, parts, arrived)
-
-
-def _output(runner: InProcessRunner, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
-    output = runner.process(attempt, parts)
-    if output.failure is not None:
-        raise StepFailed(output.failure)
-    return output
 
 
 def _backwards(parts: Sequence[Part]) -> list[Part]:
     return [(spout, replace(part, tables=turned(part.tables)), capture) for spout, part, capture in reversed(parts)]
 
 
-class _Recorder(WorkerProgram):
-    """Keeps what arrives at exchanges, while `arrived` is a list."""
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self.arrived: list[Arrived] | None = None
-
-    def gather(
-        self, entry: str, partition: int, frames: Sequence[RowFrame], run: StepRun, order: Order, output: TaskOutput
-    ) -> Iterator[pa.Table]:
-        if self.arrived is not None:
-            self.arrived.append(Arrived(entry, frames))
-        return super().gather(entry, partition, frames, run, order, output)
-
-
 def _copy_of(program: Program, parallelism: int) -> InProcessRunner:
     """Return a runner of operations of its own. Consumers of `peek` are left out: what they do would be done again."""
-    fragments = {entry: _without_peeks(fragment) for entry, fragment in program.fragments.items()}
-    copy = cloudpickle.loads(pickled(replace(program, fragments=fragments, opens=_Recorder)))
+    fragments = {
+        entry: replace(each, steps=tuple(replace(step, node=unseen(step.node)) for step in each.steps))
+        for entry, each in program.fragments.items()
+    }
+    copy = cloudpickle.loads(pickled(replace(program, fragments=fragments, opens=None)))
     return InProcessRunner(copy, parallelism)
-
-
-def _without_peeks(fragment: Fragment) -> Fragment:
-    steps = (
-        replace(step, node=ProjectNode(step.id, step.node.parents, step.node.fields))
-        if isinstance(step.node, PeekNode)
-        else step
-        for step in fragment.steps
-    )
-    return replace(fragment, steps=tuple(steps))
 
 
 def _goes_by_order(program: Program) -> bool:

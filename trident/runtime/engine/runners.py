@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from trident.errors import TopologyError, describe
+from trident.graph import Node, PeekNode, ProjectNode
 from trident.operations.names import operation_name
 from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.routing import RowFrame, with_partitions
@@ -26,9 +27,10 @@ from trident.runtime.engine.worker import (
     run_part,
     with_empty_parts,
 )
+from trident.runtime.steps.failures import StepFailed
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["InProcessRunner", "Part", "Runner", "captures", "of_width", "pickled"]
+__all__ = ["InProcessRunner", "Part", "Runner", "captures", "of_width", "pickled", "processed", "unseen"]
 
 
 class Runner(Protocol):
@@ -116,6 +118,19 @@ class InProcessRunner(Runner):
 
     def close(self) -> None:
         self.worker.cleanup()
+
+
+def processed(runner: Runner, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    """Process a batch a second time; `StepFailed` if that fails."""
+    output = runner.process(attempt, parts)
+    if output.failure is not None:
+        raise StepFailed(output.failure)
+    return output
+
+
+def unseen(node: Node) -> Node:
+    """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
+    return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
 
 
 def of_width(program: Program, parallelism: int) -> Program:

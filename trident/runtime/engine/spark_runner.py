@@ -116,12 +116,11 @@ class SparkRunner(Runner):
                 run = partial(run_parts_task, job, routes)
                 arrived = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
             rows = arrived.mapPartitionsWithIndex(run)
-            if stage < len(routes.levels):
-                sent.append(stages.sent(rows))
-        told = sent[before:]
-        if last < len(routes.levels):
-            return stages.read(told, routes.driver)
-        return rows.union(stages.read(told, routes.driver)) if routes.driver and told else rows
+            if stage == len(routes.levels):
+                told = sent[before:]
+                return rows.union(stages.read(told, routes.driver)) if routes.driver and told else rows
+            sent.append(stages.sent(rows))
+        return stages.read(sent[before:], routes.driver)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self._context.cancelJobsWithTag(self._tag(attempt))

@@ -14,7 +14,7 @@ from trident.arrow import cast_table, schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import add_counts, counting
-from trident.planner import Exchange, Fragment
+from trident.planner import Exchange, Fragment, Sink
 from trident.roles import has
 from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, run_fragment, whole
 from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered, route
@@ -165,10 +165,15 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
     if exchange is not None:
         yield from exchange.node.operations
     for sink in fragment.sinks:
-        if sink.aggregation is not None:
-            yield sink.aggregation.aggregator
-        if sink.window is not None:
-            yield sink.window.member.aggregator
+        yield from aggregators_of(sink)
+
+
+def aggregators_of(sink: Sink) -> Iterator[Any]:
+    """Iterate over the aggregators that make what is sent to an entry."""
+    if sink.aggregation is not None:
+        yield sink.aggregation.aggregator
+    if sink.window is not None:
+        yield sink.window.member.aggregator
 
 
 def captures(parts: Sequence[Part]) -> bool:
