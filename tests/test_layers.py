@@ -374,7 +374,9 @@ LAYERS = (
             "trident.drpc",
             "trident.planner",
             "trident.observe",
-            *_rooms("running", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch", "commit"),
+            *_rooms(
+                "running", "drive", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch", "commit"
+            ),
             *INTERFACES,
             *GRAPH,
         ),

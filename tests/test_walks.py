@@ -17,7 +17,7 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-WARM_BATCH = Walk(77, 428)
+WARM_BATCH = Walk(73, 413)
 LOOK_UP = Walk(27, 53)
 START = Walk(116, 466)
 EXACTLY_ONCE = Walk(70, 282)

@@ -339,21 +339,21 @@ class Committer:
         """Commit a state, also without tuples if the time may complete a window; return what each partition gives."""
         states, txids, fragment = self._states[node.state], flow.txids[node.state], self._plan.fragments[node.id]
         in_place = node.updater is not None and len(states) > 1  # the stream's partitions become the state's
-        work: Mapping[int, Entries | Share]
+        given: Mapping[int, Entries | Share]
         if isinstance(node, (WindowNode, JoinWithinNode)):
             moment, rows = moment_of(node, flow.tables, flow.now), rows_by_partition(node, flow.tables, len(states))
-            work = shares_of(node, moment, rows, len(states), flow.run)
+            given = shares_of(node, moment, rows, len(states), flow.run)
         elif in_place:
-            work = inputs_kept(node, flow.arrived)
+            given = inputs_kept(node, flow.arrived)
         else:
-            work = inputs_of(node, flow.tables, len(states), self._columns[node.id])
-        if not work:
+            given = inputs_of(node, flow.tables, len(states), self._columns[node.id])
+        if not given:
             return {}
-        keys = sum(map(len, work.values()))
+        keys = sum(map(len, given.values()))
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
         commits = {
-            at: PartitionCommit(node, states[at], txids[at], given, wanted, self._bounds, self._reach)
-            for at, given in work.items()
+            at: PartitionCommit(node, states[at], txids[at], part, wanted, self._bounds, self._reach)
+            for at, part in given.items()
         }
         if in_place and len(commits) > 1:
             # Any of them may write any key: none commits before it is known that no two write one.

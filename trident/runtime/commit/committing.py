@@ -121,15 +121,7 @@ class CommittingProgram(WorkerProgram):
             return None  # the one value is elsewhere
         with failing_at(node.id):
             state = self._open.opened(name, partition, partitions)
-        given: Entries | Share | None
-        if isinstance(node, (WindowNode, JoinWithinNode)):
-            moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), order.now)
-            tables = [frame.data for frame in arrived if frame.port != MOMENT]
-            given = shares_of(node, moment, {partition: tables} if tables else {}, partitions, run).get(partition)
-        else:
-            columns = merging_columns(aggregation, [state])
-            given = inputs_of(node, [frame.data for frame in arrived], 1, columns).get(0)
-        stages = state.offers("stage")
+        given, stages = _given(node, state, partition, partitions, arrived, run, order), state.offers("stage")
         if given is None and stages:
             return None  # what a task has staged counts only once the driver knows of it
         fragment, txid = self.program.fragments[node.id], order.txids[name][partition].of_run(secrets.token_hex(8))
@@ -175,6 +167,23 @@ class CommittingProgram(WorkerProgram):
     def cleanup(self) -> None:
         super().cleanup()
         self._open.close()
+
+
+def _given(
+    node: PersistNode,
+    state: Any,
+    partition: int,
+    partitions: int,
+    arrived: Sequence[RowFrame],
+    run: StepRun,
+    order: Order,
+) -> Entries | Share | None:
+    """Return what arrived for a partition; None: nothing that it has to update."""
+    if isinstance(node, (WindowNode, JoinWithinNode)):
+        moment = read_moment((frame.data for frame in arrived if frame.port == MOMENT), order.now)
+        tables = [frame.data for frame in arrived if frame.port != MOMENT]
+        return shares_of(node, moment, {partition: tables} if tables else {}, partitions, run).get(partition)
+    return inputs_of(node, [frame.data for frame in arrived], 1, merging_columns(node.aggregation, [state])).get(0)
 
 
 @dataclass

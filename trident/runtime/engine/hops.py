@@ -116,33 +116,43 @@ def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Route
     width
         How many numbers the driver has, if it gets rows.
     """
-    entries: dict[str, range] = {}
-    levels: list[range] = []
-    tasks = 0
-    for level in program.levels:
-        first = tasks
-        for entry in level:
-            entries[entry] = range(tasks, tasks + (program.exchanges[entry].partitions or 1))
-            tasks = entries[entry].stop
-        levels.append(range(first, tasks))
+    entries, levels = _numbered(program)
     stages = [tuple(program.emitters), *program.levels]
     sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
-    readers = [
-        tuple(
-            entries[entry]
-            for ahead, level in enumerate(program.levels[stage:])
-            for entry in level
-            if not ahead or entry in targets or (any_way and not stage)
-        )
-        for stage, targets in enumerate(sends)
-    ]
+    readers = [_readers(program, entries, stage, any_way, targets) for stage, targets in enumerate(sends)]
     sources = [
         tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
         for level in levels
     ]
-    rows = any_way or any(targets - entries.keys() for targets in sends)
+    rows, tasks = any_way or any(targets - entries.keys() for targets in sends), sum(map(len, levels))
     driver = range(tasks, tasks + (width if rows else int(apart)))
     return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
+
+
+def _numbered(program: Program) -> tuple[dict[str, range], list[range]]:
+    """Return the numbers of the partitions of each exchange, and those of each level."""
+    entries: dict[str, range] = {}
+    levels: list[range] = []
+    number = 0
+    for level in program.levels:
+        first = number
+        for entry in level:
+            entries[entry] = range(number, number + (program.exchanges[entry].partitions or 1))
+            number = entries[entry].stop
+        levels.append(range(first, number))
+    return entries, levels
+
+
+def _readers(
+    program: Program, entries: Mapping[str, range], stage: int, any_way: bool, targets: Set[str]
+) -> tuple[range, ...]:
+    """Return the numbers of the tasks that read a stage with rows for these entries."""
+    return tuple(
+        entries[entry]
+        for ahead, level in enumerate(program.levels[stage:])
+        for entry in level
+        if not ahead or entry in targets or (any_way and not stage)
+    )
 
 
 def skips(parts: Sequence[Part]) -> bool:

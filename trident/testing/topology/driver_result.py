@@ -1,4 +1,4 @@
-"""The result of a step of a `TopologyTestDriver`, its clock, and who hears of it: nobody."""
+"""The result of a step of a `TopologyTestDriver`, its clock, and its events, which no one hears."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HandClock(Clock):
 
 
 class Unheard(Monitoring):
-    """Tells nobody what happens, and does not log it: the test sees it."""
+    """Tells and logs nothing of what happens: the test sees it."""
 
     def publish(self, event: TopologyEvent) -> None: ...
 
