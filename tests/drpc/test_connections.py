@@ -78,6 +78,7 @@ def test_while_too_many_connections_are_open_requests_are_refused() -> None:
             with pytest.raises(DRPCExecutionException, match="answered 503") as error:
                 client.execute("echo", "a")
             assert error.value.reason == "overloaded"
+            until(lambda: len(server.server.server_state.connections) == 3, "the one that was refused is gone")
             held[0].sendall(HEAD + b"Content-Length: 1\r\n\r\na")
             assert held[0].recv(1000).startswith(b"HTTP/1.1 200 ")
         until(lambda: not server.server.server_state.connections, "all have gone")
