@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -28,22 +28,16 @@ class Closers:
         self._by_kind[kind].extend(closers)
 
     def close(self, *kinds: str) -> None:
-        """Close all, or some kinds only. Each thing is closed once, by the first thread that asks."""
+        """Close all, or some kinds only. Each thing is closed once, by the first thread that asks; errors are logged."""
         for kind in kinds or _ORDER:
             while (close := self._next(kind)) is not None:
-                close_all(self._topology, [close])
+                try:
+                    close()
+                except Exception:
+                    logger.exception("topology %s: closing failed", self._topology)
 
     def _next(self, kind: str) -> Close | None:
         try:
             return self._by_kind[kind].popleft()  # atomic: two threads may close at once
         except IndexError:
             return None
-
-
-def close_all(topology: str, closers: Sequence[Close]) -> None:
-    """Call all `closers`; an exception of one is logged, and the others are still called."""
-    for close in closers:
-        try:
-            close()
-        except Exception:
-            logger.exception("topology %s: closing failed", topology)

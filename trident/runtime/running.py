@@ -69,9 +69,7 @@ class RunningTopology(Drive):
         self._page = page
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
-        self._watch = Watch(
-            self.name, self.config.message_timeout_s, self.loop, self._ended, self._give_up, lambda: self.at_work
-        )
+        self._watch = Watch(self, self._ended, self._give_up)
         if page is not None:
             page.show(self)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 
 from trident.errors import TridentError
-from trident.observe.at_work import AtWork, StallLog
-from trident.runtime.loop.loop import BatchLoop
+from trident.observe.at_work import StallLog
+from trident.runtime.drive import Drive
 
 logger = logging.getLogger(__name__)
 
@@ -23,26 +23,16 @@ _STOP_S = 10.0
 class Watch:
     """A thread that checks whether a topology hangs, until the topology has ended.
 
-    `timeout_s`: of the settings `message_timeout_s`.
-    `ended`: set once the topology has ended.
-    `give_up`: ends the topology with an error, without its thread.
-    `at_work`: returns what the topology works on; what does not move is logged.
+    `drive`: of the topology; what does not move there is logged.
+    `ended`: set once it has ended.
+    `give_up`: ends it with an error, without its thread.
     """
 
-    def __init__(
-        self,
-        topology: str,
-        timeout_s: float,
-        loop: BatchLoop,
-        ended: threading.Event,
-        give_up: Callable[[TridentError], None],
-        at_work: Callable[[], AtWork],
-    ) -> None:
-        self._topology, self._timeout_s = topology, timeout_s
-        self._loop, self._ended, self._give_up = loop, ended, give_up
-        self._at_work, self._stalls = at_work, StallLog(topology, logger)
-        self._stop_by = math.inf
-        threading.Thread(target=self._run, name=f"trident-{topology}-watch", daemon=True).start()
+    def __init__(self, drive: Drive, ended: threading.Event, give_up: Callable[[TridentError], None]) -> None:
+        self._drive, self._ended, self._give_up = drive, ended, give_up
+        self._topology, self._timeout_s = drive.name, drive.config.message_timeout_s
+        self._stalls, self._stop_by = StallLog(drive.name, logger), math.inf
+        threading.Thread(target=self._run, name=f"trident-{drive.name}-watch", daemon=True).start()
         _running.add(self)
 
     def stopping(self) -> None:
@@ -51,7 +41,7 @@ class Watch:
 
     def stop(self) -> None:
         """Ask the loop to end."""
-        self._loop.stop()
+        self._drive.loop.stop()
         self.stopping()
 
     def await_end(self, until: float) -> None:
@@ -67,13 +57,13 @@ class Watch:
 
     def _log_stalls(self) -> None:
         try:
-            self._stalls.look(self._at_work())
+            self._stalls.look(self._drive.at_work)
         except Exception:
             logger.exception("topology %s: cannot find out what it works on; looking again", self._topology)
 
     def _look(self) -> TridentError | None:
         try:
-            error = self._loop.hanging()
+            error = self._drive.loop.hanging()
         except Exception:
             logger.exception("topology %s: cannot find out whether it hangs; looking again", self._topology)
             return None
