@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -13,21 +13,21 @@ from trident.errors import UnsupportedOperation
 from trident.graph import Graph, Node, PeekNode, PersistNode, QueryNode, SpoutNode, StateNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
+from trident.runtime.engine.runners import unseen
 from trident.runtime.reading.open_partitions import make_state
 from trident.spout.interfaces import IBatchSpout, SpoutType
 from trident.spout.query_batches import QueryBatches
 from trident.spout.spout_kinds import is_partitioned
 from trident.state.columns.kept_values import KeptValues
 from trident.state.encoding.equal_keys import canonical_key
-from trident.state.interfaces import Key, StateConf, StateSpec, StateType, StoreFacts
+from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, StoreFacts
 from trident.state.map_commits import CommittedMap
 from trident.state.opaque_map import OpaqueMap
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
+from trident.state.snapshottable import SnapshottableMap
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
 
-TOTAL: Key = (DEFAULT_SNAPSHOT_KEY,)
+TOTAL: Key = ()
 """The key of a state that is a single value, aside."""
-
 
 Below = Callable[[str, Sequence[Key]], Sequence[Any]]
 """Returns what a store has for keys of a state: a value per key, None for an absent one."""
@@ -74,12 +74,12 @@ class KeyWatch:
         self.rows: list[dict[str, Any]] = []
         self.partials: list[Any] = []
 
-    def accept(self, tuple: Any) -> None:
+    def accept(self, row: Any) -> None:
         """Keep a row that has the key, as the consumer of a `PeekNode`."""
-        if not self._fields or canonical_key(_values(tuple, self._fields)) == self.key:
+        if not self._fields or canonical_key(tuple(row[name] for name in self._fields)) == self.key:
             self.count += 1
             if self.count <= self._most:
-                self.rows.append({name: tuple[name] for name in tuple.fields})
+                self.rows.append({name: row[name] for name in row.fields})
 
     def note(self, keys: Sequence[Key], updaters: Sequence[Any]) -> None:
         """Keep what a commit combines with the value."""
@@ -88,28 +88,20 @@ class KeyWatch:
                 self.partials.append(updater.arg)
 
 
-def _values(row: Any, names: Sequence[str]) -> Key:
-    return tuple(row[name] for name in names)
-
-
-class _WatchedMap(SnapshottableMap):
+class _WatchedMap(OpaqueMap):
     """A state aside of which one key is watched."""
 
-    def __init__(self, inner: OpaqueMap, watch: KeyWatch) -> None:
-        super().__init__(inner, TOTAL)
+    def __init__(self, backing: IBackingMap[Any], name: str, partition: int, watch: KeyWatch) -> None:
+        super().__init__(backing, name, partition)
         self._watch = watch
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
         self._watch.note(keys, updaters)
-        return self.inner.multi_update(keys, updaters)
+        return super().multi_update(keys, updaters)
 
     def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
         self._watch.note(keys, updaters)
-        return self.inner.multi_update_once(keys, updaters)
-
-    def update(self, updater: Any) -> Any:
-        self._watch.note([TOTAL], [updater])
-        return super().update(updater)
+        return super().multi_update_once(keys, updaters)
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ class AsideFactory:
     Each batch is committed once and in order here, so that all kinds come to the same.
     """
 
-    values: KeptValues = field(default_factory=KeptValues)
+    values: KeptValues
     watch: KeyWatch | None = None
     kind: StateType = StateType.OPAQUE
     facts: ClassVar[StoreFacts] = StoreFacts(in_memory=True, keeps_attempts=True)
@@ -133,26 +125,16 @@ class AsideFactory:
         data.values = self.values
         backing = ColumnarMemoryMap(data)
         backing.facts = replace(backing.facts, shares_keys=True, keeps_columns=self.values.may_be_columns)
-        inner = OpaqueMap(backing, conf.prefix, partition_index)
-        return SnapshottableMap(inner, TOTAL) if self.watch is None else _WatchedMap(inner, self.watch)
+        of = backing, conf.prefix, partition_index
+        return SnapshottableMap(OpaqueMap(*of) if self.watch is None else _WatchedMap(*of, self.watch), TOTAL)
 
 
-@dataclass(frozen=True)
-class Aside:
-    """A graph whose states are aside.
+def aside_of(
+    graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None
+) -> tuple[Graph, dict[str, KeptValues], dict[str, str]]:
+    """Return the graph with all that its batches update aside; by state, the values there, or why it is not aside.
 
-    `values`: by state, what is stored.
-    `left_out`: by state that is not aside, why not.
-    """
-
-    graph: Graph
-    values: dict[str, KeptValues]
-    left_out: dict[str, str]
-
-
-def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None, below: Below | None = None) -> Aside:
-    """Return the graph with all that its batches update aside: states begin empty, or with what is `below`.
-
+    States begin empty, or with what is `below`.
     Raises `UnsupportedOperation`: a source does not give a batch again, or a state that cannot be aside is read by the
     topology.
     """
@@ -161,17 +143,30 @@ def aside_of(graph: Graph, config: Config, watch: KeyWatch | None = None, below:
     for spout in graph.spouts():
         _check_repeats(graph.name, spout)
     left_out = _left_out(graph, config)
-    factories = {
-        state.name: AsideFactory(KeptValues() if below is None else OverlayValues(state.name, below))
-        for state in graph.states
-        if not state.static and state.name not in left_out
-    }
-    if watch is not None and watch.state in factories:
-        factories[watch.state] = AsideFactory(KeptValues(may_be_columns=False), watch)  # updated key by key
-    nodes = (*_quiet(graph, left_out), *_watching(graph, watch))
-    states = tuple(_moved(state, factories) for state in graph.states if state.name not in left_out)
-    moved = replace(graph, nodes=nodes, states=states, placements={})
-    return Aside(moved, {name: factory.values for name, factory in factories.items()}, left_out)
+    graph = without_states(graph, left_out)
+    written = [state.name for state in graph.states if not state.static]
+    values = {name: KeptValues() if below is None else OverlayValues(name, below) for name in written}
+    if watch is not None and watch.state in values:
+        values[watch.state] = KeptValues(may_be_columns=False)  # updated key by key
+    states = tuple(state if state.static else _moved(state, values[state.name], watch) for state in graph.states)
+    nodes = (*map(unseen, graph.nodes), *_watching(graph, watch))
+    return replace(graph, nodes=nodes, states=states, placements={}), values, left_out
+
+
+def _moved(state: StateNode, values: KeptValues, watch: KeyWatch | None) -> StateNode:
+    factory = AsideFactory(values, watch if watch is not None and watch.state == state.name else None)
+    return replace(state, spec=StateSpec(factory, state.spec.required_num_partitions), migrate=None)
+
+
+def without_states(graph: Graph, names: Collection[str]) -> Graph:
+    """Return the graph without some states, and without what depends on them."""
+    dropped: set[str] = set()
+    for node in graph.nodes:
+        uses = isinstance(node, PersistNode | QueryNode) and node.state in names
+        if uses or dropped.intersection(node.parents):
+            dropped.add(node.id)
+    nodes = tuple(node for node in graph.nodes if node.id not in dropped)
+    return replace(graph, nodes=nodes, states=tuple(state for state in graph.states if state.name not in names))
 
 
 def _left_out(graph: Graph, config: Config) -> dict[str, str]:
@@ -232,22 +227,6 @@ def _check_unread(graph: Graph, name: str) -> None:
         )
 
 
-class _Nothing:
-    """The consumer of a `peek` in a replay."""
-
-    def accept(self, tuple: Any) -> None:
-        """Do nothing: it has seen the tuple when its batch ran."""
-
-
-def _quiet(graph: Graph, left_out: Container[str]) -> Iterator[Node]:
-    """Give the nodes, without those that write states which are left out; what only looks at tuples sees none."""
-    for node in graph.nodes:
-        if isinstance(node, PeekNode):
-            yield replace(node, consumer=_Nothing())
-        elif not (isinstance(node, PersistNode) and node.state in left_out):
-            yield node
-
-
 def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
     """Give what looks at the rows in front of the state that is watched."""
     if watch is None:
@@ -257,9 +236,3 @@ def _watching(graph: Graph, watch: KeyWatch | None) -> Iterator[Node]:
             parent = writer.parents[0]  # any other one only names keys
             fields = graph.node(parent).fields
             yield PeekNode(f"{parent}/watched", (parent,), fields, fields, watch)
-
-
-def _moved(state: StateNode, factories: dict[str, AsideFactory]) -> StateNode:
-    if state.static:
-        return state
-    return replace(state, spec=StateSpec(factories[state.name], state.spec.required_num_partitions), migrate=None)

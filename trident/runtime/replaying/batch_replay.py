@@ -28,6 +28,7 @@ from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.roles import Closes
 from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
+from trident.runtime.engine.runners import processed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.batch import Batch
 from trident.runtime.loop.batch_time import now_of
@@ -35,7 +36,7 @@ from trident.runtime.loop.execution import txids_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
-from trident.runtime.replaying.aside import TOTAL, Below, KeyWatch, aside_of
+from trident.runtime.replaying.aside import Below, KeyWatch, aside_of
 from trident.runtime.start.opened_topology import OpenedTopology
 from trident.runtime.steps.failures import StepFailed
 from trident.runtime.windows.shares import Now
@@ -71,11 +72,10 @@ class Replay(Closes):
         below: Below | None = None,
         first: int = 1,
     ) -> None:
-        self._place, self._watch = log_place(graph.name, config), watch
+        self._place = log_place(graph.name, config)
         with closing(ForeignLog(graph.name, config, [], "")) as log:
             recorded = log.now()
-        aside = aside_of(graph, config, watch, below)
-        self.left_out, self._values = aside.left_out, aside.values
+        graph, self._values, self.left_out = aside_of(graph, config, watch, below)
         self.unsure: dict[str, str] = {}
         self._begun: set[str] = set()  # states that a batch has written
         self._means: dict[str, Mapping[str, Any]] = {}
@@ -87,7 +87,7 @@ class Replay(Closes):
         self._put_back = recorded.put_back
         self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
         memory.state.txid = first - 1
-        self._opened = _opened(aside.graph, config, memory)
+        self._opened = _opened(graph, config, memory)
         self._sources = Sources(self._opened, Clock(), Work())
 
     @property
@@ -97,12 +97,11 @@ class Replay(Closes):
 
     def stored(self, state: str, keys: Sequence[Key]) -> list[OpaqueValue | None]:
         """Return what a state aside has for keys; `()` is the key of a single value."""
-        return self._values[state].get([key or TOTAL for key in keys])
+        return self._values[state].get(keys)
 
     def keys(self, state: str) -> list[Key]:
         """Return the keys of a state aside, those of removed values too."""
-        keys = self._values[state].keys()
-        return [() if key == TOTAL else key for key in keys]
+        return self._values[state].keys()
 
     def until(self, last: int | None = None) -> Iterator[CommitRecord]:
         """Process the batches that are not processed yet, up to `last`, the last that is committed by default.
@@ -129,8 +128,6 @@ class Replay(Closes):
 
     def _process(self, record: CommitRecord) -> None:
         attempt = TransactionAttempt(record.txid, record.attempt)
-        if self._watch is not None:
-            self._watch.begin()
         self._begin_aggregates(record.txid)
         try:
             committed = self._committed(attempt, record)
@@ -162,9 +159,7 @@ class Replay(Closes):
             )
         captures = bool(record.counts.get("dead_letters"))
         batch = Batch(attempt, definitions, opened.runner, captures)
-        output = opened.runner.process(attempt, self._sources.cut(batch))
-        if output.failure is not None:
-            raise StepFailed(output.failure)
+        output = processed(opened.runner, attempt, self._sources.cut(batch))
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
         committed = self._commit(record, output, now_of(definitions), captures)

@@ -54,6 +54,7 @@ def origins_of(
                 (partial,) = watch.partials or [None]
                 origins.append(ValueOrigin(batch, count, watch.rows, partial, before, stored.curr))
             before = None if stored is None else stored.curr
+            watch.begin()
     return list(origins)
 
 

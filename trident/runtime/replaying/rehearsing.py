@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from trident.config import Config
@@ -14,7 +15,6 @@ from trident.fields import struct_fields
 from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner.meaning import Meaning, TopologyChanges, compare, meaning_of
 from trident.runtime.reading.state_reader import ForeignLog, StateReader, log_place
-from trident.runtime.replaying.aside import TOTAL
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.replaying.verifying import is_same
 from trident.state.interfaces import Key
@@ -67,7 +67,7 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
         stores = opened.enter_context(closing(_Stores(former, new, config, log)))
         replays = [
             opened.enter_context(Replay(graph, config, below=below, first=record.txid))
-            for graph, below in ((former, stores.by_former), (new, stores.by_new))
+            for graph, below in ((former, partial(stores.values, 0)), (new, partial(stores.values, 1)))
         ]
         for code, replay in zip(("former code", "new code"), replays, strict=True):
             try:
@@ -144,7 +144,7 @@ def _compared(
 ) -> Rehearsed:
     keys = list(dict.fromkeys(key for replay in replays for key in replay.keys(name)))
     former, new = ([one and one.curr for one in replay.stored(name, keys)] for replay in replays)
-    now = below.by_former(name, [key or TOTAL for key in keys])
+    now = below.values(0, name, keys)
     rows = list(map(ChangedKey, keys, now, former, new))
     changed = [row for row in rows if not is_same(_only(row.former, kept.values()), _only(row.new, kept))]
     return Rehearsed(name, first, last, len(rows) - len(changed), changed)
@@ -163,22 +163,15 @@ class _Stores:
         self._readers: dict[tuple[int, str], StateReader] = {}
         self._known: dict[str, dict[Key, tuple[Any, Any]]] = {}
 
-    def by_former(self, state: str, keys: Sequence[Key]) -> list[Any]:
-        """Return a value per key, as the former code declares it; a state that it does not have is empty."""
-        return [value for value, _ in self._values(state, keys)]
-
-    def by_new(self, state: str, keys: Sequence[Key]) -> list[Any]:
-        """Return a value per key, as the new code declares it; None where it is another state."""
-        return [value for _, value in self._values(state, keys)]
-
-    def _values(self, state: str, keys: Sequence[Key]) -> list[tuple[Any, Any]]:
+    def values(self, code: int, state: str, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key, as the former code (0) or the new one (1) declares it; None where that has another state."""
         if not any(each.name == state for each in self._former.states):
-            return [(None, None)] * len(keys)
+            return [None] * len(keys)
         known = self._known.setdefault(state, {})
         missing = [key for key in keys if key not in known]
         if missing:
             known.update(zip(missing, self._read(state, missing), strict=True))
-        return [known[key] for key in keys]
+        return [known[key][code] for key in keys]
 
     def _read(self, state: str, keys: Sequence[Key]) -> list[tuple[Any, Any]]:
         change = _change(self._former, self._new, state)

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from trident.config import Config
@@ -32,12 +31,13 @@ from trident.errors import (
     StoreAwayError,
     UnsupportedOperation,
 )
-from trident.graph import Graph, Node, PersistNode, QueryNode
+from trident.graph import Graph, PersistNode, QueryNode
 from trident.planner.meaning import Meaning
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
+from trident.runtime.replaying.aside import without_states
 from trident.runtime.replaying.batch_replay import Replay
 from trident.runtime.replaying.lacking_batches import Lacking, check_states_fit, reached, span_of
 from trident.runtime.replaying.recorded_past import RecordedPast
@@ -45,7 +45,7 @@ from trident.runtime.start.accidents import Found
 from trident.runtime.windows.shares import Now
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
+from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
 from trident.state.txid import Txid
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,8 @@ def _plan(
     ]
     check_states_fit(graph, log.state, meaning, lacking)
     span = span_of(past, lacking, [spout.id for spout in graph.spouts()])
-    return _pruned(graph, needed), past, lacking, span
+    others = {state.name for state in graph.states if not state.static} - needed
+    return without_states(graph, others), past, lacking, span
 
 
 def _needed(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -121,21 +122,6 @@ def _needed(graph: Graph, names: Sequence[str]) -> tuple[set[str], set[str]]:
         read |= asked if writers[name].updater is None else {*asked, name}
         waiting += asked
     return needed, read
-
-
-def _pruned(graph: Graph, names: Collection[str]) -> Graph:
-    """Return the graph without the other states, and without what depends on them."""
-    others = {state.name for state in graph.states if not state.static and state.name not in names}
-    dropped: set[str] = set()
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        uses = isinstance(node, (PersistNode, QueryNode)) and node.state in others
-        if uses or dropped.intersection(node.parents):
-            dropped.add(node.id)
-        else:
-            nodes.append(node)
-    states = tuple(state for state in graph.states if state.name not in others)
-    return replace(graph, nodes=tuple(nodes), states=states)
 
 
 # ---- the batches -------------------------------------------------------------------------------------------------------
@@ -266,7 +252,6 @@ class _KeyByKey(SnapshottableMap):
 
 
 def _by_key(state: Any) -> Any:
-    total = (DEFAULT_SNAPSHOT_KEY,)
-    if isinstance(state, SnapshottableMap):
-        state, total = state.inner, state.snapshot_key
-    return _KeyByKey(state, total) if isinstance(state, CommittedMap) else state
+    found = committed_map(state)
+    total = state.snapshot_key if isinstance(state, SnapshottableMap) else (DEFAULT_SNAPSHOT_KEY,)
+    return state if found is None else _KeyByKey(found, total)
