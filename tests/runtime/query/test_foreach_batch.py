@@ -70,8 +70,7 @@ def contents(function: ForeachBatch, state: Any, keys: Sequence[Any]) -> dict[An
 
 def test_several_states_of_different_stores(orders: DataFrame, redis_server: Server, tmp_path: Path) -> None:
     topology, stream = declared()
-    url = f"redis://127.0.0.1:{redis_server.port}/0"
-    state = RedisState.opaque(url, prefix=str(tmp_path))
+    state = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0", prefix=str(tmp_path))
     euros = stream.group_by("shop").persistent_aggregate(state, "euros", Sum(), "total")
     by = stream.group_by("customer").persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "orders")
     every = stream.persistent_aggregate(MemoryMapState.opaque(), "euros", Sum(), "all")
