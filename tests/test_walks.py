@@ -49,8 +49,8 @@ def test_a_batch_of_exactly_once_does_not_grow(spark: SparkSession) -> None:
     count = exactly_once("walks", MemoryMapState.opaque(), group_by="word", aggregate=Count(), value="count")
     rows = spark.createDataFrame([("a",), ("b",)], "word string")
     with count, Walker().opened() as walker:
-        names = (f"{number:03}" for number in range(2 * WARM))
-        batches = [walker.walk(lambda: count.write(rows, batch=next(names))) for _ in range(2 * WARM)]
+        names = (f"{number:03}" for number in range(5 * WARM))
+        batches = [walker.walk(lambda: count.write(rows, batch=next(names))) for _ in range(5 * WARM)]
     _check("EXACTLY_ONCE", shortest(batches[WARM:]), EXACTLY_ONCE)
 
 
