@@ -119,7 +119,7 @@ class Drive:
     @property
     def is_deactivated(self) -> bool:
         """Whether it was asked to begin no more batches, and has not ended."""
-        return not self.loop.activity.is_ordered and self.is_active
+        return not self.loop.start_gate.is_ordered and self.is_active
 
     def exception(self) -> BaseException | None:
         """Return what ended the topology, None if it runs or was stopped."""

@@ -123,8 +123,9 @@ def local_slots(master: str, jvm: Any) -> int | None:
     found = _LOCAL.fullmatch(master)
     if found is None:
         return None
-    cores = jvm.java.lang.Runtime.getRuntime().availableProcessors if found["slots"] == "*" else None
-    return int(found["slots"] or 1) if cores is None else int(cores())
+    if found["slots"] == "*":
+        return int(jvm.java.lang.Runtime.getRuntime().availableProcessors())
+    return int(found["slots"] or 1)
 
 
 def master_of(asked: str | None) -> str:

@@ -16,7 +16,7 @@ from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine.hops import routes_of
 from trident.runtime.engine.routing import with_partitions
-from trident.runtime.engine.runners import InProcessRunner
+from trident.runtime.engine.runners import InProcessRunner, tag_of
 from trident.runtime.engine.spark_runner import KeptStages, SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Part, Program
@@ -101,7 +101,7 @@ def test_rows_pass_through_no_stage_in_between(spark: Any, what: str) -> None:
     program, parts = program_of(what)
     runner = SparkRunner(spark, program, WIDTH, owned=False)
     assert rows_of(runner.process(ATTEMPT, parts)) == in_process(program, parts)
-    first, between, last = stages_of(spark, runner._tag(ATTEMPT))
+    first, between, last = stages_of(spark, tag_of(runner._id, ATTEMPT))
     assert first.written > WIDE
     assert max(between.read, between.written) < SMALL
     assert last.read > WIDE
@@ -116,7 +116,7 @@ def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what:
     program, parts = program_of(what)
     runner = SparkRunner(spark, replace(program, processing=processing), WIDTH, owned=False, commits={"some"})
     output = runner.process(ATTEMPT, parts)
-    before = len(stages_of(spark, tag := runner._tag(ATTEMPT)))
+    before = len(stages_of(spark, tag := tag_of(runner._id, ATTEMPT)))
     assert before == processing + 2
     output = runner.commit(output, Order(ATTEMPT))
     assert rows_of(output) == in_process(program, parts)

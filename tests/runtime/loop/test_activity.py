@@ -132,7 +132,7 @@ def test_a_topology_that_starts_inactive_begins_no_batch(topology: TridentTopolo
         assert running.drain(WAIT_S)
         for _ in range(20):
             running.loop.wake()  # each is a turn of the loop
-        running.loop.activity.order(False)
+        running.loop.start_gate.order(False)
         assert running.drain(WAIT_S)
         assert (points.reached, running.txid, running.status["message"]) == ([], 0, "inactive")
         running.activate()

@@ -111,7 +111,7 @@ class PartitionCommit:
             for step in steps:
                 step(self)
 
-    def apart(self, steps: Steps = (begin, end)) -> None:
+    def apart(self, steps: Steps) -> None:
         """Take steps in whichever thread this is; keep what they count, and their failure as data."""
         try:
             with counting_keys() as keys, counting() as self.counts:

@@ -20,7 +20,7 @@ import cloudpickle
 import pyarrow as pa
 
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
-from trident.runtime.engine.runners import InProcessRunner, Runner, captures, of_width, pickled
+from trident.runtime.engine.runners import InProcessRunner, Runner, captures, of_width, pickled, tag_of
 from trident.runtime.engine.spark_hash import numbers_for
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
@@ -95,12 +95,12 @@ class DataFrameRunner(Runner):
     def _tagged(self, attempt: TransactionAttempt) -> Iterator[None]:
         """Tag what this thread evaluates, so that it can be interrupted."""
         if self._session is not None:
-            self._session.addTag(self._tag(attempt))
+            self._session.addTag(tag_of(self._id, attempt))
         try:
             yield
         finally:
             if self._session is not None:
-                self._session.removeTag(self._tag(attempt))
+                self._session.removeTag(tag_of(self._id, attempt))
 
     def _first_stage(self, job: Job, routes: Routes, parts: Sequence[Part], others: Sequence[Part]) -> DataFrame | None:
         """Return what the tasks of the first stage send; None if there are none."""
@@ -133,7 +133,7 @@ class DataFrameRunner(Runner):
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         if self._session is not None:
-            self._session.interruptTag(self._tag(attempt))
+            self._session.interruptTag(tag_of(self._id, attempt))
 
     def close(self) -> None:
         """End the operations of this process, and the session."""
@@ -141,9 +141,6 @@ class DataFrameRunner(Runner):
             self._empty.close()
         if self._stop is not None:
             self._stop()
-
-    def _tag(self, attempt: TransactionAttempt) -> str:
-        return f"{self._id}/{attempt.txid}:{attempt.attempt}"  # another topology in the session has the same numbers
 
 
 # ---- in the driver ------------------------------------------------------------------------------------------------------

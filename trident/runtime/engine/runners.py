@@ -120,6 +120,11 @@ class InProcessRunner(Runner):
         self.worker.cleanup()
 
 
+def tag_of(runner: str, attempt: TransactionAttempt) -> str:
+    """Return the tag of an attempt's jobs, without a comma; another topology in the session has attempts of the same number."""
+    return f"{runner}/{attempt.txid}:{attempt.attempt}"
+
+
 def processed(runner: Runner, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
     """Process a batch a second time; `StepFailed` if that fails."""
     output = runner.process(attempt, parts)

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 
 from trident.errors import describe
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
-from trident.runtime.engine.runners import Runner, captures, of_width, pickled
+from trident.runtime.engine.runners import Runner, captures, of_width, pickled, tag_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -32,6 +32,17 @@ from trident.spout.interfaces import TransactionAttempt
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+Shuffle = Any
+"""What a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten."""
+
+ASKED_FROM = 32 << 20
+"""From so many shuffled bytes the question is worth its few milliseconds; fewer fit into any executor's memory."""
+
+_COUNTED_MS = 1_000  # Spark counts in a thread of its own, which is some milliseconds behind
+_NUMBER = struct.Struct("!q")
 
 
 class SparkRunner(Runner):
@@ -87,7 +98,7 @@ class SparkRunner(Runner):
 
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
         """Run a job, tagged so that it can be cancelled, and put its output together."""
-        context, tag = self._context, self._tag(attempt)
+        context, tag = self._context, tag_of(self._id, attempt)
         try:
             with said_as_failure(context):
                 context.addJobTag(tag)
@@ -123,7 +134,7 @@ class SparkRunner(Runner):
         return stages.read(sent[before:], routes.driver)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        self._context.cancelJobsWithTag(self._tag(attempt))
+        self._context.cancelJobsWithTag(tag_of(self._id, attempt))
 
     def close(self) -> None:
         if self._owned:
@@ -131,24 +142,14 @@ class SparkRunner(Runner):
 
             stop_session(self._spark)
 
-    def _tag(self, attempt: TransactionAttempt) -> str:
-        # Another topology in the same session has attempts of the same number. A tag must not have a comma.
-        return f"{self._id}/{attempt.txid}:{attempt.attempt}"
-
-
-# What the stages of a job send, in Spark's shuffles; a stage reads its destinations from several of them at once.
-#
-# Spark's JVM puts the shuffles together partition by partition, because all have the same partitioner, and leaves out the
-# partitions that a stage does not read. What the driver reads passes through no Python worker.
-
-_NUMBER = struct.Struct("!q")
-
-Shuffle = Any
-"""What a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten."""
-
 
 class Stages:
-    """Shuffles between the stages of jobs of the same routes; made once, and used by many jobs."""
+    """What the stages of jobs of the same routes send, in Spark's shuffles; made once, and used by many jobs.
+
+    A stage reads its destinations from several of them at once: Spark's JVM puts the shuffles together partition by partition,
+    because all have the same partitioner, and leaves out the partitions that a stage does not read. What the driver reads
+    passes through no Python worker.
+    """
 
     def __init__(self, context: SparkContext, routes: Routes) -> None:
         jvm = context._jvm  # noqa: SLF001 - what PySpark's own partitionBy and union do
@@ -197,14 +198,6 @@ def _numbered(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
     for to, item in items:
         yield _NUMBER.pack(to)
         yield pickle.dumps([item], pickle.HIGHEST_PROTOCOL)
-
-
-logger = logging.getLogger(__name__)
-
-ASKED_FROM = 32 << 20
-"""From so many shuffled bytes the question is worth its few milliseconds; fewer fit into any executor's memory."""
-
-_COUNTED_MS = 1_000  # Spark counts in a thread of its own, which is some milliseconds behind
 
 
 def bytes_spilled(context: SparkContext, tag: str) -> int:

@@ -86,8 +86,7 @@ class BatchLoop:
         self._batches: dict[int, Batch] = {}
         notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
         poll_s = config.poll_interval_ms / 1000
-        self._gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
-        self.activity = self._gate
+        self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
         self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long
@@ -107,7 +106,7 @@ class BatchLoop:
 
     def set_active(self, active: bool) -> None:
         """Begin batches, or no more; those that have begun are finished in any case."""
-        self.activity.order(active)
+        self.start_gate.order(active)
         self.wake()
 
     @property
@@ -119,7 +118,7 @@ class BatchLoop:
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
         self._sources.look_now()
-        done = self._gate.add()
+        done = self.start_gate.add()
         self.wake()
         return done
 
@@ -153,7 +152,7 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            self._handle_next(0.0 if self._inbox else self._gate.wait_s(self._clock.monotonic()))
+            self._handle_next(0.0 if self._inbox else self.start_gate.wait_s(self._clock.monotonic()))
             # What this thread itself has processed goes on at once.
             while not self._stopping.is_set() and (self._inbox or self._start_commit()):
                 self._handle_next()
@@ -175,7 +174,7 @@ class BatchLoop:
         self._sources.look_now()  # there may be no batch for a long time
         while self._log.state.txid == before:
             self._begin()
-            self._handle_next(self._gate.wait_s(self._clock.monotonic()))
+            self._handle_next(self.start_gate.wait_s(self._clock.monotonic()))
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
@@ -190,12 +189,8 @@ class BatchLoop:
         self._fail_overdue(now)
         self._start_batches()
         self._start_commit()
-        if self._gate.fatal is not None:
-            self.raise_fatal()
-
-    def raise_fatal(self) -> None:
-        """Raise what ends the topology: a batch failed for good and all before it are committed."""
-        self._gate.raise_fatal()
+        if self.start_gate.fatal is not None:
+            self.start_gate.raise_fatal()
 
     def _handle_next(self, wait_s: float = 0.0) -> bool:
         """Handle the next message; whether one has come within this time."""
@@ -227,10 +222,10 @@ class BatchLoop:
     def _start_batches(self) -> None:
         """Start as many batches as may be in flight; wake the threads that wait for the spouts' end when it is reached."""
         now = self._clock.monotonic()
-        self._gate.look(now)
-        while self._gate.may_start(now):
+        self.start_gate.look(now)
+        while self.start_gate.may_start(now):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
-            before = self._clock.cpu() if self._gate.is_idle else None
+            before = self._clock.cpu() if self.start_gate.is_idle else None
             if not self._start_next(now):
                 cost_s = 0.0 if before is None else self._clock.cpu() - before
                 self._had_nothing(self._coordinator.next_txid, now, cost_s, not self._batches)
@@ -239,10 +234,10 @@ class BatchLoop:
 
     def _had_nothing(self, txid: int, now: float, cost_s: float, is_end: bool) -> None:
         """Note that the spouts had nothing for a batch; `is_end`: nor will they, unless one may have something soon."""
-        self._gate.had_nothing(txid, now, cost_s)
-        if is_end and self._gate.is_awaited and not self._sources.are_preparing():
+        self.start_gate.had_nothing(txid, now, cost_s)
+        if is_end and self.start_gate.is_awaited and not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
-            self._gate.gave_all()
+            self.start_gate.gave_all()
 
     def _start_next(self, now: float) -> bool:
         """Define the next batch and start its processing; False if the spouts have nothing."""
@@ -272,7 +267,7 @@ class BatchLoop:
             self._capturing.begins(batch.attempt.txid)
         self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
         if batch.undecided is None:
-            self._gate.started(batch, not batch.tasks, asked, self._clock.monotonic())
+            self.start_gate.started(batch, not batch.tasks, asked, self._clock.monotonic())
 
     def _new_batch(self, now: float, definitions: Definitions, undecided: Undecided | None = None) -> Batch:
         attempt, runner, times = self._coordinator.start(now), self._opened.runner, BatchTimes(now)
@@ -293,7 +288,7 @@ class BatchLoop:
             if not self._sources.complete(batch):
                 self._drop(batch)
                 return
-            self._gate.started(batch, not output.tuples, True, batch.times.processed)
+            self.start_gate.started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.processed(batch.attempt)
         self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
@@ -357,7 +352,7 @@ class BatchLoop:
         sources.succeeded(batch)
         self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.share)
         self._observe("succeeded", attempt)
-        self._gate.recorded(attempt.txid)
+        self.start_gate.recorded(attempt.txid)
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 
@@ -408,8 +403,11 @@ class BatchLoop:
         attempt = batch.attempt
         in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
         pause = self._retrying.pause_after(attempt, failure, in_commit)
-        retry_in_s = None if isinstance(pause, BatchFailedError) else pause
-        self._gate.fatal = pause if isinstance(pause, BatchFailedError) else self._gate.fatal
+        retry_in_s: float | None = None
+        if isinstance(pause, BatchFailedError):
+            self.start_gate.fatal = pause
+        else:
+            retry_in_s = pause
         now, waiting = self._clock.monotonic(), self._retrying.waiting
         self._cold = self._cold or not batch.runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
@@ -420,4 +418,4 @@ class BatchLoop:
             ended = self._batches.pop(dead.txid)
             if dead != attempt:
                 self._attempts.cancel(ended)
-        self._gate.failed(attempt.txid)
+        self.start_gate.failed(attempt.txid)

@@ -346,7 +346,7 @@ class TopologyTestDriver(Closes):
         failure, attempt = self._progress.last_failure, self._progress.last_attempt
         assert failure is not None
         assert attempt is not None
-        self._drive.loop.raise_fatal()
+        self._drive.loop.start_gate.raise_fatal()
         return BatchResult(*attempt, False, failure.step, failure.cause)
 
     def _taken_over(self, fault: InjectedFault) -> BatchResult:
