@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 
 import cassandra
@@ -20,6 +21,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RetryPolicy, TokenAwarePolicy
+from cassandra.protocol import ServerError
 from cassandra.query import tuple_factory
 
 from states.cassandra.options import CassandraOptions
@@ -27,6 +29,7 @@ from trident.errors import BackendError, StoreAwayError
 
 _RECONNECT_S = 0.5
 _DDL_TIMEOUT_S = 60.0
+_LOADED_S, _LOOK_S = 5.0, 0.02
 _REFUSED = (cassandra.AuthenticationFailed, cassandra.Unauthorized)
 _WRONG = (cassandra.InvalidRequest, cassandra.AlreadyExists)
 _AWAY = (
@@ -68,7 +71,7 @@ class CassandraConnection:
         with self._lock:
             if (cql, level) not in self._prepared:
                 with self.translated(f"prepare {cql!r}"):
-                    statement = self._session.prepare(cql)
+                    statement = self._prepare(cql)
                 statement.consistency_level = getattr(ConsistencyLevel, level)
                 # Every write carries its own timestamp, so it may be sent again; a conditional one is decided again.
                 statement.is_idempotent = not serial
@@ -77,6 +80,17 @@ class CassandraConnection:
                     statement.serial_consistency_level = getattr(ConsistencyLevel, local)
                 self._prepared[cql, level] = statement
             return self._prepared[cql, level]
+
+    def _prepare(self, cql: str) -> Any:
+        # A table that another process makes right now is in the schema a moment before it can be asked.
+        ends = monotonic() + _LOADED_S
+        while True:
+            try:
+                return self._session.prepare(cql)
+            except (cassandra.InvalidRequest, NoHostAvailable) as error:
+                if monotonic() >= ends or not _is_being_loaded(error):
+                    raise
+                sleep(_LOOK_S)
 
     def execute(self, statement: Any, doing: str) -> list[tuple[Any, ...]]:
         """Run one bound statement, or a text, and return its rows."""
@@ -124,6 +138,13 @@ class CassandraConnection:
             yield
         except _ANY as error:
             raise _translated(f"cannot {doing} in Cassandra at {self.address}", self.address, error) from error
+
+
+def _is_being_loaded(error: Exception) -> bool:
+    """Whether a server may not have opened a table yet: it does not know it, or has a fault of its own ("Unknown CF")."""
+    return not isinstance(error, NoHostAvailable) or any(
+        isinstance(each, ServerError) for each in error.errors.values()
+    )
 
 
 def _translated(tried: str, address: str, error: Exception) -> BackendError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -409,6 +410,31 @@ def test_a_forked_child_connects_again(home: Home) -> None:
         assert answer.read() == b"of the parent, refused"
     assert os.waitpid(child, 0)[1] == 0
     assert backing.multi_get([("k",)]) == [b"of the parent"]
+
+
+def test_processes_that_start_at_once_in_a_new_keyspace_share_its_tables(home: Home) -> None:
+    """A table that one of them makes is in the schema a moment before the others can prepare a statement of it."""
+    forked = multiprocessing.get_context("fork")
+    for keyspace in (f"atonce{next(names)}" for _ in range(4)):
+        together, said = forked.Barrier(3), forked.Queue()
+        starting = [
+            forked.Process(target=_open_one, args=(replace(home.options, keyspace=keyspace), at, together, said))
+            for at in range(3)
+        ]
+        for process in starting:
+            process.start()
+        assert [said.get(timeout=60) for _ in starting] == ["opened"] * 3
+        for process in starting:
+            process.join()
+
+
+def _open_one(options: CassandraOptions, at: int, together: Any, said: Any) -> None:
+    together.wait(60)
+    try:
+        CassandraState.opaque(options).factory.make_state(StateConf("topology", f"state{at}"), 0, 1).close()
+        said.put("opened")
+    except Exception as error:  # noqa: BLE001  whatever it is, the test shows it
+        said.put(str(error))
 
 
 def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
