@@ -12,7 +12,7 @@ _NUMBERS, _FIRING, _JOIN = (
 )  # fmt: skip
 _TIME, _FEED = "trident/runtime/loop/batch_time.py", "trident/runtime/reading/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
-_RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/forgetting.py"
+_RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
 
 _COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
 _LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
@@ -357,7 +357,7 @@ OF_RUNS = (
     ),
     Mutant(
         "foreachBatch: a batch with a name is written twice",
-        "trident/runtime/query/batch_names.py",
+        "trident/runtime/query/batch_numbers.py",
         "if name in names or name == floor:",
         "if name == floor:",
         _NUMBER_TESTS,

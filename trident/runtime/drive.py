@@ -30,13 +30,11 @@ from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.planner import Plan
 from trident.redaction import redacted
-from trident.runtime.clock import Clock
 from trident.runtime.commit.dead_letters import ranges_by_batch, waiting
-from trident.runtime.figures.operation_reading import read_statistics
-from trident.runtime.figures.operation_totals import OperationTotals
-from trident.runtime.loop.batch import LOOP, Observer
+from trident.runtime.loop.batch import LOOP, Clock, Observer
 from trident.runtime.loop.execution import Execution, OneByOne
 from trident.runtime.loop.loop import BatchLoop
+from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.reading.commit_gate import CommitGate

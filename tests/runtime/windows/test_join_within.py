@@ -32,7 +32,7 @@ from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.windows import kept_join, kept_windows
-from trident.runtime.windows.directory import DIRECTORY, Directory
+from trident.runtime.windows.kept_windows import DIRECTORY, Directory
 from trident.spout import SpoutType
 from trident.state import StateSpec
 from trident.testing import TopologyTestDriver

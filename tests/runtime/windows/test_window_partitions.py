@@ -43,7 +43,7 @@ from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows import fired_rows, kept_join, kept_windows
-from trident.runtime.windows.directory import DIRECTORY, Directory
+from trident.runtime.windows.kept_windows import DIRECTORY, Directory
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Share, moment_of, together
 from trident.runtime.windows.worker_input import join_input, window_input
 from trident.spout import TransactionAttempt

@@ -24,7 +24,7 @@ from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import Failure, StepFailed, calls_user_code, failing_at
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.removed_keys import removals_of
+from trident.runtime.steps.key_columns import removals_of
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import join_input, window_input
 

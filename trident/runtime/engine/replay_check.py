@@ -39,7 +39,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Program, aggregators_of, operations_of, read_part, send, with_empty_parts
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.failures import TupleErrors, failure_of
-from trident.runtime.steps.removed_keys import are_removals
+from trident.runtime.steps.key_columns import are_removals
 from trident.runtime.steps.rows import StepRun, columns_of
 from trident.runtime.windows.worker_input import AT, MARKS, PANE, ROWS, bigint
 from trident.runtime.windows.worker_input import merged as merged_panes

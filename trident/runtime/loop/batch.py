@@ -1,7 +1,8 @@
-"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report about one."""
+"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report; and the driver's clock."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -165,3 +166,17 @@ class LoopMessage(NamedTuple):
 def of_spouts(definitions: Definitions) -> list[tuple[str, Definition]]:
     """Return the definitions of spouts, without the time of the batch and its dead letters."""
     return [(name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS)]
+
+
+class Clock:
+    """The time of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
+
+    cpu = staticmethod(time.thread_time)
+    """Seconds that the calling thread has computed."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(time.time() * 1000)

@@ -20,16 +20,14 @@ from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
 from trident.observe.at_work import RunningBatch
-from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch import Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided
+from trident.runtime.loop.batch import Batch, BatchTimes, Clock, Definitions, LoopMessage, Observer, Undecided
 from trident.runtime.loop.batch_time import with_timers
-from trident.runtime.loop.capturing import Capturing
 from trident.runtime.loop.execution import Attempts, Execution, txids_of
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.progress import Progress
-from trident.runtime.loop.retrying import RetryRule
+from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
 from trident.runtime.loop.start_gate import StartGate
 from trident.runtime.start.opened_topology import OpenedTopology

@@ -17,8 +17,8 @@ from trident.observe.reported_errors import LastErrors
 from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.replay_check import Checked
-from trident.runtime.figures.operation_totals import OperationTotals
 from trident.runtime.loop.batch import Batch
+from trident.runtime.loop.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
 

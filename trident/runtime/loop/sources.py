@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
 from trident.planner import Plan
-from trident.runtime.clock import Clock
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.back_pressure import BackPressure
-from trident.runtime.loop.batch import Batch, Definitions, Undecided, of_spouts
+from trident.runtime.loop.batch import Batch, Clock, Definitions, Undecided, of_spouts
 from trident.runtime.loop.batch_time import BatchTime
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.retrying import Waiting

@@ -22,11 +22,10 @@ from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted
 from trident.roles import Closes
 from trident.runtime.drive import Drive, opened_to_last
-from trident.runtime.engine.auto import cores
 from trident.runtime.engine.dataframe_runner import DataFrameRunner
+from trident.runtime.engine.runners import cores
 from trident.runtime.loop.batch import Observer
-from trident.runtime.query.batch_names import definition_of_name
-from trident.runtime.query.batch_numbers import definition_of
+from trident.runtime.query.batch_numbers import definition_of, definition_of_name
 from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query
 from trident.runtime.query.session_facts import query_batch_of
 from trident.runtime.reading.views import StateView

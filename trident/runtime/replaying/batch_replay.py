@@ -26,11 +26,10 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.roles import Closes
-from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.runners import processed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch import Batch
+from trident.runtime.loop.batch import Batch, Clock
 from trident.runtime.loop.batch_time import now_of
 from trident.runtime.loop.execution import txids_of
 from trident.runtime.loop.hanging import Work
