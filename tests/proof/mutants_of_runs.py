@@ -72,8 +72,8 @@ OF_RUNS = (
     Mutant(
         "loop: results of a dead attempt are taken",
         _LOOP,
-        "if not self._coordinator.is_live(message.attempt):",
-        "if message.attempt.txid not in self._batches:",
+        "if batch is None or batch.attempt != message.attempt:",
+        "if batch is None:",
         ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
     ),
     Mutant(
@@ -88,15 +88,15 @@ OF_RUNS = (
     Mutant(
         "loop: the next batch may commit before the record is durable",
         _LOOP,
-        "        try:\n            self._opened.record(record, committed.later)\n",
-        "        self._coordinator.committed(attempt)\n        try:\n            self._opened.record(record, committed.later)\n",
+        "        self._append(CommitRecord(",
+        "        self._coordinator.committed(attempt)\n        self._append(CommitRecord(",
         _LOOP_TESTS,
     ),
     Mutant(
         "loop: a spout is told before the record (an ack too early)",
         _LOOP,
-        "        try:\n            self._opened.record(record, committed.later)\n",
-        "        self._sources.succeeded(batch)\n        try:\n            self._opened.record(record, committed.later)\n",
+        "        self._append(CommitRecord(",
+        "        self._sources.succeeded(batch)\n        self._append(CommitRecord(",
         ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(

@@ -26,7 +26,7 @@ OF_SOURCES = (
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
-        "name: logged[name] if name in logged else self._ask(",
+        "name: logged[name]\n            if name in logged\n            else self._ask(",
         "name: self._ask(",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),

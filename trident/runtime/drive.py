@@ -310,18 +310,6 @@ class TopologyFigures:
         """What the operations did in the batches that were committed."""
         return read_statistics(self._drive.totals, self._operations, self._edges, self._clock_now)
 
-    def topology(self, window_s: int = 0) -> dict[str, Any]:
-        """Return the whole, in the shape of Storm UI's `/api/v1/topology/<id>`."""
-        return self.status().as_mapping(window_s)
-
-    def component(self, component: str, window_s: int = 0) -> dict[str, Any]:
-        """Return one operation or state, in the shape of Storm UI's `/api/v1/topology/<id>/component/<component>`."""
-        return self.status().component_as_mapping(component, window_s)
-
-    def visualization(self, window_s: int = 0) -> dict[str, Any]:
-        """Return the picture: nodes, and edges with rates."""
-        return self.status().visualization(window_s)
-
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return the newest dead letters that wait, as plain data."""
         letters = self._opened.letters.newest(self._opened.log.state, _LETTERS_SHOWN)

@@ -30,8 +30,7 @@ from trident.runtime.engine.worker import (
     captures,
     operations_of,
     run_entry,
-    run_part,
-    with_empty_parts,
+    run_parts,
 )
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
@@ -111,8 +110,7 @@ class InProcessRunner(Runner):
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
-        parts = with_empty_parts(self.program, parts)
-        outputs = [run_part(self.worker, attempt, index, *part) for index, part in enumerate(parts)]
+        outputs = run_parts(self.worker, attempt, parts)
         if self._destinations:
             outputs = self._exchanged(outputs, Order(attempt, captures(parts)))
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)

@@ -101,7 +101,8 @@ class RetryRule:
             failure = replace(failure, retry=self._captures and txid != self._mistaken)
             self._mistaken = txid
         if waiting is not None and may_retry:
-            if self._is_worth_it(waiting, failure):
+            waited_s = self._clock.monotonic() - waiting.since
+            if failure.is_source_away or waited_s < self._config.store_wait_s:
                 self._waits = {each: count for each, count in self._waits.items() if each > self._coordinator.last_txid}
                 self._waits[txid] = self._waits.get(txid, 0) + 1
                 return _pause(self._config, waiting.tries)
@@ -125,9 +126,6 @@ class RetryRule:
             self._away[txid] = found
         self._show()
         return found
-
-    def _is_worth_it(self, waiting: Waiting, failure: Failure) -> bool:
-        return failure.is_source_away or self._clock.monotonic() - waiting.since < self._config.store_wait_s
 
     def has_answered(self, txid: int, committed: bool = True) -> None:
         """Note that a batch got over what it waited for: it is committed, or only processed."""
@@ -207,6 +205,7 @@ class Capturing:
     `states`: by name, the writers of each partition.
     `lasting`: the states from which nothing takes back what a failed attempt wrote.
     `in_tasks`: the states that tasks commit.
+    `began`: the last batch of which an attempt may have begun to write.
     """
 
     def __init__(
@@ -214,15 +213,11 @@ class Capturing:
     ) -> None:
         self._plan, self._in_tasks = plan, frozenset(lasting).intersection(in_tasks)
         self._states = {name: states[name] for name in lasting}
-        self._began = self._cut_off = 0
-
-    def begins(self, txid: int) -> None:
-        """Note that an attempt of a batch may write from now on."""
-        self._began = txid
+        self.began = self._cut_off = 0
 
     def failed(self, batch: Batch, failure: Failure) -> None:
         """Note an attempt that failed; its tasks may write on until a later attempt fences them."""
-        if failure.step in _OF_THE_ENGINE and batch.attempt.txid == self._began:
+        if failure.step in _OF_THE_ENGINE and batch.attempt.txid == self.began:
             self._cut_off = batch.attempt.txid
 
     def written(self, txid: int, committed: int) -> frozenset[str]:
@@ -237,7 +232,7 @@ class Capturing:
 
     def _has_begun(self, name: str, partitions: Sequence[Any], txid: int) -> bool:
         if not partitions[0].offers("read_sentinel"):
-            return self._began == txid
+            return self.began == txid
         with failing_at(name):
             sentinels = [partition.read_sentinel() for partition in partitions]
         return any(sentinel is not None and sentinel.txid >= txid for sentinel in sentinels)

@@ -86,28 +86,28 @@ class NewMeaning:
 
     `now`: what the topology means.
     `lasting`: the states of that kind, by name.
+    `declares`: what the record of the next batch declares; nothing once the log has it.
+    `lasts`: whether it must be recorded before anything is written, because that may stay although its batch fails.
     """
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
         before = Meaning.of_log(log.state.declared)
         self._log = log
-        self._states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
-        self._streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
-        self._lasts = not set(lasting).isdisjoint(self._states)
+        states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
+        streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
+        self.declares: Mapping[str, Mapping[str, Any]] = (
+            {"states": states, "streams": streams} if states or streams else {}
+        )
+        self.lasts = not set(lasting).isdisjoint(states)
 
-    def before_writing(self) -> None:
-        """Record it now, if what is about to be written may stay although its batch fails."""
-        if self._lasts:
-            self._log.append(TopologyRecord(self._states, self._streams))
-            self.recorded()
-
-    def with_batch(self) -> dict[str, Mapping[str, Any]]:
-        """Return what the record of the next batch declares."""
-        return {"states": self._states, "streams": self._streams} if self._states or self._streams else {}
+    def record(self) -> None:
+        """Record it now."""
+        self._log.append(TopologyRecord(**self.declares))
+        self.recorded()
 
     def recorded(self) -> None:
         """Note that the log has it."""
-        self._states, self._streams, self._lasts = {}, {}, False
+        self.declares, self.lasts = {}, False
 
 
 def function_types(compared: TopologyChanges) -> list[str]:

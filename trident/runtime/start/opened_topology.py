@@ -15,7 +15,6 @@ from typing import Any
 from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
-from trident.coordination.records import CommitRecord
 from trident.errors import ConfigError, StateError, TridentError, UnsupportedOperation
 from trident.extras import check_pyspark
 from trident.graph import Graph
@@ -55,7 +54,6 @@ from trident.runtime.start.placements import executors_of, placements_of, states
 from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
-from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +87,7 @@ class OpenedTopology:
     `placements`: by state, where batches that Spark processes are committed.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
+    `publishing`: the states that publish their contents, by name.
     `replays`: processes some batches twice; None: none of them.
 
     Parameters
@@ -140,19 +139,9 @@ class OpenedTopology:
             self.closers.add("views", self._views[name].close)
         return self._views[name]
 
-    def record(self, record: CommitRecord, later: Sequence[LaterWrite]) -> None:
-        """Append the record of a batch, with the writes that are left to it.
-
-        Raises `NotWrittenError`: a state refuses its write. Nothing was written.
-        """
-        if self.carrier is not None:
-            self.carrier.append(record, beside=later)
-        else:
-            self.log.append(record)
-
     def publish_recorded(self) -> None:
         """Let states that publish their contents know which batch the log holds."""
-        for name, state in self._publishing:
+        for name, state in self.publishing:
             state.recorded(self.log.state.snapshot(name))
 
     def close(self) -> None:
@@ -213,8 +202,8 @@ class OpenedTopology:
             partial(rewind, graph, config, log, meaning), executors_of(self.placements),
         )  # fmt: skip
         recorded = NewMeaning(log, with_feeds(plan, log.state, meaning), {*self.lasting, *migrating})
-        if migrating:
-            recorded.before_writing()  # readers and the first commit have to know which values are of the new types
+        if migrating and recorded.lasts:
+            recorded.record()  # readers and the first commit have to know which values are of the new types
         return recorded
 
     # ---- opening: what processes and commits ------------------------------------------------------------------------
@@ -240,7 +229,7 @@ class OpenedTopology:
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
         self.committer.leave_to_record(with_record)
         self.letters = dead_letters_of(config, plan.topology)
-        self._publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
+        self.publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
         self.replays: ReplayCheck | None = None
         if config.verify_replays:
             self.replays = ReplayCheck(program, config.verify_replays, self.runner.parallelism)

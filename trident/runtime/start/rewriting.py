@@ -51,7 +51,9 @@ def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = 
             return Moved(log.state.txid, 0, 0)
         StoreCheck(name, place.states, lambda: log.state).compare()
         log.append(StartRecord.now(log.epoch, log.state.executors))
-        NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name]).before_writing()
+        meaning = NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name])
+        if meaning.lasts:
+            meaning.record()
         return _migrate(log, name, place, progress)
 
 
