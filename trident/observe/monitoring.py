@@ -110,24 +110,14 @@ class Monitoring:
         """Whether the calling thread is a listener's."""
         return any(delivery.is_here for delivery in self._deliveries)
 
-    def end(self, last: TopologyEvent) -> None:
-        """Deliver the last event, unless it was delivered already, and close."""
+    def close(self, last: TopologyEvent | None = None) -> None:
+        """Deliver the last event, free the port, and let the listeners' threads end; nothing of it if done before."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        self.publish(last)
-        self._close()
-
-    def close(self) -> None:
-        """Free the port and let the listeners' threads end; harmless if done before."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._close()
-
-    def _close(self) -> None:
+        if last is not None:
+            self.publish(last)
         if self._server is not None:
             self._server.close()
         until = time.monotonic() + _LISTENERS_END_S

@@ -35,7 +35,10 @@ def make_plan(graph: Graph) -> Plan:
         )
     if not spouts:
         raise TopologyError(f"topology {graph.name!r} has no stream; begin with new_stream(name, spout)")
-    if not any(isinstance(node, (PeekNode, PersistNode)) or _is_query(graph, node) for node in graph.nodes):
+    ends = (PeekNode, PersistNode)
+    if not any(
+        isinstance(node, ends) or (isinstance(node, QueryNode) and is_entry(graph, node)) for node in graph.nodes
+    ):
         raise TopologyError(f"topology {graph.name!r} keeps nothing: no stream ends in a state or a peek")
     fragments, exchanges = _fragments(graph)
     commits = _commit_order(graph)
@@ -111,10 +114,6 @@ def _before(graph: Graph, nodes: Sequence[PersistNode | QueryNode | ExchangeNode
 
 def _rank(node: Node) -> int:
     return 0 if isinstance(node, QueryNode) else 2 if isinstance(node, PersistNode) else 1
-
-
-def _is_query(graph: Graph, node: Node) -> bool:
-    return isinstance(node, QueryNode) and is_entry(graph, node)
 
 
 # How many partitions an exchange has: hints of the steps from it to the next exchange, and of states that keep them.

@@ -41,7 +41,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States
-from trident.runtime.start.placements import PlacedState, executors_of
+from trident.runtime.start.placements import PlacedState
 from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Drive:
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
         places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
-        self.totals = OperationTotals(opened.plan, executors_of(opened.placements), self.began)
+        self.totals = OperationTotals(opened.plan, opened.executors, self.began)
         size, publish = self.config.progress_kept, monitoring.publish
         self.progress = progress or Progress(self.name, size, self.run_id, places, publish, self.totals)
         self.loop = BatchLoop(opened, execution or OneByOne(LOOP), self.progress, self.clock, observer, active)
@@ -261,7 +261,7 @@ class Drive:
         error, at_ms = self._error, self.clock.wall_ms()
         cause = (None, None) if error is None else (str(error), type(error).__name__)
         self.pages.end()
-        self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
+        self._monitoring.close(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
 
 
 class TopologyFigures:
@@ -282,9 +282,7 @@ class TopologyFigures:
         from trident.explain.operation_list import operations_of_plan
 
         opened = self._opened
-        return operations_of_plan(
-            self._drive.graph, opened.plan, executors_of(opened.placements), max(1, opened.runner.parallelism)
-        )
+        return operations_of_plan(self._drive.graph, opened.plan, opened.executors, max(1, opened.runner.parallelism))
 
     @cached_property
     def _edges(self) -> list[Edge]:

@@ -33,7 +33,6 @@ from trident.runtime.loop.execution import execution_of
 from trident.runtime.loop.retrying import AWAITS_BATCH
 from trident.runtime.start.engine_choice import log_idle_loads, open_runner
 from trident.runtime.start.opened_topology import OpenedTopology, open_log
-from trident.runtime.start.placements import executors_of
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
@@ -303,7 +302,7 @@ def start(
         log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
         opened = opened_to_last(graph, plan, config, log_of, partial(open_runner, awaits_batch=AWAITS_BATCH.get()))
         undo.callback(opened.close)
-        log_idle_loads(plan, config, executors_of(opened.placements))
+        log_idle_loads(plan, config, opened.executors)
         running = RunningTopology(graph, opened, monitoring, observer, active, page)
         undo.pop_all()
     return running

@@ -129,7 +129,7 @@ class Attempts:
         self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
         self._sources, self._execution = sources, execution
         self._begun, self._observe, self._report = begun, observe, inbox.put
-        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
+        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.executors), threading.Lock()
 
     def start(self, batch: Batch, alone: bool) -> None:
         """Choose the runner and the threads for a batch, and start its processing.

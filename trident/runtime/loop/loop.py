@@ -31,7 +31,6 @@ from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
 from trident.runtime.loop.start_gate import StartGate
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.runtime.start.placements import executors_of
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
 from trident.spout.interfaces import SpoutType
 
@@ -78,13 +77,11 @@ class BatchLoop:
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
-        in_tasks = executors_of(opened.placements)
-        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
+        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, opened.executors)
         self._batches: dict[int, Batch] = {}
         notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
-        self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
@@ -258,7 +255,7 @@ class BatchLoop:
         batch.share = self._sources.pressure.share if asked else None
         self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
-        if alone and self._tasks_commit:  # in the job that is about to start
+        if alone and self._opened.executors:  # in the job that is about to start
             self._begin_writing(batch.attempt.txid)
         self._attempts.start(batch, alone)
         if batch.undecided is None:

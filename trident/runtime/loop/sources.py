@@ -96,7 +96,11 @@ class Sources:
         asked[LETTERS] = logged.get(LETTERS)
         if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
             asked[LETTERS] = self._replays.next(self._log, now_s)
-        undecided = tuple(name for name in self._completing if self._is_open(name, asked[name]))
+        undecided = tuple(
+            name
+            for name in self._completing
+            if (said := asked[name]) is not None and not self._coordinators[name].is_complete(said)
+        )
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
@@ -220,9 +224,6 @@ class Sources:
     def _is_guess(self, name: str, definition: Definition | None) -> bool:
         """Whether it can be taken back: it may be another one at the next attempt."""
         return definition is not None and name in self._guessing and self._coordinators[name].is_guess(definition)
-
-    def _is_open(self, name: str, definition: Definition | None) -> bool:
-        return definition is not None and not self._coordinators[name].is_complete(definition)
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""

@@ -26,8 +26,7 @@ from trident.runtime.engine.dataframe_runner import DataFrameRunner
 from trident.runtime.engine.runners import cores
 from trident.runtime.loop.batch import Observer
 from trident.runtime.query.batch_numbers import definition_of, definition_of_name
-from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query
-from trident.runtime.query.session_facts import query_batch_of
+from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query, query_batch_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
 from trident.runtime.start.capabilities import is_all_in_memory

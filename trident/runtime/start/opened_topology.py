@@ -85,6 +85,7 @@ class OpenedTopology:
     `meaning`: what the log does not say yet of this topology.
     `commit_threads`: returns the threads that a commit uses beside its own.
     `placements`: by state, where batches that Spark processes are committed.
+    `executors`: the states that executors commit.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
     `publishing`: the states that publish their contents, by name.
@@ -158,6 +159,7 @@ class OpenedTopology:
         self.states = self._open_as_left(graph)
         check_states(plan, graph, self.states, config.allow_inexact)
         self.placements = placements_of(plan, config, self.states)
+        self.executors = executors_of(self.placements)
         self.log = log = open_log(self.states)
         self.closers.add("log", log.close)
         graph, as_kept = as_log_keeps(graph, plan, log.state)
@@ -199,7 +201,7 @@ class OpenedTopology:
         meaning, migrating = compared.recorded, function_types(compared)
         reconcile(
             plan, log, self.states, config.state_recovery, lambda *which: make_state(plan, config, *which),
-            partial(rewind, graph, config, log, meaning), executors_of(self.placements),
+            partial(rewind, graph, config, log, meaning), self.executors,
         )  # fmt: skip
         recorded = NewMeaning(log, with_feeds(plan, log.state, meaning), {*self.lasting, *migrating})
         if migrating and recorded.lasts:
@@ -209,7 +211,7 @@ class OpenedTopology:
     # ---- opening: what processes and commits ------------------------------------------------------------------------
 
     def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
-        plan, closers, executors = self.plan, self.closers, executors_of(self.placements)
+        plan, closers, executors = self.plan, self.closers, self.executors
         self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
         static = {name: state for name, state in plan.states.items() if state.static}

@@ -40,11 +40,11 @@ def executors_of(placements: Mapping[str, PlacedState]) -> list[str]:
     return [name for name, placement in placements.items() if placement.where == EXECUTORS]
 
 
-def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], placements: Mapping[str, PlacedState]) -> list[str]:
+def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], executors: Collection[str]) -> list[str]:
     """Return the states any of whose partitions may write any key, where tasks write them and not the driver for them."""
     return [
         name
-        for name in executors_of(placements)
+        for name in executors
         if plan.states[name].free_keys and len(states[name]) > 1 and not states[name][0].offers("stage")
     ]
 
