@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_OF_SOME = ("throttle", "lag", "commit", "is_choice", "is_complete", "is_guess")
+"""The methods of coordinators that most do not have."""
+
 
 class Sources:
     """The spouts of a topology, and the other sources of a batch.
@@ -47,17 +50,15 @@ class Sources:
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
-        target_s = opened.config.target_batch_s
-        self.pressure, self._told_share = BackPressure(target_s), 1.0
-        self._throttled = [name for name, one in self._coordinators.items() if target_s and one.offers("throttle")]
+        self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        self._lag_of = {name: one.lag for name, one in self._coordinators.items() if one.offers("lag")}
-        self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
-        self._choosing = [name for name, one in self._coordinators.items() if one.offers("is_choice")]
-        self._completing = [name for name, one in self._coordinators.items() if one.offers("is_complete")]
-        self._guessing = (
-            () if self._sync else [name for name, one in self._coordinators.items() if one.offers("is_guess")]
-        )
+        self._offering: dict[str, list[str]] = {method: [] for method in _OF_SOME}
+        for name, coordinator in self._coordinators.items():
+            for method, names in self._offering.items():
+                if coordinator.offers(method):
+                    names.append(name)
+        self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
+        self._guessing = [] if self._sync else self._offering["is_guess"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
@@ -98,7 +99,7 @@ class Sources:
             asked[LETTERS] = self._replays.next(self._log, now_s)
         undecided = tuple(
             name
-            for name in self._completing
+            for name in self._offering["is_complete"]
             if (said := asked[name]) is not None and not self._coordinators[name].is_complete(said)
         )
         now = 0 if self._time is None else self._clock.wall_ms()
@@ -202,7 +203,7 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        chosen = {name for name in self._choosing if self._is_choice(name, asked.get(name))}
+        chosen = {name for name in self._offering["is_choice"] if self._is_choice(name, asked.get(name))}
         repeated = {
             name: definition
             for name, definition in asked.items()
@@ -263,10 +264,11 @@ class Sources:
 
     def commit(self, batch: Batch) -> None:
         """Let the spouts that take part commit a batch that all states have committed."""
-        for name, commit in self._committers.items():
+        for name in self._offering["commit"]:
             if name in batch.definitions:
                 self._log.check_owner()  # a fenced driver must not commit anywhere
-                self._ask(batch.attempt.txid, name, commit, batch.attempt, batch.definitions[name])
+                commit, attempt = self._coordinators[name].commit, batch.attempt
+                self._ask(attempt.txid, name, commit, attempt, batch.definitions[name])
 
     def succeeded(self, batch: Batch) -> None:
         """Tell the spouts that a batch is committed."""
@@ -284,14 +286,14 @@ class Sources:
 
     def _succeeded(self, name: str, txid: int, definition: Definition) -> None:
         self._coordinators[name].success(txid, definition)
-        if name not in self._lag_of:
+        if name not in self._offering["lag"]:
             return
         try:
-            self.lags[name] = self._lag_of[name](definition)
+            self.lags[name] = self._coordinators[name].lag(definition)
         except Exception as error:  # noqa: BLE001  a figure for display is no reason to end a topology
             logger.warning("spout %s: its lag is not known any more: %s", name, describe(error))
             self.lags[name] = None
-            del self._lag_of[name]
+            self._offering["lag"].remove(name)
 
     def timed_out(self, batch: Batch) -> None:
         """Let the spouts read less, because a batch was not processed within `message_timeout_s`."""

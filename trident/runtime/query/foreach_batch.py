@@ -140,7 +140,7 @@ class ForeachBatch(Closes):
         """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
             run = self._opened(df, define, begins, query_run)
-            definition = _next(run.graph, run.log_state, define)
+            definition = _next(run.graph, run.opened.log.state, define)
             if definition is not None:
                 self._handed.hand_over(df, definition)
                 try:
@@ -160,7 +160,7 @@ class ForeachBatch(Closes):
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
     def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
-        graph = self._graph_of(df)
+        graph = self._graph_of(df) if self._run is None else self._run.graph
         (spout,) = graph.spouts()
         check_columns(df, spout.fields, self.name)
         if query_run is None or query_run != self._checked:
