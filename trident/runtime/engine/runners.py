@@ -135,61 +135,6 @@ class InProcessRunner(Runner):
         self.worker.cleanup()
 
 
-def tag_of(runner: str, attempt: TransactionAttempt) -> str:
-    """Return the tag of an attempt's jobs, without a comma; another topology in the session has attempts of the same number."""
-    return f"{runner}/{attempt.txid}:{attempt.attempt}"
-
-
-def processed(runner: Runner, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
-    """Process a batch a second time; `StepFailed` if that fails."""
-    output = runner.process(attempt, parts)
-    if output.failure is not None:
-        raise StepFailed(output.failure)
-    return output
-
-
-def unseen(node: Node) -> Node:
-    """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
-    return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
-
-
-def of_width(program: Program, parallelism: int) -> Program:
-    """Return the program with so many partitions of each exchange that declares none."""
-    return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
-
-
-def pickled(program: Program) -> bytes:
-    """Pickle the program for the workers; the error names an operation that cannot be pickled."""
-    try:
-        return bytes(cloudpickle.dumps(program))
-    except Exception as error:
-        raise TopologyError(_blame(program, error)) from error
-
-
-def _has(node: Any, operation: Any) -> bool:
-    return any(own is operation for own in [*vars(node).values(), *node.operations])
-
-
-def _blame(program: Program, error: Exception) -> str:
-    for fragment in program.fragments.values():
-        for operation in operations_of(program, fragment.entry):
-            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
-            try:
-                cloudpickle.dumps(operation)
-            except Exception as own:  # noqa: BLE001  pickling runs user code
-                name = operation_name(operation)
-                return (
-                    f"step {step!r}: {name} cannot be sent to Spark workers ({describe(own)}). It or something it closes "
-                    "over holds a lock, a connection or an open file: open such things in prepare(conf, context)"
-                )
-    for name, emitter in program.emitters.items():
-        try:
-            cloudpickle.dumps(emitter)
-        except Exception as own:  # noqa: BLE001  pickling runs user code
-            return f"the spout of stream {name!r} cannot be sent to Spark workers ({describe(own)})"
-    return f"the topology cannot be sent to Spark workers: {describe(error)}"
-
-
 class AutoRunner(Runner):
     """Opens a runner on Spark when a batch needs it, in the thread of that batch.
 
@@ -269,3 +214,58 @@ class AutoRunner(Runner):
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def tag_of(runner: str, attempt: TransactionAttempt) -> str:
+    """Return the tag of an attempt's jobs, without a comma; another topology in the session has attempts of the same number."""
+    return f"{runner}/{attempt.txid}:{attempt.attempt}"
+
+
+def processed(runner: Runner, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    """Process a batch a second time; `StepFailed` if that fails."""
+    output = runner.process(attempt, parts)
+    if output.failure is not None:
+        raise StepFailed(output.failure)
+    return output
+
+
+def unseen(node: Node) -> Node:
+    """Return a step as it is the second time: a `peek` has seen the tuples, and what it does would be done again."""
+    return ProjectNode(node.id, node.parents, node.fields) if isinstance(node, PeekNode) else node
+
+
+def of_width(program: Program, parallelism: int) -> Program:
+    """Return the program with so many partitions of each exchange that declares none."""
+    return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
+
+
+def pickled(program: Program) -> bytes:
+    """Pickle the program for the workers; the error names an operation that cannot be pickled."""
+    try:
+        return bytes(cloudpickle.dumps(program))
+    except Exception as error:
+        raise TopologyError(_blame(program, error)) from error
+
+
+def _has(node: Any, operation: Any) -> bool:
+    return any(own is operation for own in [*vars(node).values(), *node.operations])
+
+
+def _blame(program: Program, error: Exception) -> str:
+    for fragment in program.fragments.values():
+        for operation in operations_of(program, fragment.entry):
+            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
+            try:
+                cloudpickle.dumps(operation)
+            except Exception as own:  # noqa: BLE001  pickling runs user code
+                name = operation_name(operation)
+                return (
+                    f"step {step!r}: {name} cannot be sent to Spark workers ({describe(own)}). It or something it closes "
+                    "over holds a lock, a connection or an open file: open such things in prepare(conf, context)"
+                )
+    for name, emitter in program.emitters.items():
+        try:
+            cloudpickle.dumps(emitter)
+        except Exception as own:  # noqa: BLE001  pickling runs user code
+            return f"the spout of stream {name!r} cannot be sent to Spark workers ({describe(own)})"
+    return f"the topology cannot be sent to Spark workers: {describe(error)}"
