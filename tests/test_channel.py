@@ -41,7 +41,7 @@ def test_messages_of_many_threads_are_taken_once_each_in_the_order_of_each() -> 
             found += taken
     finally:
         sys.setswitchinterval(before)
-    assert not box
+    assert not box.messages
     assert sorted(found, key=lambda one: one[0]) == [
         (thread, number) for thread in range(threads) for number in range(each)
     ]

@@ -203,13 +203,12 @@ LAYERS = (
     # Where a log is may be written in the cluster's state.
     Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
     Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
-    Layer(_rooms("clock", "closing", "daemon_pool"), ("trident.errors",)),
-    Layer(_rooms("spouts"), (*_rooms("closing", "steps", "engine"), *RUNTIME)),
-    Layer(_rooms("figures"), (*_rooms("steps", "engine", "commit"), *RUNTIME)),
+    Layer(_rooms("daemon_pool"), ("trident.errors",)),
+    Layer(_rooms("spouts"), (*_rooms("steps", "engine"), *RUNTIME)),
     Layer(
         _rooms("start"),
         (
-            *_rooms("closing", "daemon_pool", "steps", "engine", "reading", "commit", "spouts"),
+            *_rooms("daemon_pool", "steps", "engine", "reading", "commit", "spouts"),
             "trident.spark",
             *RUNTIME,
         ),
@@ -217,16 +216,14 @@ LAYERS = (
     Layer(
         _rooms("loop"),
         (
-            *_rooms(
-                "clock", "daemon_pool", "steps", "windows", "engine", "reading", "commit", "spouts", "figures", "start"
-            ),
+            *_rooms("daemon_pool", "steps", "windows", "engine", "reading", "commit", "spouts", "start"),
             *RUNTIME,
         ),
     ),
     # Runs recorded batches again as the loop does.
     Layer(
         _rooms("replaying"),
-        (*_rooms("clock", "steps", "windows", "engine", "reading", "commit", "start", "loop"), *RUNTIME),
+        (*_rooms("steps", "windows", "engine", "reading", "commit", "start", "loop"), *RUNTIME),
         deferred=("states.memory",),
     ),
     Layer(
@@ -374,9 +371,7 @@ LAYERS = (
             "trident.drpc",
             "trident.planner",
             "trident.observe",
-            *_rooms(
-                "running", "drive", "reading", "start", "loop", "spouts", "steps", "engine", "clock", "watch", "commit"
-            ),
+            *_rooms("running", "drive", "reading", "start", "loop", "spouts", "steps", "engine", "commit"),
             *INTERFACES,
             *GRAPH,
         ),

@@ -55,7 +55,7 @@ ALLOWED = {
         COMPUTED,
     ): "the driver's constants are chosen by the names of consistency levels",
     ("trident/coordination/log_file.py", "fdatasync"): SYSTEM,
-    ("trident/runtime/engine/auto.py", "sched_getaffinity"): SYSTEM,
+    ("trident/runtime/engine/runners.py", "sched_getaffinity"): SYSTEM,
     ("trident/operations/names.py", "__name__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__code__"): FUNCTIONS,
     ("trident/crashtest/injected/sitecustomize.py", "__name__"): FUNCTIONS,

@@ -17,10 +17,10 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-WARM_BATCH = Walk(73, 413)
+WARM_BATCH = Walk(64, 337)
 LOOK_UP = Walk(27, 53)
-START = Walk(116, 466)
-EXACTLY_ONCE = Walk(70, 282)
+START = Walk(106, 437)
+EXACTLY_ONCE = Walk(56, 223)
 SPARE = Walk(2, 12)
 WARM = 3
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trident.runtime.replaying.origins import ValueOrigin
     from trident.runtime.replaying.rehearsing import Rehearsed
     from trident.runtime.replaying.verifying import Verified
-    from trident.runtime.start.forgetting import Forgotten
     from trident.runtime.start.moving import Moved
+    from trident.runtime.start.rewriting import Forgotten
 
 __all__ = [
     "changes",
@@ -242,7 +242,7 @@ def migrate_state(
     StateError
         A value cannot be migrated; the values before it are.
     """
-    from trident.runtime.start.migrating import migrate_state
+    from trident.runtime.start.rewriting import migrate_state
 
     graph, config = _resolved(topology, conf, settings)
     return migrate_state(graph, _name(state), config, progress)
@@ -281,7 +281,7 @@ def forget_keys(
     UnsupportedOperation
         The store cannot delete keys, or the state is a single value.
     """
-    from trident.runtime.start.forgetting import forget_keys
+    from trident.runtime.start.rewriting import forget_keys
 
     graph, config = _resolved(topology, conf, settings)
     return forget_keys(graph, _name(state), keys, config)

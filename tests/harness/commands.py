@@ -69,7 +69,7 @@ def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: st
     return run_python(*_TRIDENT[1:], *words, cwd=cwd, variables=environment(**changes), timeout_s=timeout_s)
 
 
-_OF_PROGRESS = (": batch ", " trident.runtime.watch: ")
+_OF_PROGRESS = (": batch ", " trident.runtime.running: ")
 
 
 def complaints(problems: str) -> list[str]:

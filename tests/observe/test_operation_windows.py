@@ -16,8 +16,7 @@ from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.figures.operation_reading import read_statistics
-from trident.runtime.figures.operation_totals import OperationTotals
+from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 
 PHASES = Phases(0.001, 0.002, 0.003, 0.004, 0.005)
 MS = 1_000_000

@@ -127,7 +127,7 @@ def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: S
             running.process_all_available()
         assert [entry["engine"] for entry in running.recent_progress] == ["in_process", "spark"] * 2
         window = running.statistics.over()
-        assert running.pages.topology()["states"][0]["placement"] == "executors"
+        assert running.pages.status().as_mapping()["states"][0]["placement"] == "executors"
     found = window.components["s/NotThe/Count@n"].figures
     assert (window.components["s/NotThe"].figures.executed, found.executed) == (7007, 7003)
     assert (found.emitted, found.commits) == (1 + 7 + 2 + 7, 4)
@@ -177,7 +177,7 @@ def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
     assert "in execute\n    raise self.error" in first.text
     assert "batch 1 failed 2 times" in last.text
     assert feed.new() == []
-    page = running.pages.topology()
+    page = running.pages.status().as_mapping()
     assert (page["status"], len(page["errors"])) == ("FAILED", 3)
     assert page["bolts"][0]["lastError"] == second.text
 
@@ -188,7 +188,7 @@ def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
     keep(lines.each("x", FailTimes(tmp_path, "a", 14, FailedException("no")), "y"))
     running = run_all(topology, "in_process", max_batch_attempts=15, retry_backoff_max_ms=1)
     assert len(running.errors) == 10
-    assert len(running.pages.component("s/FailTimes")["componentErrors"]) == 10
+    assert len(running.pages.status().component_as_mapping("s/FailTimes")["componentErrors"]) == 10
     assert running.statistics.over().components["s/FailTimes"].figures.failed == 14
 
 
@@ -204,7 +204,7 @@ def counted() -> Any:
 
 
 def test_the_page_of_a_topology_has_the_shape_of_storm_ui(counted: Any) -> None:
-    page = counted.pages.topology(600)
+    page = counted.pages.status().as_mapping(600)
     assert (page["id"], page["kind"], page["window"], page["windowHint"]) == ("words", "trident", "600", "10m 0s")
     assert [each["window"] for each in page["topologyStats"]] == ["600", "10800", "86400", ":all-time"]
     whole = page["topologyStats"][-1]
@@ -224,20 +224,20 @@ def test_the_page_of_a_topology_has_the_shape_of_storm_ui(counted: Any) -> None:
 
 
 def test_the_page_of_an_operation_has_its_inputs_and_outputs(counted: Any) -> None:
-    page = counted.pages.component("s/Split", 0)
+    page = counted.pages.status().component_as_mapping("s/Split", 0)
     assert (page["componentType"], page["kind"]) == ("bolt", "step")
     assert page["detail"] == "each Split(sentence) -> word: string"
     assert [each["window"] for each in page["boltStats"]] == ["600", "10800", "86400", ":all-time"]
     assert [(each["component"], each["transferred"]) for each in page["inputStats"]] == [("s", 4)]
-    assert counted.pages.component("s")["componentType"] == "spout"
+    assert counted.pages.status().component_as_mapping("s")["componentType"] == "spout"
     with pytest.raises(KeyError, match="no component 'x'; it has s, s/Split, s/Split/Count@count, state count"):
-        counted.pages.component("x")
+        counted.pages.status().component_as_mapping("x")
     with pytest.raises(KeyError, match="no window of 7 seconds"):
-        counted.pages.topology(7)
+        counted.pages.status().as_mapping(7)
 
 
 def test_the_picture_joins_operations_by_edges(counted: Any) -> None:
-    drawn = counted.pages.visualization()
+    drawn = counted.pages.status().visualization()
     assert [node["id"] for node in drawn["nodes"]] == ["s", "s/Split", "s/Split/Count@count", "state count"]
     edges = {(edge["source"], edge["target"]): (edge["tuples"], edge["grouping"]) for edge in drawn["edges"]}
     assert edges["s", "s/Split"] == (4, "same task")
@@ -246,7 +246,7 @@ def test_the_picture_joins_operations_by_edges(counted: Any) -> None:
 
 
 def test_a_heartbeat_tells_the_page_in_a_few_kilobytes(counted: Any) -> None:
-    page = counted.pages.topology()
+    page = counted.pages.status().as_mapping()
     told = heartbeat_of(page)
     assert told["omitted"] == 0
     assert {each["boltId"] for each in told["bolts"]} == {"s/Split/Count@count", "s/Split"}
@@ -256,7 +256,7 @@ def test_a_heartbeat_tells_the_page_in_a_few_kilobytes(counted: Any) -> None:
 
 @pytest.mark.parametrize(("components", "omits"), [(20, False), (500, True)])
 def test_a_heartbeat_is_bounded_whatever_the_topology_has(counted: Any, components: int, omits: bool) -> None:
-    page = counted.pages.topology()
+    page = counted.pages.status().as_mapping()
     page["spouts"] = [{**page["spouts"][0], "spoutId": f"source {n}"} for n in range(components // 10)]
     page["bolts"] = [
         {**page["bolts"][0], "boltId": f"{'ü' * (500 if omits else 10)}{n}", "capacity": f"0.{n:03}"}
@@ -272,8 +272,8 @@ def test_a_heartbeat_is_bounded_whatever_the_topology_has(counted: Any, componen
 
 
 def test_what_a_topology_that_has_ended_says_does_not_change(counted: Any) -> None:
-    first = counted.pages.topology(600)
-    assert counted.pages.topology(600) == {**first}
+    first = counted.pages.status().as_mapping(600)
+    assert counted.pages.status().as_mapping(600) == {**first}
     assert first["status"] == "STOPPED"
 
 

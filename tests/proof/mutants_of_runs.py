@@ -12,7 +12,7 @@ _NUMBERS, _FIRING, _JOIN = (
 )  # fmt: skip
 _TIME, _FEED = "trident/runtime/loop/batch_time.py", "trident/runtime/reading/change_feed.py"
 _ACKER, _COLLECTORS = "trident/storm/execution/acker.py", "trident/storm/execution/collectors.py"
-_RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/forgetting.py"
+_RECOVERY, _FORGETTING = "trident/runtime/start/recovery.py", "trident/runtime/start/rewriting.py"
 
 _COORDINATOR_TESTS = ("tests/coordination/test_coordinator.py",)
 _LOOP_TESTS = ("tests/runtime/loop/test_loop.py",)
@@ -72,8 +72,8 @@ OF_RUNS = (
     Mutant(
         "loop: results of a dead attempt are taken",
         _LOOP,
-        "if not self._coordinator.is_live(message.attempt):",
-        "if message.attempt.txid not in self._batches:",
+        "if batch is None or batch.attempt != message.attempt:",
+        "if batch is None:",
         ("tests/runtime/loop/test_loop.py::test_a_spark_task_that_takes_too_long_is_replaced",),
     ),
     Mutant(
@@ -88,15 +88,15 @@ OF_RUNS = (
     Mutant(
         "loop: the next batch may commit before the record is durable",
         _LOOP,
-        "        try:\n            self._opened.record(record, committed.later)\n",
-        "        self._coordinator.committed(attempt)\n        try:\n            self._opened.record(record, committed.later)\n",
+        "        self._append(CommitRecord(",
+        "        self._coordinator.committed(attempt)\n        self._append(CommitRecord(",
         _LOOP_TESTS,
     ),
     Mutant(
         "loop: a spout is told before the record (an ack too early)",
         _LOOP,
-        "        try:\n            self._opened.record(record, committed.later)\n",
-        "        self._sources.succeeded(batch)\n        try:\n            self._opened.record(record, committed.later)\n",
+        "        self._append(CommitRecord(",
+        "        self._sources.succeeded(batch)\n        self._append(CommitRecord(",
         ("tests/runtime/loop/test_loop.py::test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left",),
     ),
     Mutant(
@@ -357,7 +357,7 @@ OF_RUNS = (
     ),
     Mutant(
         "foreachBatch: a batch with a name is written twice",
-        "trident/runtime/query/batch_names.py",
+        "trident/runtime/query/batch_numbers.py",
         "if name in names or name == floor:",
         "if name == floor:",
         _NUMBER_TESTS,

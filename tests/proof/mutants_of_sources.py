@@ -26,7 +26,7 @@ OF_SOURCES = (
     Mutant(
         "sources: a replay asks the spout again",
         _SOURCES,
-        "name: logged[name] if name in logged else self._ask(",
+        "name: logged[name]\n            if name in logged\n            else self._ask(",
         "name: self._ask(",
         ("tests/runtime/start/test_recovery.py::test_a_replay_uses_the_logged_definition_or_asks_for_another",),
     ),
@@ -67,14 +67,14 @@ OF_SOURCES = (
     ),
     Mutant(
         "partitioned spouts: a replay with other rows is accepted",
-        "trident/runtime/engine/partition_reader.py",
+        "trident/runtime/spouts/partitioned_spouts.py",
         "        if rows != part.rows or (part.crc is not None and crc != part.crc):\n",
         "        if rows != part.rows:\n",
         ("tests/spout/test_partitioned.py::test_a_replay_with_other_rows_is_refused",),
     ),
     Mutant(
         "partitioned spouts: an emitter may change the metadata in the log",
-        "trident/runtime/engine/partition_reader.py",
+        "trident/runtime/spouts/partitioned_spouts.py",
         "part.partition, deepcopy(part.last_metadata))",
         "part.partition, part.last_metadata)",
         ("tests/spout/test_partitioned_metadata.py::test_an_emitter_may_change_metadata_in_place",),

@@ -18,7 +18,7 @@ from tests.spout.test_partitioned import BOTH, FailingPoints, sums, totals
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.operations import Count, Sum
-from trident.runtime.clock import Clock
+from trident.runtime.loop.batch import Clock
 from trident.spout import Lag, SpoutType
 
 HOUR_MS = 3_600_000

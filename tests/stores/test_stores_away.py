@@ -89,7 +89,7 @@ def test_a_store_that_is_away_is_waited_for_however_often_that_is_tried(
         assert waiting.startswith(f"waiting for {kind} at {server.address}")
         assert " since 20" in waiting
         assert running.status["message"] == waiting
-        assert running.pages.topology()["status"] == "ACTIVE"
+        assert running.pages.status().as_mapping()["status"] == "ACTIVE"
         assert f"topology t: {waiting}: batch 2" in caplog.text
         getattr(server, back.__name__)()
         running.process_all_available()

@@ -9,7 +9,7 @@ from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, Spo
 from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge
 from trident.observe.picture import state_node
 from trident.planner import Fragment, Plan, Sink
-from trident.planner.fragments import is_entry
+from trident.planner.planner import is_entry
 
 _SAME_TASK = "same task"
 

@@ -13,8 +13,7 @@ from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.naming import counted
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
-from trident.planner.loads import stage_memory
-from trident.planner.placing import misplaced
+from trident.planner.placing import misplaced, stage_memory
 from trident.redaction import shown_configuration
 
 

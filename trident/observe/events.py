@@ -253,18 +253,6 @@ event_logger = logging.getLogger("trident.events")
 left out) and a replay that differed; ERROR for an end by an error."""
 
 
-def log_event(event: TopologyEvent) -> None:
-    """Log an event, if its level is enabled."""
-    level = logging.INFO
-    is_failure = isinstance(event, AttemptFailed) and not event.leaves_out
-    if is_failure or isinstance(event, ReplayDiffered) or (isinstance(event, BatchCommitted) and event.dead_letters):
-        level = logging.WARNING
-    elif isinstance(event, TopologyTerminated) and event.error_class is not None:
-        level = logging.ERROR
-    if event_logger.isEnabledFor(level):
-        event_logger.log(level, event)
-
-
 def event_of(record: logging.LogRecord) -> TopologyEvent | None:
     """Return the event that a log record carries, None if it carries none."""
     message = record.msg

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 HEARTBEAT_BYTES = 6000
@@ -18,7 +18,7 @@ _OF_COMPONENT = (
     "spoutId", "boltId", "kind", "state", "executors", "tasks", "emitted", "executed", "acked", "failed", "completeLatency",
     "executeLatency", "capacity", "lag",
 )  # fmt: skip
-_LONGEST_TEXT = 200
+_LONGEST_TEXT, _MOST_ENTRIES = 200, 10
 
 
 def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +28,10 @@ def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
     says how many were left out.
     """
     beat: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
-    beat["topologyStats"] = [_numbers(each) for each in page.get("topologyStats", ())]
+    beat["topologyStats"] = [
+        {key: value for key, value in each.items() if not isinstance(value, dict)}  # without the means of each phase
+        for each in page.get("topologyStats", ())
+    ]
     beat.update(spouts=[], bolts=[], omitted=0)
     room = HEARTBEAT_BYTES - _size(beat)
     busiest = sorted(page.get("bolts", ()), key=lambda each: -float(each.get("capacity") or 0.0))
@@ -46,23 +49,14 @@ def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
     return beat
 
 
-def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a window says, without the means of each phase."""
-    return {key: value for key, value in entry.items() if not isinstance(value, dict)}
-
-
 def _short(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_LONGEST_TEXT]
     if isinstance(value, dict):
         return {key: _short(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_short(each) for each in _few(value)]
+        return [_short(each) for each in value[:_MOST_ENTRIES]]
     return value
-
-
-def _few(values: Iterable[Any]) -> list[Any]:
-    return list(values)[:10]
 
 
 def _size(value: Any) -> int:

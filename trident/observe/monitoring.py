@@ -22,11 +22,13 @@ from trident.observe.events import (
     TopologyListener,
     TopologyStarted,
     TopologyTerminated,
-    log_event,
+    event_logger,
 )
 from trident.observe.metrics_server import MetricsServer
 from trident.observe.open_metrics import Metrics
 from trident.observe.topology_status import TopologyStatus
+
+logger = logging.getLogger(__name__)
 
 _LISTENERS_END_S = 5.0
 
@@ -77,7 +79,9 @@ class Monitoring:
             self._metrics.take(event)
         for delivery in self._deliveries:
             delivery.put(event)
-        log_event(event)
+        level = _level_of(event)
+        if event_logger.isEnabledFor(level):
+            event_logger.log(level, event)
 
     def add(self, listener: TopologyListener) -> None:
         """Tell a listener of what happens from now on."""
@@ -106,24 +110,14 @@ class Monitoring:
         """Whether the calling thread is a listener's."""
         return any(delivery.is_here for delivery in self._deliveries)
 
-    def end(self, last: TopologyEvent) -> None:
-        """Deliver the last event, unless it was delivered already, and close."""
+    def close(self, last: TopologyEvent | None = None) -> None:
+        """Deliver the last event, free the port, and let the listeners' threads end; nothing of it if done before."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        self.publish(last)
-        self._close()
-
-    def close(self) -> None:
-        """Free the port and let the listeners' threads end; harmless if done before."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._close()
-
-    def _close(self) -> None:
+        if last is not None:
+            self.publish(last)
         if self._server is not None:
             self._server.close()
         until = time.monotonic() + _LISTENERS_END_S
@@ -133,7 +127,13 @@ class Monitoring:
             delivery.join(until)
 
 
-logger = logging.getLogger(__name__)
+def _level_of(event: TopologyEvent) -> int:
+    """Return the level at which an event is logged."""
+    is_failure = isinstance(event, AttemptFailed) and not event.leaves_out
+    if is_failure or isinstance(event, ReplayDiffered) or (isinstance(event, BatchCommitted) and event.dead_letters):
+        return logging.WARNING
+    return logging.ERROR if isinstance(event, TopologyTerminated) and event.error_class is not None else logging.INFO
+
 
 MOST_WAITING = 1000
 """How many events may wait for a listener; then the oldest is dropped."""

@@ -1,6 +1,6 @@
 """From the declared graph to a plan that either runner executes.
 
-Begin with `plan.py`, the plan as data, then `planner.py` (`make_plan`). `fragments.py` decides which steps run in one task,
+Begin with `plan.py`, the plan as data, then `planner.py` (`make_plan`), which decides which steps run in one task.
 `guarantees.py` has the matrix of what is exact, `meaning.py` says which parts of a topology a log depends on.
 """
 

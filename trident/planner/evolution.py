@@ -175,7 +175,7 @@ class Evolving:
         self._refuse_renamed(added, removed)
         is_struct = [bool(struct_fields(type_of(facts))) for facts in (self._known, self._own)]
         if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(own)):
-            self._refuse("value", *_values(self._known, self._own), remedy=_BESIDE)
+            self._refuse("value", ", ".join(self._known["value"]), ", ".join(self._own["value"]), remedy=_BESIDE)
         for name, old in former.items():
             if old is not None and not self.refused:
                 self._compare_member(name, old)
@@ -316,10 +316,6 @@ def _is_same(known: Sequence[Any], own: Sequence[Any], rename: Mapping[str, str]
 def renaming(old: str, new: str) -> str:
     """Return the advice for what may be the same under another name."""
     return f'if it has another name and is the same: TridentTopology(…, rename={{"{old}": "{new}"}})'
-
-
-def _values(known: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, str]:
-    return ", ".join(known["value"]), ", ".join(own["value"])
 
 
 def _shown(facts: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Which part of a plan is committed by Spark's executors: states, and the queries and exchanges behind them, as levels.
 
 A commit that is placed in executors is one more level of exchanges: the rows for a state go to the partition of their key, as
-rows go to the partition of an exchange. So a batch, or its second half, is one Spark job.
+rows go to the partition of an exchange. So a batch, or its second half, is one Spark job. The memory that a stage asks for is
+the sum of the loads of its steps, as in Storm.
 """
 
 from __future__ import annotations
@@ -137,3 +138,26 @@ def _routing(node: Node, sink: Sink) -> Routing:
     if node.aggregation is None:
         return Routing("global")  # it has one partition; a state of several keeps the stream's partitions
     return Routing("key", node.aggregation.group)
+
+
+def stage_memory(plan: Plan, in_executors: Collection[str] = ()) -> list[float]:
+    """Return how many MiB a task of each stage in the workers asks for, in order; of different tasks the most.
+
+    `in_executors` are the states that executors commit, in stages of their own.
+    """
+    return [
+        max((sum(plan.memory_mb.get(id_, 0) for id_ in plan.fragments[entry].ids) for entry in entries), default=0)
+        for entries in _stages(plan, in_executors)
+    ]
+
+
+def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
+    """Return the ids of steps with a load that run in the driver, and of static states, which run nowhere."""
+    in_workers = {
+        id_ for entries in _stages(plan, in_executors) for entry in entries for id_ in plan.fragments[entry].ids
+    }
+    return [id_ for id_ in plan.memory_mb if id_ not in in_workers]
+
+
+def _stages(plan: Plan, in_executors: Collection[str]) -> list[tuple[str, ...]]:
+    return [tuple(spout.id for spout in plan.spouts), *place(plan, in_executors).levels]

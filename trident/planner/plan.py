@@ -151,7 +151,7 @@ class Plan:
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     memory_mb
-        The loads of steps and states, by their ids; `trident.planner.loads` computes those of stages.
+        The loads of steps and states, by their ids; `trident.planner.placing` computes those of stages.
     placements
         Where states were asked to be committed, by name, if it was said.
     """

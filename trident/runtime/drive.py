@@ -30,20 +30,18 @@ from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.planner import Plan
 from trident.redaction import redacted
-from trident.runtime.clock import Clock
 from trident.runtime.commit.dead_letters import ranges_by_batch, waiting
-from trident.runtime.figures.operation_reading import read_statistics
-from trident.runtime.figures.operation_totals import OperationTotals
-from trident.runtime.loop.batch import LOOP, Observer
+from trident.runtime.loop.batch import LOOP, Clock, Observer
 from trident.runtime.loop.execution import Execution, OneByOne
 from trident.runtime.loop.loop import BatchLoop
+from trident.runtime.loop.operation_totals import OperationTotals, read_statistics
 from trident.runtime.loop.progress import Progress
 from trident.runtime.loop.retrying import opened_when_back
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.replaying.rewinding import rewind
 from trident.runtime.start.opened_topology import OpenedTopology, RunnerOf, States
-from trident.runtime.start.placements import PlacedState, executors_of
+from trident.runtime.start.placements import PlacedState
 from trident.spout.interfaces import Lag
 
 if TYPE_CHECKING:
@@ -95,7 +93,7 @@ class Drive:
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
         places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
-        self.totals = OperationTotals(opened.plan, executors_of(opened.placements), self.began)
+        self.totals = OperationTotals(opened.plan, opened.executors, self.began)
         size, publish = self.config.progress_kept, monitoring.publish
         self.progress = progress or Progress(self.name, size, self.run_id, places, publish, self.totals)
         self.loop = BatchLoop(opened, execution or OneByOne(LOOP), self.progress, self.clock, observer, active)
@@ -263,7 +261,7 @@ class Drive:
         error, at_ms = self._error, self.clock.wall_ms()
         cause = (None, None) if error is None else (str(error), type(error).__name__)
         self.pages.end()
-        self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
+        self._monitoring.close(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *cause))
 
 
 class TopologyFigures:
@@ -284,9 +282,7 @@ class TopologyFigures:
         from trident.explain.operation_list import operations_of_plan
 
         opened = self._opened
-        return operations_of_plan(
-            self._drive.graph, opened.plan, executors_of(opened.placements), max(1, opened.runner.parallelism)
-        )
+        return operations_of_plan(self._drive.graph, opened.plan, opened.executors, max(1, opened.runner.parallelism))
 
     @cached_property
     def _edges(self) -> list[Edge]:
@@ -311,18 +307,6 @@ class TopologyFigures:
     def statistics(self) -> TopologyStatistics:
         """What the operations did in the batches that were committed."""
         return read_statistics(self._drive.totals, self._operations, self._edges, self._clock_now)
-
-    def topology(self, window_s: int = 0) -> dict[str, Any]:
-        """Return the whole, in the shape of Storm UI's `/api/v1/topology/<id>`."""
-        return self.status().as_mapping(window_s)
-
-    def component(self, component: str, window_s: int = 0) -> dict[str, Any]:
-        """Return one operation or state, in the shape of Storm UI's `/api/v1/topology/<id>/component/<component>`."""
-        return self.status().component_as_mapping(component, window_s)
-
-    def visualization(self, window_s: int = 0) -> dict[str, Any]:
-        """Return the picture: nodes, and edges with rates."""
-        return self.status().visualization(window_s)
 
     def dead_letters(self) -> list[dict[str, Any]]:
         """Return the newest dead letters that wait, as plain data."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -39,6 +40,7 @@ from trident.planner import Fragment
 from trident.runtime.commit.dead_letters import DeadLetter, DeadLetters, state_of, waiting
 from trident.runtime.engine.fragment_runs import check_places, put_backs_of
 from trident.runtime.engine.routing import RowFrame
+from trident.runtime.loop.batch import Batch
 from trident.runtime.running import RunningTopology
 from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -647,8 +649,10 @@ def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> N
         driver.feed("s", "bad", "bad")
         driver.run()
         _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
-        assert driver._drive.loop._sources.sizes_of({LETTERS: {1: [[1, 2]]}}) == {LETTERS: letter.size}
-        assert letter.size > 0
+        batch = Batch(TransactionAttempt(2, 0), {LETTERS: {1: [[1, 2]]}}, Mock())
+        driver._drive.loop._sources.measure(batch)
+        assert batch.sizes == {LETTERS: letter.size}
+        assert batch.size == letter.size > 0
 
 
 def test_a_letter_of_any_size_comes_back(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

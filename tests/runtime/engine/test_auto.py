@@ -23,8 +23,7 @@ from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split
 from trident.runtime.commit.committing import Committing
-from trident.runtime.engine.auto import AutoRunner
-from trident.runtime.engine.runners import InProcessRunner
+from trident.runtime.engine.runners import AutoRunner, InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program
 from trident.runtime.loop.loop import BatchLoop

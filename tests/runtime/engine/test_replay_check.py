@@ -269,7 +269,7 @@ def test_a_running_topology_tells_once_of_a_step_and_counts_the_batches(
     ):
         running.process_all_available()
         assert running.status["replays"] == {"checked": 2, "skipped": 0, "differed": 2}
-        assert running.pages.topology()["replays"] == running.status["replays"]
+        assert running.pages.status().as_mapping()["replays"] == running.status["replays"]
         assert 0 < running.state(total).multi_get(["s"])[0] < 1
     (event,) = told.events
     assert (event.txid, event.step, event.row, event.reordered) == (1, "sales/drawn", "[shop='n', amount=5]", False)

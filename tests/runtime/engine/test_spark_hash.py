@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trident.runtime.engine.spark_hash import numbers_for, partition_of
+from trident.runtime.engine.dataframe_runner import numbers_for, partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

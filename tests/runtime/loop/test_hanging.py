@@ -30,11 +30,11 @@ from trident.operations import (
     ReducerAggregator,
     TumblingCountWindow,
 )
-from trident.runtime import watch as watch_module
+from trident.runtime import running as running_module
 from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.loop.hanging import Work
+from trident.runtime.steps.applying import EmittedRows
 from trident.runtime.steps.failures import TupleErrors
-from trident.runtime.steps.plain_functions import EmittedRows
 from trident.state import map_state
 from trident.state.interfaces import Key
 
@@ -288,7 +288,7 @@ def test_a_function_of_c_is_not_found() -> None:
 
 
 def test_stopping_leaves_a_store_behind_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(watch_module, "_STOP_S", 0.2)
+    monkeypatch.setattr(running_module, "_STOP_S", 0.2)
     topology, stream = words("a")
     stream.group_by("word").persistent_aggregate(map_state(lambda *_: HangingMap(), "opaque"), Count(), "n")
     running = topology.start(LIMITS, log_dir=str(tmp_path))

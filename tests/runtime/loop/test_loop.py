@@ -40,11 +40,10 @@ from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TopologyError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
-from trident.runtime.clock import Clock
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import run_parts_task
-from trident.runtime.loop.batch import Lane
+from trident.runtime.loop.batch import Clock, Lane
 from trident.runtime.loop.execution import Execution
 from trident.runtime.loop.loop import BatchLoop
 from trident.runtime.loop.progress import Progress

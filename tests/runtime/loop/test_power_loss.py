@@ -22,7 +22,7 @@ from trident.coordination.log_file import LogFile
 from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count
-from trident.runtime.clock import Clock
+from trident.runtime.loop.batch import Clock
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state import (
     CachedMap,

@@ -25,7 +25,7 @@ from tests.harness.topology_runs import start
 from trident import TridentError, TridentTopology, migrate_state, open_state, verify_state
 from trident.errors import RewindError, StateError, TopologyChangedError
 from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum, TopN
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.loop.loop import BatchLoop
 from trident.state import StateSpec
 
 Rows = Sequence[tuple[str, int]]
@@ -99,10 +99,10 @@ def run(
     job: Job, monkeypatch: pytest.MonkeyPatch, rename: Mapping[str, str] | None = None, dies_at: int | None = None
 ) -> None:
     """Run until all rows are counted, or until the driver dies when all states have committed its n-th batch."""
-    done = OpenedTopology.record
+    done = BatchLoop._append
     left = dies_at
 
-    def record(self: OpenedTopology, *args: Any) -> None:
+    def append(self: BatchLoop, *args: Any) -> None:
         nonlocal left
         if left == 0:
             raise Died("in a test")
@@ -110,7 +110,7 @@ def run(
         done(self, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(OpenedTopology, "record", record)
+        patched.setattr(BatchLoop, "_append", append)
         try:
             conf = {"log_dir": job.log, "max_spout_pending": 1, "history": "7d", **job.conf}
             with start(job.declared(rename), "in_process", **conf) as running:

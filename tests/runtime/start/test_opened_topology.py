@@ -12,9 +12,8 @@ from trident.coordination.memory_log import MemoryLog
 from trident.errors import ConfigError
 from trident.operations import BaseFunction
 from trident.planner import make_plan
-from trident.runtime.closing import Closers
 from trident.runtime.start import opened_topology as module
-from trident.runtime.start.opened_topology import OpenedTopology
+from trident.runtime.start.opened_topology import Closers, OpenedTopology
 from trident.spout.interfaces import SpoutType
 
 calls: list[str] = []

@@ -17,7 +17,7 @@ from trident.errors import ConfigError
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.reading.open_partitions import make_state
-from trident.runtime.start.placements import PlacedState, placements_of, roaming_states
+from trident.runtime.start.placements import PlacedState, executors_of, placements_of, roaming_states
 from trident.state import StateConf
 from trident.state.interfaces import StateFactory
 
@@ -61,7 +61,7 @@ def test_keys_roam_where_tasks_write_several_partitions_whose_keys_an_updater_ch
         opened = [make_state(plan, CLUSTER, "n", partition, hint) for partition in range(hint)]
         found = placements_of(plan, CLUSTER, {"n": opened})
         assert found["n"].where == ("executors" if asked == "auto" else "driver")
-        assert roaming_states(plan, {"n": opened}, found) == (["n"] if roams else [])
+        assert roaming_states(plan, {"n": opened}, executors_of(found)) == (["n"] if roams else [])
 
 
 def test_on_a_cluster_executors_commit_what_fences_and_on_one_machine_the_driver() -> None:

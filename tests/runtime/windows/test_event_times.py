@@ -250,5 +250,5 @@ def test_the_verdict_knows_a_topology_whose_tuples_all_vanish() -> None:
     stream.window(TumblingDurationWindow.of(MS).by_event_time("at"), Count(), "n")
     with topology.start(engine="in_process") as running:
         running.process_all_available()
-        page = running.pages.topology()
+        page = running.pages.status().as_mapping()
     assert "18 of the last 18 tuples were left out of 'n-window'" in str(verdict(page))

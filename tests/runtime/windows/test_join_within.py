@@ -31,8 +31,8 @@ from trident.coordination.transaction_log import LogReader
 from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
 from trident.runtime.reading.open_partitions import open_view
-from trident.runtime.windows import kept_join, kept_windows
-from trident.runtime.windows.directory import DIRECTORY, Directory
+from trident.runtime.windows import join_update, kept_windows
+from trident.runtime.windows.kept_windows import DIRECTORY, Directory
 from trident.spout import SpoutType
 from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
@@ -99,8 +99,8 @@ def lived(case: str, life: Any, partitions: int) -> None:
     count = out.persistent_aggregate(MemoryMapState(), Count(), "count")
     model = model_of(within, delay, types)
     with (
-        patch.object(kept_join, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
-        patch.object(kept_join, "_NEAR", 4),
+        patch.object(join_update, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
+        patch.object(join_update, "_NEAR", 4),
         patch.object(kept_windows, "_FAN_IN", 2),
         patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
         TopologyTestDriver(topology, max_batch_attempts=99) as driver,
@@ -195,7 +195,7 @@ def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_
         assert times == sorted(times)
         assert watermark - hour - 2 * hour / 16 - 10 <= times[-1] < watermark - hour
         assert len(set(alone)) == len(alone) == times[-1] // (hour // 10) * 10 + times[-1] % (hour // 10) + 1
-        assert panes_of(driver) <= 2 * kept_join._PANES + 4  # what is over is gone
+        assert panes_of(driver) <= 2 * join_update._PANES + 4  # what is over is gone
 
 
 def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -> None:

@@ -23,7 +23,7 @@ from trident import TridentTopology
 from trident.errors import BatchFailedError
 from trident.operations import Count, SessionWindow, Sum, TumblingDurationWindow, WindowConfig
 from trident.runtime.windows import kept_windows
-from trident.runtime.windows.session_spans import Spans, sessions_of
+from trident.runtime.windows.grid import Spans, sessions_of
 from trident.spout import SpoutType
 from trident.state.values import OpaqueValue
 from trident.testing import TopologyTestDriver

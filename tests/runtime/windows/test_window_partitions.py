@@ -42,8 +42,8 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import StepRun
-from trident.runtime.windows import fired_rows, kept_join, kept_windows
-from trident.runtime.windows.directory import DIRECTORY, Directory
+from trident.runtime.windows import fired_rows, join_update, kept_windows
+from trident.runtime.windows.kept_windows import DIRECTORY, Directory
 from trident.runtime.windows.shares import Moment, Now, PartitionPlace, Share, moment_of, together
 from trident.runtime.windows.worker_input import join_input, window_input
 from trident.spout import TransactionAttempt
@@ -204,8 +204,8 @@ def test_a_join_goes_on_with_any_number_of_partitions_in_many_lives(life: Any) -
 def joined_in_life(life: Any) -> None:
     found_in, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
     with (
-        patch.object(kept_join, "_PANES", 1000),
-        patch.object(kept_join, "_NEAR", 4),
+        patch.object(join_update, "_PANES", 1000),
+        patch.object(join_update, "_NEAR", 4),
         patch.object(kept_windows, "_FAN_IN", 2),
         patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
     ):

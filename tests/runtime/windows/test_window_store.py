@@ -19,10 +19,9 @@ from trident.graph import WindowNode
 from trident.operations import Count, ReducerAggregator, Sum, TumblingDurationWindow
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.rows import StepRun as Running
-from trident.runtime.windows.directory import DIRECTORY, Directory, TupleRun
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.kept_windows import MAX_CHUNK_BYTES, WindowStore, mergeable
+from trident.runtime.windows.kept_windows import DIRECTORY, MAX_CHUNK_BYTES, Directory, TupleRun, WindowStore, mergeable
 from trident.runtime.windows.shares import Now, Share, moment_of
 from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt

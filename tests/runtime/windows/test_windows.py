@@ -29,7 +29,7 @@ from trident.operations import (
     WindowConfig,
 )
 from trident.runtime import drive
-from trident.runtime.clock import Clock
+from trident.runtime.loop.batch import Clock
 from trident.spout import SpoutType
 from trident.state import StateConf, StateSpec
 from trident.testing import TopologyTestDriver

@@ -28,7 +28,7 @@ from trident.errors import BatchFailedError, FencedError
 from trident.operations import Count, MapGet
 from trident.planner import make_plan
 from trident.runtime.running import start
-from trident.runtime.start.one_transaction import why_apart
+from trident.runtime.start.placements import why_apart
 from trident.spout.interfaces import TransactionAttempt
 
 BATCHES = 12

@@ -19,8 +19,7 @@ from prometheus_client.openmetrics import parser
 
 from tests.storm.components import SENTENCES, Count, word_count
 from trident.errors import ConfigError
-from trident.observe.storm_shape import pretty_seconds
-from trident.observe.topology_status import TopologyStatus
+from trident.observe.topology_status import TopologyStatus, pretty_seconds
 from trident.storm import (
     BaseBasicBolt,
     BaseRichSpout,

@@ -21,10 +21,9 @@ from trident.graph import ExchangeNode, QueryNode
 from trident.naming import shown
 from trident.planner import Exchange, Fragment, Plan
 from trident.planner.plan import most_kept
-from trident.runtime.engine.fragment_runs import put_backs_of
+from trident.runtime.engine.fragment_runs import put_backs_of, send
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import send
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView

@@ -20,8 +20,7 @@ from trident.runtime.steps.aggregates import (
     rows_of,
 )
 from trident.runtime.steps.failures import calls_user_code, failing_at
-from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of
-from trident.runtime.steps.removed_keys import without_removed
+from trident.runtime.steps.key_columns import keys_of, partition_of_total, partitions_of, without_removed
 from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key

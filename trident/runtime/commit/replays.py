@@ -55,21 +55,22 @@ class _Place:
 
 
 class Replays:
-    """What the driver loop asks about dead letters that are to be put back."""
+    """What the driver loop asks about dead letters that are to be put back.
+
+    `look_at`: when to ask for the `next` ones.
+    """
 
     def __init__(self, plan: Plan, letters: DeadLetters) -> None:
         self._plan, self._letters = plan, letters
-        self._look_at = float("-inf")
+        self.look_at = float("-inf")
 
     def look_now(self) -> None:
         """Look for requests before the next batch, instead of once a second. For any thread."""
-        self._look_at = float("-inf")
+        self.look_at = float("-inf")
 
     def next(self, log: TransactionLog, now: float) -> dict[int, list[list[int]]] | None:
         """Return the letters that a new batch puts back, None if there are none; record which are discarded."""
-        if now < self._look_at:
-            return None
-        self._look_at = now + _LOOK_EVERY_S  # set before the look, so that a `look_now` meanwhile is not lost
+        self.look_at = now + _LOOK_EVERY_S  # set before the look, so that a `look_now` meanwhile is not lost
         requests = self._letters.requests(log.state)
         self._discard(log, requests)
         chosen: dict[int, dict[int, DeadLetter]] = {}

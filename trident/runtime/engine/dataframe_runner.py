@@ -2,8 +2,8 @@
 
 Only what Spark Connect has too: `mapInArrow`, `repartition`, `toArrow`; no RDD and no SparkContext. The tasks are those of
 the RDDs' runner (`tasks.py`), and so is what travels between them (`hops.py`): here as rows of three columns. `at` chooses
-the task of the next stage, `to` says which destination the row is for, `item` is what is sent. A row for a later stage, or
-for the driver, passes through the tasks between.
+the task of the next stage, as Spark's own hash sends a number to it; `to` says which destination the row is for, `item` is
+what is sent. A row for a later stage, or for the driver, passes through the tasks between.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -21,7 +22,6 @@ import pyarrow as pa
 
 from trident.runtime.engine.hops import Routes, Sent, routes_of, skips
 from trident.runtime.engine.runners import InProcessRunner, Runner, captures, of_width, pickled, tag_of
-from trident.runtime.engine.spark_hash import numbers_for
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -39,6 +39,8 @@ _RESULT = -1
 _MOST_BYTES = 4 << 20  # of items that go to Spark at once, unless one has more
 _PIECE_ROWS = 1 << 16
 _APART = 1 << 20  # the number of the first part beside those of a DataFrame, which has fewer partitions
+_SEED = 42
+_BITS = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,3 +248,27 @@ def _pieces(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator
     """Put Spark's small batches together, because a pass over a fragment has a price of its own."""
     for kept in _grouped((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, _PIECE_ROWS):
         yield pa.Table.from_batches(kept).rename_columns(list(names)).combine_chunks()
+
+
+def partition_of(number: int, partitions: int) -> int:
+    """Return the partition to which Spark's `repartition(partitions, column)` sends an `int`: Murmur3 of four bytes."""
+    k = (number & _BITS) * 0xCC9E2D51 & _BITS
+    k = (k << 15 | k >> 17) * 0x1B873593 & _BITS
+    h = _SEED ^ k
+    h = (h << 13 | h >> 19) * 5 + 0xE6546B64 & _BITS
+    h ^= 4
+    h = (h ^ h >> 16) * 0x85EBCA6B & _BITS
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _BITS
+    h ^= h >> 16
+    return (h - (1 << 32) if h >> 31 else h) % partitions
+
+
+@lru_cache(maxsize=64)
+def numbers_for(partitions: int) -> tuple[int, ...]:
+    """Return for each partition the least number that is sent there."""
+    found: dict[int, int] = {}
+    for number in count():
+        found.setdefault(partition_of(number, partitions), number)
+        if len(found) == partitions:
+            return tuple(found[each] for each in range(partitions))
+    raise AssertionError("unreachable")

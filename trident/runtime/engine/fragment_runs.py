@@ -1,4 +1,4 @@
-"""Runs a fragment: its steps one after the other over one Arrow table, then the input of each sink.
+"""Runs a fragment over one partition's tables: its steps one after the other, then what each sink gets, cut into frames.
 
 Dead letters on their way back: each returns at the step that it was left out of, beside the batch's other
 tuples.
@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from trident.arrow import concatenated, rows_without_columns, schema_of
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
-from trident.planner import Fragment, Sink, Step
-from trident.runtime.engine.routing import RowFrame
-from trident.runtime.engine.task_output import HEAD, ROWS
+from trident.operations.metrics import add_counts
+from trident.planner import Exchange, Fragment, Sink, Step
+from trident.runtime.engine.routing import RowFrame, route
+from trident.runtime.engine.task_output import EACH, HEAD, ROWS, TaskOutput
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import Failure, StepFailed, calls_user_code, failing_at
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.removed_keys import removals_of
+from trident.runtime.steps.key_columns import removals_of
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.worker_input import join_input, window_input
 
@@ -36,6 +37,41 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         return
     all_of_them = list(tables) or [schema_of(fragment.fields).empty_table()]
     yield concatenated(all_of_them)
+
+
+def send(
+    fragment: Fragment,
+    tables: Iterable[pa.Table],
+    exchanges: Mapping[str, Exchange],
+    run: StepRun,
+    index: int,
+    output: TaskOutput,
+    letters: PutBacks | None = None,
+) -> None:
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
+
+    `letters` are added with the first of the tables.
+    """
+    routed: dict[int, list[pa.Table]] = {}
+    figures = output.figures.get(fragment.entry)
+    if figures is None:
+        figures = output.figures[fragment.entry] = list(fragment.counted)
+    pieces: Iterable[pa.Table] = whole(fragment, tables)
+    if letters:
+        for (step, _), rows in letters.items():
+            add_counts(output.put_back, {step: rows.num_rows})
+        pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
+    for table in pieces:
+        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):
+            if sink.routing is None and not sink.kept:
+                output.sinks.setdefault(sink.target, []).append(data)
+            else:
+                routed.setdefault(at, []).append(data)
+        letters = None
+    for at, parts in routed.items():
+        sink, began = fragment.sinks[at], perf_counter_ns()
+        output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))
+        figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 
 @calls_user_code

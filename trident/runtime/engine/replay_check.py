@@ -31,15 +31,15 @@ from trident.operations.comparators import MinBy
 from trident.operations.metrics import counting
 from trident.operations.several import Several
 from trident.planner import Fragment, Sink, Step
-from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, whole
+from trident.runtime.engine.fragment_runs import PutBack, entry_input, run_step, send, whole
 from trident.runtime.engine.hops import destinations_of
 from trident.runtime.engine.routing import RowFrame, apply_exchange
 from trident.runtime.engine.runners import InProcessRunner, Part, captures, pickled, processed, unseen
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Program, aggregators_of, operations_of, read_part, send, with_empty_parts
+from trident.runtime.engine.worker import Program, aggregators_of, operations_of, read_part, with_empty_parts
 from trident.runtime.steps.aggregates import merge_partials, merged
 from trident.runtime.steps.failures import TupleErrors, failure_of
-from trident.runtime.steps.removed_keys import are_removals
+from trident.runtime.steps.key_columns import are_removals
 from trident.runtime.steps.rows import StepRun, columns_of
 from trident.runtime.windows.worker_input import AT, MARKS, PANE, ROWS, bigint
 from trident.runtime.windows.worker_input import merged as merged_panes

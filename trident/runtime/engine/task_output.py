@@ -2,7 +2,7 @@
 
 What a pass over a fragment counts: rows and nanoseconds, as whole numbers in one list for each fragment.
 
-A small batch takes a tenth of a millisecond, so nothing is named here. `trident/runtime/figures/operation_totals.py` knows what
+A small batch takes a tenth of a millisecond, so nothing is named here. `trident/runtime/loop/operation_totals.py` knows what
 each number means.
 
 ::

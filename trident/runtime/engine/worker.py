@@ -13,12 +13,12 @@ import pyarrow as pa
 from trident.arrow import cast_table, schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
-from trident.operations.metrics import add_counts, counting
+from trident.operations.metrics import counting
 from trident.planner import Exchange, Fragment, Sink
 from trident.roles import has
-from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, run_fragment, whole
-from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered, route
-from trident.runtime.engine.task_output import EACH, HEAD, NS, TaskOutput
+from trident.runtime.engine.fragment_runs import PutBack, PutBacks, put_backs_of, send
+from trident.runtime.engine.routing import RowFrame, apply_exchange, check_gathered
+from trident.runtime.engine.task_output import NS, TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import (
     AtStep,
@@ -188,6 +188,12 @@ def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
     return [*parts, *((name, ReadPart(), captures(parts)) for name in missing)]
 
 
+def run_parts(worker: WorkerProgram, attempt: TransactionAttempt, parts: Sequence[Part]) -> list[TaskOutput]:
+    """Run all parts of a batch, one after the other."""
+    parts = with_empty_parts(worker.program, parts)
+    return [run_part(worker, attempt, index, *part) for index, part in enumerate(parts)]
+
+
 def run_part(
     worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
 ) -> TaskOutput:
@@ -256,41 +262,6 @@ def _guarded(
         return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
     output.figures[fragment.entry][NS] += perf_counter_ns() - began
     return output
-
-
-def send(
-    fragment: Fragment,
-    tables: Iterable[pa.Table],
-    exchanges: Mapping[str, Exchange],
-    run: StepRun,
-    index: int,
-    output: TaskOutput,
-    letters: PutBacks | None = None,
-) -> None:
-    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
-
-    `letters` are added with the first of the tables.
-    """
-    routed: dict[int, list[pa.Table]] = {}
-    figures = output.figures.get(fragment.entry)
-    if figures is None:
-        figures = output.figures[fragment.entry] = list(fragment.counted)
-    pieces: Iterable[pa.Table] = whole(fragment, tables)
-    if letters:
-        for (step, _), rows in letters.items():
-            add_counts(output.put_back, {step: rows.num_rows})
-        pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
-    for table in pieces:
-        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):
-            if sink.routing is None and not sink.kept:
-                output.sinks.setdefault(sink.target, []).append(data)
-            else:
-                routed.setdefault(at, []).append(data)
-        letters = None
-    for at, parts in routed.items():
-        sink, began = fragment.sinks[at], perf_counter_ns()
-        output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))
-        figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 
 @calls_user_code

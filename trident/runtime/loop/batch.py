@@ -1,18 +1,21 @@
-"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report about one."""
+"""Batch and LoopMessage: what the loop knows about a running attempt, and what other threads report; and the driver's clock."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import call
 from typing import NamedTuple
 
-from trident.coordination.records import LETTERS, TIME
-from trident.observe.batch_committed import Phases
+from trident.coordination.records import TIME
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.replay_check import Checked
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure
+from trident.runtime.windows.shares import Now
 from trident.spout.interfaces import Definition, TransactionAttempt
 
 Observer = Callable[[str, TransactionAttempt], None]
@@ -55,11 +58,7 @@ class Lane:
     brief: bool = False
 
 
-def _call(function: Callable[[], None]) -> None:
-    function()
-
-
-LOOP = Lane(_call, _call, in_loop=True)
+LOOP = Lane(call, call, in_loop=True)
 """The thread of the loop."""
 
 
@@ -78,11 +77,6 @@ class BatchTimes:
     recorded: float = 0.0
 
     @property
-    def own_s(self) -> float:
-        """Seconds that the batch itself took, without those in which it waited for the commits of earlier ones."""
-        return self.processed - self.defined + self.recorded - self.committing
-
-    @property
     def phase(self) -> str:
         """The phase that has begun and has not ended."""
         if not self.started:
@@ -92,19 +86,6 @@ class BatchTimes:
         if not self.committing:
             return "wait"
         return "record" if self.committed else "commit"
-
-    def phases(self) -> Phases:
-        """Return the seconds of each phase."""
-        return Phases(
-            self.started - self.defined,
-            self.processed - self.started,
-            self.committing - self.processed,
-            self.committed - self.committing,
-            self.recorded - self.committed,
-        )
-
-
-_NOT_PROCESSED = TaskOutput()  # never changed
 
 
 @dataclass
@@ -119,7 +100,8 @@ class Batch:
     `share`: how much of their limits the spouts could use for it; None if an earlier attempt had defined it.
     `is_guess`: whether a definition may be taken back until the batch is recorded.
     `cost_s`: how long processing kept a core of this process busy.
-    `sizes`, `tasks`: about how many bytes it has of each source (None: unknown), and into how many parts it was cut.
+    `sizes`, `size`: about how many bytes it has, of each source and in all; None: a source does not say.
+    `tasks`: into how many parts it was cut.
     `commits_now`: whether the job that processes it commits states too.
     `written`: if tuples are left out, the states that may keep something of earlier attempts.
     `checked`: what processing it twice showed; None if it was not.
@@ -134,21 +116,22 @@ class Batch:
     tries: int = 1
     cold: bool = False
     lane: Lane = LOOP
-    output: TaskOutput = field(default_factory=lambda: _NOT_PROCESSED)
+    output: TaskOutput = field(default_factory=repeat(TaskOutput()).__next__)  # one for all, never changed
     share: float | None = None
     is_guess: bool = False
     cost_s: float = 0.0
     sizes: Mapping[str, int | None] = field(default_factory=dict)
+    size: int | None = None
     tasks: int = 0
     commits_now: bool = False
     written: frozenset[str] = frozenset()
     checked: Checked | None = None
 
     @property
-    def size(self) -> int | None:
-        """About how many bytes it has; None if a source does not say."""
-        known = [each for each in self.sizes.values() if each is not None]
-        return sum(known) if len(known) == len(self.sizes) else None
+    def now(self) -> Now | None:
+        """Its time; None if no window uses it."""
+        time = self.definitions.get(TIME)
+        return None if time is None else Now(time["now"], "begins_again" in time)
 
 
 Result = TaskOutput | Committed | Failure | BaseException
@@ -162,6 +145,15 @@ class LoopMessage(NamedTuple):
     result: Result
 
 
-def of_spouts(definitions: Definitions) -> list[tuple[str, Definition]]:
-    """Return the definitions of spouts, without the time of the batch and its dead letters."""
-    return [(name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS)]
+class Clock:
+    """The time of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+    """Seconds from an arbitrary start, never going back. As it is, because each batch asks a dozen times."""
+
+    cpu = staticmethod(time.thread_time)
+    """Seconds that the calling thread has computed."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(time.time() * 1000)

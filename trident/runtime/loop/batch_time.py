@@ -22,7 +22,6 @@ from trident.graph import WindowNode
 from trident.operations.timers import TimersConfig
 from trident.planner import Plan
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.shares import Now
 
 _AHEAD_MS, _TIMERS = 60_000, "timers"
 
@@ -110,7 +109,7 @@ class BatchTime:
 
     def _reached(self, previous: Mapping[str, Any]) -> list[int]:
         """Return by level the time of the last batch that may have brought tuples to its windows."""
-        at, more = _tuples_at(previous), len(self._levels) - 1
+        at, more = int(previous.get("tuples_at", previous["now"])), len(self._levels) - 1
         return [at, *([*previous.get("levels", ()), *[at] * more][:more])]
 
     @staticmethod
@@ -123,18 +122,6 @@ class BatchTime:
         )
 
 
-def now_of(definitions: Mapping[str, Any]) -> Now | None:
-    """Return the time of a batch from all of its definitions; None if it has none."""
-    time = definitions.get(TIME)
-    return None if time is None else Now(time["now"], "begins_again" in time)
-
-
 def with_timers(definitions: Mapping[str, Any], timers: Sequence[int]) -> Mapping[str, Any]:
-    """Return the definitions of a batch that is committed, with the time before which no timer is due, if there is one."""
-    if not timers:
-        return definitions
+    """Return the definitions of a batch that is committed, with the time before which no timer is due."""
     return {**definitions, TIME: {**definitions[TIME], _TIMERS: min(timers)}}
-
-
-def _tuples_at(definition: Mapping[str, Any]) -> int:
-    return int(definition.get("tuples_at", definition["now"]))

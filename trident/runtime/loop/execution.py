@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import thread_time
+from threading import get_ident
+from time import monotonic, thread_time
 
 from trident.channel import Channel
 from trident.coordination.log_state import LogState
@@ -25,8 +26,7 @@ from trident.runtime.engine.runners import Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order
 from trident.runtime.loop.batch import LOOP, Batch, Lane, LoopMessage, Observer, Result
-from trident.runtime.loop.batch_time import now_of
-from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.hanging import Begun
 from trident.runtime.loop.sources import Sources
 from trident.runtime.start.capabilities import is_all_in_memory
 from trident.runtime.start.opened_topology import OpenedTopology
@@ -112,7 +112,7 @@ def _goes_by_size(opened: OpenedTopology, plan: Plan) -> bool:
 class Attempts:
     """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
 
-    `work`: notes which thread works on which attempt, to find user code that does not return.
+    `begun`: notes which thread works on which attempt, to find user code that does not return.
     `inbox`: where the results go.
     """
 
@@ -121,36 +121,40 @@ class Attempts:
         opened: OpenedTopology,
         sources: Sources,
         execution: Execution,
-        work: Work,
-        observe: Observer,
+        begun: dict[TransactionAttempt, Begun],
+        observe: Observer | None,
         inbox: Channel[LoopMessage | None],
     ) -> None:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
-        self._replays = opened.replays
+        self._log, self._partitions, self._replays = opened.log, opened.plan.partitions, opened.replays
         self._sources, self._execution = sources, execution
-        self._work, self._observe, self._report = work, observe, inbox.put
-        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
+        self._begun, self._observe, self._report = begun, observe, inbox.put
+        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.executors), threading.Lock()
 
-    def start(self, batch: Batch, alone: bool, txids: Callable[[], Txids]) -> None:
+    def start(self, batch: Batch, alone: bool) -> None:
         """Choose the runner and the threads for a batch, and start its processing.
 
         `alone`: whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
         before is recorded (R2); if its definitions are complete, and so are in the log.
-        `txids`: returns the batch's txids as the partitions of the states must see them.
         Raises `StepFailed`: a source cannot be read.
         """
-        batch.sizes = self._sources.sizes_of(batch.definitions)
+        self._sources.measure(batch)
         batch.runner = self._runner.of_size(batch.size)
         parts = self._sources.cut(batch)
         batch.tasks = len(parts)
         batch.lane = self._execution.lane_of(batch.runner, batch.size, alone)
         batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
-        batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if batch.commits_now else None))
+        order = _order(batch, self.txids_of(batch.attempt)) if batch.commits_now else None
+        batch.lane.process(partial(self.process, batch, parts, order))
+
+    def txids_of(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
+        """Return the txid of a batch that follows the last record, by state as each partition must see it."""
+        return txids_of(attempt, self._log.state, self._partitions)
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order | None = None) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, with an order, the states in executors too."""
         if batch.runner.here:
-            self._work.begin(batch.attempt, watched=batch.lane.in_loop)
+            self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=batch.lane.in_loop)
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         result: Result
         try:
@@ -158,7 +162,7 @@ class Attempts:
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         finally:
-            self._work.end(batch.attempt)
+            self._begun.pop(batch.attempt, None)
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
         self._report(LoopMessage(batch.attempt, result))
@@ -205,22 +209,23 @@ class Attempts:
         except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             result = _meaning(error, "spark")
         if result is None:
-            self._work.begin(batch.attempt, watched=True, commits=True)
+            self._begun[batch.attempt] = Begun(get_ident(), monotonic(), watched=True, commits=True)
             try:
                 result = self._committed(batch, txids)
             except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
                 result = _meaning(error, "commit")
             finally:
-                self._work.end(batch.attempt)
+                self._begun.pop(batch.attempt, None)
         self._report(LoopMessage(batch.attempt, result))
 
     def _committed(self, batch: Batch, txids: Txids) -> Committed:
-        self._observe("committing", batch.attempt)
-        elsewhere, now = batch.runner.commits, now_of(batch.definitions)
-        committed = self._committer.commit(txids, batch.output, now, batch.capture, elsewhere)
+        if self._observe is not None:
+            self._observe("committing", batch.attempt)
+        committed = self._committer.commit(txids, batch.output, batch.now, batch.capture, batch.runner.commits)
         if batch.tries > 1:
             committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
-        self._observe("committed", batch.attempt)
+        if self._observe is not None:
+            self._observe("committed", batch.attempt)
         return committed
 
     def cancel(self, batch: Batch) -> None:
@@ -232,7 +237,7 @@ class Attempts:
 
 
 def _order(batch: Batch, txids: Txids) -> Order:
-    return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
+    return Order(batch.attempt, batch.capture, txids, batch.now)
 
 
 def _meaning(error: BaseException, where: str) -> Failure | BaseException:

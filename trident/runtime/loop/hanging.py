@@ -6,41 +6,41 @@ Each thread notes the step that it is at (`AtStep`); its stack says in which fun
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from trident.naming import shown
 from trident.observe.at_work import RunningBatch, place_of
 from trident.runtime.reading import views
-from trident.runtime.steps.failures import CALLERS, ENTERED, AtStep, Failure, calls_user_code
+from trident.runtime.steps.failures import CALLERS, ENTERED, AtStep, Failure
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
 from trident.state.interfaces import STORE_CALLS
 
 _OURS = str(Path(__file__).parents[2])
 _STATE = str(Path(values.__file__).parent)
-_ASKED = -1
+ASKED = -1
 """The attempt number while a spout is asked about a batch; no attempt has this number."""
 
-T = TypeVar("T")
 
+class Begun(NamedTuple):
+    """What a thread has begun for an attempt.
 
-@calls_user_code
-def _ask(call: Callable[..., T], arguments: Iterable[Any]) -> T:
-    return call(*arguments)
+    `since`: when it began, in seconds of the monotonic clock.
+    `watched`: whether only `Work.overdue` notices if it does not return.
+    `commits`: whether it commits.
+    `spout`: the one that it asks, if it does.
+    """
 
-
-class _Begun(NamedTuple):
     thread: int
-    watched: bool
-    commits: bool
     since: float
-    spout: str = ""  # that is asked
+    watched: bool = False
+    commits: bool = False
+    spout: str = ""
 
 
 class _Call(NamedTuple):
@@ -55,29 +55,13 @@ class Work:
     """The attempts that threads of this process work on.
 
     `beside`: returns the threads that a commit may wait for.
+    `begun`: what threads are at, by attempt; each notes it here, and takes it out when it is done.
     """
 
     def __init__(self, beside: Callable[[], Iterable[int]] = tuple) -> None:
         self._beside = beside
-        self._begun: dict[TransactionAttempt, _Begun] = {}
+        self.begun: dict[TransactionAttempt, Begun] = {}
         self._seen: dict[int, tuple[float, _Call]] = {}
-
-    def begin(self, attempt: TransactionAttempt, watched: bool, commits: bool = False) -> None:
-        """Note that the calling thread begins; `watched`: only `overdue` notices if it does not return."""
-        self._begun[attempt] = _Begun(threading.get_ident(), watched, commits, time.monotonic())
-
-    def end(self, attempt: TransactionAttempt) -> None:
-        """Note that the thread is done with the attempt."""
-        self._begun.pop(attempt, None)
-
-    def ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
-        """Call a spout because of a batch, watched."""
-        asked = TransactionAttempt(txid, _ASKED)
-        self._begun[asked] = _Begun(threading.get_ident(), True, False, time.monotonic(), spout)  # `begin` in place
-        try:
-            return _ask(call, arguments)
-        finally:
-            self._begun.pop(asked, None)
 
     def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
         """Return a watched batch whose thread has been in one call of user code for `limit_s` seconds, and the place.
@@ -87,7 +71,7 @@ class Work:
         """
         now, stacks = time.monotonic(), sys._current_frames()  # noqa: SLF001  nothing public gives another's stack
         before, self._seen = self._seen, {}
-        for attempt, begun in list(self._begun.items()):
+        for attempt, begun in list(self.begun.items()):
             for thread in self._threads(begun) if begun.watched else ():
                 call = _call(stacks.get(thread), _step_of(thread, begun))
                 if call is None:
@@ -101,7 +85,7 @@ class Work:
 
     def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
         """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""
-        begun = self._begun.get(attempt)
+        begun = self.begun.get(attempt)
         stacks = sys._current_frames()  # noqa: SLF001  as above
         for thread in () if begun is None else self._threads(begun):
             call = _call(stacks.get(thread), _step_of(thread, begun))
@@ -111,14 +95,14 @@ class Work:
 
     def asked(self) -> RunningBatch | None:
         """Return the batch that a spout is being asked for; None if none is."""
-        for attempt, begun in list(self._begun.items()):
-            if attempt.attempt == _ASKED:
+        for attempt, begun in list(self.begun.items()):
+            if attempt.attempt == ASKED:
                 return RunningBatch(attempt.txid, "define", time.monotonic() - begun.since, 1, *self.place_of(attempt))
         return None
 
     def place_of(self, attempt: TransactionAttempt) -> tuple[str, str]:
         """Return the step that a thread of this process is at for an attempt, and the line; "" for what is not known."""
-        begun = self._begun.get(attempt)
+        begun = self.begun.get(attempt)
         stacks = sys._current_frames()  # noqa: SLF001  as above
         for thread in () if begun is None else self._threads(begun):
             frames, step = _frames(stacks.get(thread)), _step_of(thread, begun)
@@ -127,11 +111,11 @@ class Work:
                 return step.step, place_of(users[-1] if users else frames[0])
         return "", ""
 
-    def _threads(self, begun: _Begun) -> list[int]:
+    def _threads(self, begun: Begun) -> list[int]:
         return [begun.thread, *(self._beside() if begun.commits else ())]
 
 
-def _step_of(thread: int, begun: _Begun | None) -> AtStep | None:
+def _step_of(thread: int, begun: Begun | None) -> AtStep | None:
     """Return the step that a thread is at, for what it has begun."""
     return next(reversed(ENTERED.get(thread, ())), AtStep(begun.spout) if begun and begun.spout else None)
 

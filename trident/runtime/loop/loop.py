@@ -20,23 +20,19 @@ from trident.coordination.record_store import NotWrittenError
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError, FencedError
 from trident.observe.at_work import RunningBatch
-from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch import Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided
+from trident.runtime.loop.batch import Batch, BatchTimes, Clock, Definitions, LoopMessage, Observer, Undecided
 from trident.runtime.loop.batch_time import with_timers
-from trident.runtime.loop.capturing import Capturing
-from trident.runtime.loop.execution import Attempts, Execution, txids_of
+from trident.runtime.loop.execution import Attempts, Execution
 from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.progress import Progress
-from trident.runtime.loop.retrying import RetryRule
+from trident.runtime.loop.retrying import Capturing, RetryRule
 from trident.runtime.loop.sources import Sources
 from trident.runtime.loop.start_gate import StartGate
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.runtime.start.placements import executors_of
 from trident.runtime.steps.failures import Failure, StepFailed, failure_of
-from trident.spout.interfaces import SpoutType, TransactionAttempt
-from trident.state.txid import Txid
+from trident.spout.interfaces import SpoutType
 
 logger = logging.getLogger(__name__)
 
@@ -72,22 +68,20 @@ class BatchLoop:
         config, log = opened.config, opened.log
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
-        self._observe = observer or (lambda point, attempt: None)
+        self._observe: Observer = observer or (lambda point, attempt: None)
         self._inbox = Channel[LoopMessage | None]()
         self._work = Work(opened.commit_threads)
-        self._sources = Sources(opened, clock, self._work)
-        self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._inbox)
+        self._sources = Sources(opened, clock, self._work.begun)
+        self._attempts = Attempts(opened, self._sources, execution, self._work.begun, observer, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
-        in_tasks = executors_of(opened.placements)
-        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
+        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, opened.executors)
         self._batches: dict[int, Batch] = {}
         notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
-        self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long
         self._cold = True  # no job on Spark has ended well since the start, or since one failed
@@ -152,9 +146,9 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            self._handle_next(0.0 if self._inbox else self.start_gate.wait_s(self._clock.monotonic()))
+            self._handle_next(0.0 if self._inbox.messages else self.start_gate.wait_s(self._clock.monotonic()))
             # What this thread itself has processed goes on at once.
-            while not self._stopping.is_set() and (self._inbox or self._start_commit()):
+            while not self._stopping.is_set() and (self._inbox.messages or self._start_commit()):
                 self._handle_next()
         while self._is_committing():  # a clean stop leaves no half-done batch
             self._handle_next(1.0)
@@ -174,11 +168,13 @@ class BatchLoop:
         self._sources.look_now()  # there may be no batch for a long time
         while self._log.state.txid == before:
             self._begin()
+            self._start_commit()
             self._handle_next(self.start_gate.wait_s(self._clock.monotonic()))
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one message; return whether there was one."""
         self._begin()
+        self._start_commit()
         return self._handle_next()
 
     def _begin(self) -> None:
@@ -188,7 +184,6 @@ class BatchLoop:
             self._log.check_owner()
         self._fail_overdue(now)
         self._start_batches()
-        self._start_commit()
         if self.start_gate.fatal is not None:
             self.start_gate.raise_fatal()
 
@@ -201,10 +196,11 @@ class BatchLoop:
         return bool(messages)
 
     def _handle(self, message: LoopMessage) -> None:
-        if not self._coordinator.is_live(message.attempt):  # a store fences its writers when our later attempt begins
+        batch, result = self._batches.get(message.attempt.txid), message.result
+        # A store fences the writers of a dead attempt when our later one begins.
+        if batch is None or batch.attempt != message.attempt:
             logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, message.attempt)
             return
-        batch, result = self._batches[message.attempt.txid], message.result
         if isinstance(result, BaseException):
             raise result
         try:
@@ -225,10 +221,10 @@ class BatchLoop:
         self.start_gate.look(now)
         while self.start_gate.may_start(now):
             # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
-            before = self._clock.cpu() if self.start_gate.is_idle else None
-            if not self._start_next(now):
+            before, txid = self._clock.cpu() if self.start_gate.is_idle else None, self._coordinator.next_txid
+            if not self._start_next(txid, now):
                 cost_s = 0.0 if before is None else self._clock.cpu() - before
-                self._had_nothing(self._coordinator.next_txid, now, cost_s, not self._batches)
+                self._had_nothing(txid, now, cost_s, not self._batches)
                 return
             now = self._clock.monotonic()
 
@@ -239,9 +235,8 @@ class BatchLoop:
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
 
-    def _start_next(self, now: float) -> bool:
+    def _start_next(self, txid: int, now: float) -> bool:
         """Define the next batch and start its processing; False if the spouts have nothing."""
-        txid = self._coordinator.next_txid
         asked, batch = txid not in self._log.state.definitions, None
         try:
             defined = self._sources.define(txid, self._batches)
@@ -257,15 +252,12 @@ class BatchLoop:
         if batch.capture:
             batch.written = self._capturing.written(batch.attempt.txid, self._log.state.txid)
         batch.times.started = self._clock.monotonic()
-        batch.share = self._sources.share if asked else None
+        batch.share = self._sources.pressure.share if asked else None
         self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
-        if alone and self._tasks_commit:  # in the job that is about to start
-            self._opened.gate.pass_through()
-            self._log.check_owner()
-            self._opened.meaning.before_writing()
-            self._capturing.begins(batch.attempt.txid)
-        self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
+        if alone and self._opened.executors:  # in the job that is about to start
+            self._begin_writing(batch.attempt.txid)
+        self._attempts.start(batch, alone)
         if batch.undecided is None:
             self.start_gate.started(batch, not batch.tasks, asked, self._clock.monotonic())
 
@@ -290,7 +282,8 @@ class BatchLoop:
                 return
             self.start_gate.started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.processed(batch.attempt)
-        self._retrying.has_answered(batch.attempt.txid, committed=False)
+        if self._retrying.waiting is not None:
+            self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
 
     def _drop(self, batch: Batch) -> None:
@@ -307,19 +300,20 @@ class BatchLoop:
         attempt = self._coordinator.commit_next()
         if attempt is None:
             return False
+        self._begin_writing(attempt.txid)
+        batch = self._batches[attempt.txid]
+        batch.times.committing = self._clock.monotonic()
+        batch.lane.commit(partial(self._attempts.commit, batch, self._attempts.txids_of(attempt)))
+        return True
+
+    def _begin_writing(self, txid: int) -> None:
+        """Let an attempt of a batch write from now on."""
         self._opened.gate.pass_through()
         if self._opened.carrier is None:
             self._log.check_owner()  # a fenced driver must not begin to write
-        self._opened.meaning.before_writing()
-        self._capturing.begins(attempt.txid)
-        batch = self._batches[attempt.txid]
-        batch.times.committing = self._clock.monotonic()
-        batch.lane.commit(partial(self._attempts.commit, batch, self._txids(attempt)))
-        return True
-
-    def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
-        """Return the txid of a batch that follows the last record, as each partition must see it."""
-        return txids_of(attempt, self._log.state, self._opened.plan.partitions)
+        if self._opened.meaning.lasts:
+            self._opened.meaning.record()
+        self._capturing.began = txid
 
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()
@@ -330,29 +324,41 @@ class BatchLoop:
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
-        counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
-        declares = self._opened.meaning.with_batch()
-        definitions = with_timers(batch.definitions, committed.timers)
-        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, declares)
-        try:
-            self._opened.record(record, committed.later)
-        except NotWrittenError as refused:  # by a state, as its commit might have been
-            if isinstance(refused.cause, FencedError):
-                raise refused.cause from None
-            raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
-        self._opened.meaning.recorded()
+        counts, at_ms = (
+            {"tuples": sum(batch.output.rows.values()), "dead_letters": len(captured)},
+            self._clock.wall_ms(),
+        )
+        meaning, timers = self._opened.meaning, committed.timers
+        definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
+        self._append(CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares), committed)
+        if meaning.declares:
+            meaning.recorded()
         self._coordinator.committed(attempt)
         self._late = 0
-        self._retrying.has_answered(attempt.txid)
+        if self._retrying.waiting is not None:
+            self._retrying.has_answered(attempt.txid)
         self._observe("recorded", attempt)
-        self._opened.publish_recorded()
+        if self._opened.publishing:
+            self._opened.publish_recorded()
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         sources = self._sources
         sources.succeeded(batch)
-        self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.share)
+        self._progress.committed(batch, committed, captured, at_ms, sources.lags, sources.pressure.share)
         self._observe("succeeded", attempt)
         self.start_gate.recorded(attempt.txid)
+
+    def _append(self, record: CommitRecord, committed: Committed) -> None:
+        """Append the record of a batch, with the writes that are left to it."""
+        if self._opened.carrier is None:
+            self._log.append(record)
+            return
+        try:
+            self._opened.carrier.append(record, beside=committed.later)
+        except NotWrittenError as refused:  # by a state, as its commit might have been; nothing was written
+            if isinstance(refused.cause, FencedError):
+                raise refused.cause from None
+            raise StepFailed(failure_of("commit", refused.cause)) from refused.cause
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trident.observe.batch_committed import BatchCommitted, Placement, Read
+from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
 from trident.observe.events import AttemptFailed, ReplayDiffered, TopologyEvent
 from trident.observe.reported_errors import LastErrors
 from trident.operations.metrics import add_counts, take_remarks
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.replay_check import Checked
-from trident.runtime.figures.operation_totals import OperationTotals
-from trident.runtime.loop.batch import Batch
+from trident.runtime.loop.batch import Batch, BatchTimes
+from trident.runtime.loop.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
 
@@ -88,9 +88,7 @@ class Progress:
         """
         output, times = batch.output, batch.times
         came_in_s = None if self._first is None else times.defined - self._defined
-        counters = dict(output.metrics)
-        add_counts(counters, committed.metrics)
-        self._say(take_remarks(counters), at_ms)
+        counters = self._counters(output.metrics, committed.metrics, at_ms)
         event = BatchCommitted(
             self._name,
             self._run_id,
@@ -99,7 +97,7 @@ class Progress:
             batch.tries,
             "in_process" if batch.runner.here else "spark",
             Read(output.rows, dict(lags), came_in_s, batch.size, batch.tasks, batch.sizes),
-            times.phases(),
+            _phases(times),
             times.recorded,
             share if batch.share is None else batch.share,
             self._placements,
@@ -115,9 +113,11 @@ class Progress:
             self._recent.append(event)
             self.batches += 1
             self.left_out += len(left_out)
-            add_counts(self._rows, output.rows)
+            for name, rows in output.rows.items():
+                self._rows[name] = self._rows.get(name, 0) + rows
             self._lags, self._share, self._defined = event.read.lags, share, times.defined
-            add_counts(self._metrics, event.counters)
+            if counters:
+                add_counts(self._metrics, counters)
             self._first = times.defined if self._first is None else self._first
             self._last = times.recorded
         if self._totals is not None:
@@ -128,13 +128,17 @@ class Progress:
                     self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", at_ms / _MS_PER_S)
         self._publish(event)
 
-    def _say(self, remarks: Sequence[tuple[str, str, str]], at_ms: int) -> None:
-        """Say what operations have remarked, once of each kind."""
-        for step, kind, text in remarks:
+    def _counters(self, processing: Mapping[str, int], commit: Mapping[str, int], at_ms: int) -> dict[str, int]:
+        """Return what operations counted in a batch, and say what they remarked, once of each kind."""
+        counters = dict(processing)
+        if commit:
+            add_counts(counters, commit)
+        for step, kind, text in take_remarks(counters) if counters else ():
             if (step, kind) not in self._said:
                 self._said.add((step, kind))
                 logger.warning("topology %s: step %s: %s", self._name, step, text)
                 self.errors.add(step, text, at_ms / _MS_PER_S)
+        return counters
 
     def failed(
         self,
@@ -230,6 +234,16 @@ class Progress:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self._last - self._first
+
+
+def _phases(times: BatchTimes) -> Phases:
+    return Phases(
+        times.started - times.defined,
+        times.processed - times.started,
+        times.committing - times.processed,
+        times.committed - times.committing,
+        times.recorded - times.committed,
+    )
 
 
 def _text(failure: Failure) -> str:

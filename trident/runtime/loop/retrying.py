@@ -1,31 +1,40 @@
-"""Decides what follows a failure: another attempt after a pause, or the end of the topology (R4)."""
+"""Decides what follows a failure: another attempt after a pause, one that leaves tuples out, or the end of the topology (R4).
+
+A last try may leave out no tuple that an earlier attempt of the batch may have left in a state. An opaque state takes back
+what a failed attempt wrote. A transactional one keeps it, and one that is neither, or does not keep the attempts, keeps some.
+If such a state has the tuple already, its dead letter, put back, would count twice.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, RetriesUsedUpError, StoreAwayError
-from trident.runtime.clock import Clock
-from trident.runtime.steps.failures import Failure
+from trident.graph import PersistNode
+from trident.planner import Fragment, Plan
+from trident.runtime.loop.batch import Batch, Clock
+from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.spout.interfaces import TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
 _LOOK_S = 0.1
 _gives_up: ContextVar[Callable[[], bool]] = ContextVar("gives_up", default=lambda: False)
 AWAITS_BATCH: ContextVar[bool] = ContextVar("awaits_batch", default=False)
 """Whether a start here starts Spark when there is a batch."""
+
+_OF_THE_ENGINE = ("spark", "processing", "commit")
+"""The steps of failures after which tasks of the attempt may still run."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,8 @@ class RetryRule:
             failure = replace(failure, retry=self._captures and txid != self._mistaken)
             self._mistaken = txid
         if waiting is not None and may_retry:
-            if self._is_worth_it(waiting, failure):
+            waited_s = self._clock.monotonic() - waiting.since
+            if failure.is_source_away or waited_s < self._config.store_wait_s:
                 self._waits = {each: count for each, count in self._waits.items() if each > self._coordinator.last_txid}
                 self._waits[txid] = self._waits.get(txid, 0) + 1
                 return _pause(self._config, waiting.tries)
@@ -116,9 +126,6 @@ class RetryRule:
             self._away[txid] = found
         self._show()
         return found
-
-    def _is_worth_it(self, waiting: Waiting, failure: Failure) -> bool:
-        return failure.is_source_away or self._clock.monotonic() - waiting.since < self._config.store_wait_s
 
     def has_answered(self, txid: int, committed: bool = True) -> None:
         """Note that a batch got over what it waited for: it is committed, or only processed."""
@@ -190,3 +197,83 @@ def is_given_up() -> bool:
 def _pause(config: Config, tries: int) -> float:
     doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
     return float(min(doubled, config.retry_backoff_max_ms)) / 1000
+
+
+class Capturing:
+    """Knows what earlier attempts of a batch may have written, from the sentinels of the states; used by the loop's thread.
+
+    `states`: by name, the writers of each partition.
+    `lasting`: the states from which nothing takes back what a failed attempt wrote.
+    `in_tasks`: the states that tasks commit.
+    `began`: the last batch of which an attempt may have begun to write.
+    """
+
+    def __init__(
+        self, plan: Plan, states: Mapping[str, Sequence[Any]], lasting: Collection[str], in_tasks: Collection[str]
+    ) -> None:
+        self._plan, self._in_tasks = plan, frozenset(lasting).intersection(in_tasks)
+        self._states = {name: states[name] for name in lasting}
+        self.began = self._cut_off = 0
+
+    def failed(self, batch: Batch, failure: Failure) -> None:
+        """Note an attempt that failed; its tasks may write on until a later attempt fences them."""
+        if failure.step in _OF_THE_ENGINE and batch.attempt.txid == self.began:
+            self._cut_off = batch.attempt.txid
+
+    def written(self, txid: int, committed: int) -> frozenset[str]:
+        """Return the states that may keep something of earlier attempts of a batch; `StepFailed` if a store does not say.
+
+        `committed`: the last committed batch. No attempt of a batch has written before the one before it is committed.
+        """
+        if txid != committed + 1:
+            return frozenset()
+        found = {name for name, partitions in self._states.items() if self._has_begun(name, partitions, txid)}
+        return frozenset(found | (self._in_tasks if self._cut_off == txid else set()))
+
+    def _has_begun(self, name: str, partitions: Sequence[Any], txid: int) -> bool:
+        if not partitions[0].offers("read_sentinel"):
+            return self.began == txid
+        with failing_at(name):
+            sentinels = [partition.read_sentinel() for partition in partitions]
+        return any(sentinel is not None and sentinel.txid >= txid for sentinel in sentinels)
+
+    def check(self, batch: Batch, captured: Iterable[Failure]) -> None:
+        """Fail an attempt, for good, that left a tuple out which one of `Batch.written` may have."""
+        for each in captured if batch.written else ():
+            if each.left_out is None:
+                continue
+            if has := sorted(self._reached(each.left_out.entry, each.step) & batch.written):
+                raise StepFailed(
+                    Failure(
+                        each.step,
+                        each.row,
+                        f"{each.cause}. It is not left out, because an earlier attempt of the batch, in which it may not have "
+                        f"raised, has written to {', '.join(map(repr, has))}, which keeps that: put back, the tuple would "
+                        "count twice. Fix the operation so that it raises at the same tuples each time, or not at all, and "
+                        "start again",
+                        retry=False,
+                        details=each.details,
+                    )
+                )
+
+    def _reached(self, entry: str, step: str) -> set[str]:
+        """Return the states that the tuples which a step takes may reach."""
+        fragment = self._plan.fragments.get(entry)
+        known = fragment is not None and step in fragment.ids
+        seen, ahead = set[str](), _targets(fragment, step if known else entry)
+        while ahead:
+            if (target := ahead.pop()) not in seen:
+                seen.add(target)
+                ahead += _targets(self._plan.fragments.get(target), target)
+        return {node.state for node in self._plan.commits if isinstance(node, PersistNode) and node.id in seen}
+
+
+def _targets(fragment: Fragment | None, step: str) -> list[str]:
+    """Return the entries that tuples reach from a step of a fragment."""
+    if fragment is None:
+        return []
+    reached = {step}
+    for each in fragment.steps:
+        if not reached.isdisjoint(each.sources):
+            reached.add(each.id)
+    return [sink.target for sink in fragment.sinks if sink.source in reached]

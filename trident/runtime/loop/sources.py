@@ -6,25 +6,32 @@ All of it happens in the loop's thread, which owns the spouts' coordinators.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from threading import get_ident
+from time import monotonic
+from typing import Any, TypeVar
 
 from trident.coordination.records import LETTERS, TIME, DefineRecord
 from trident.errors import describe
 from trident.planner import Plan
-from trident.runtime.clock import Clock
 from trident.runtime.commit.replays import Replays
 from trident.runtime.engine.runners import Part
 from trident.runtime.loop.back_pressure import BackPressure
-from trident.runtime.loop.batch import Batch, Definitions, Undecided, of_spouts
+from trident.runtime.loop.batch import Batch, Clock, Definitions, Undecided
 from trident.runtime.loop.batch_time import BatchTime
-from trident.runtime.loop.hanging import Work
+from trident.runtime.loop.hanging import ASKED, Begun
 from trident.runtime.loop.retrying import Waiting
 from trident.runtime.start.opened_topology import OpenedTopology
-from trident.runtime.steps.failures import failing_at
-from trident.spout.interfaces import Definition, Lag, SpoutType
+from trident.runtime.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
+from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_OF_SOME = ("throttle", "lag", "commit", "is_choice", "is_complete", "is_guess")
+"""The methods of coordinators that most do not have."""
 
 
 class Sources:
@@ -32,27 +39,26 @@ class Sources:
 
     Every call raises `StepFailed` if a source does: that fails the batch.
 
-    `work`: watches the calls of the spouts, which may not return.
+    `begun`: notes the calls of the spouts, which may not return.
+    `pressure`: how much the spouts may read of what they would.
     `lags`: by spout, what it said last of its lag; None if it does not know it, or has not been asked yet.
     """
 
-    def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
-        self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
+    def __init__(self, opened: OpenedTopology, clock: Clock, begun: dict[TransactionAttempt, Begun]) -> None:
+        self._log, self._clock, self._begun = opened.log, clock, begun
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
         self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
-        target_s = opened.config.target_batch_s
-        self._pressure, self._told_share = BackPressure(target_s), 1.0
-        self._throttled = [name for name, one in self._coordinators.items() if target_s and one.offers("throttle")]
+        self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        self._lag_of = {name: one.lag for name, one in self._coordinators.items() if one.offers("lag")}
-        self._committers = {name: one.commit for name, one in self._coordinators.items() if one.offers("commit")}
-        self._choosing = [name for name, one in self._coordinators.items() if one.offers("is_choice")]
-        self._completing = [name for name, one in self._coordinators.items() if one.offers("is_complete")]
-        self._guessing = (
-            () if self._sync else [name for name, one in self._coordinators.items() if one.offers("is_guess")]
-        )
+        self._offering: dict[str, list[str]] = {method: [] for method in _OF_SOME}
+        for name, coordinator in self._coordinators.items():
+            for method, names in self._offering.items():
+                if coordinator.offers(method):
+                    names.append(name)
+        self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
+        self._guessing = [] if self._sync else self._offering["is_guess"]
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
@@ -80,15 +86,22 @@ class Sources:
         What the log has from an earlier attempt is reused.
         """
         logged = self._log.state.definitions.get(txid, {})
-        if self._pressure.share != self._told_share:
+        if self.pressure.share != self._told_share:
             self._throttle()
-        asked = {
-            name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
-            for name in self._spouts
+        asked: dict[str, Definition | None] = {
+            name: logged[name]
+            if name in logged
+            else self._ask(txid, name, one.initialize_transaction, txid, self._earlier(name, txid, in_flight))
+            for name, one in self._coordinators.items()
         }
-        next_letters = self._replays.next
-        asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log, self._clock.monotonic())
-        undecided = tuple(name for name in self._completing if self._is_open(name, asked[name]))
+        asked[LETTERS] = logged.get(LETTERS)
+        if not logged and (now_s := self._clock.monotonic()) >= self._replays.look_at:
+            asked[LETTERS] = self._replays.next(self._log, now_s)
+        undecided = tuple(
+            name
+            for name in self._offering["is_complete"]
+            if (said := asked[name]) is not None and not self._coordinators[name].is_complete(said)
+        )
         now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
@@ -98,16 +111,11 @@ class Sources:
         self._settle(txid, logged, decided, time)
         return _given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time)
 
-    @property
-    def share(self) -> float:
-        """How much the spouts may read of what they would, from 0.001 to 1."""
-        return self._pressure.share
-
     def _throttle(self) -> None:
+        self._told_share = self.pressure.share
         for name in self._throttled:
             with failing_at(name):
-                self._coordinators[name].throttle(self.share)
-        self._told_share = self.share
+                self._coordinators[name].throttle(self._told_share)
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
@@ -138,9 +146,23 @@ class Sources:
         self._write(txid, logged, asked, time)
         return given
 
-    def _ask(self, spout: str, txid: int, earlier: Definition | None) -> Definition | None:
-        with failing_at(spout):
-            return self._work.ask(txid, spout, self._coordinators[spout].initialize_transaction, txid, earlier)
+    def _ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
+        """Call a spout because of a batch, watched; what it raises is a failure of its stream."""
+        try:
+            return self._watched(txid, spout, call, *arguments)
+        except StepFailed:
+            raise
+        except Exception as error:
+            raise StepFailed(failure_of(spout, error)) from error
+
+    @calls_user_code
+    def _watched(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
+        asked = TransactionAttempt(txid, ASKED)
+        self._begun[asked] = Begun(get_ident(), monotonic(), watched=True, spout=spout)
+        try:
+            return call(*arguments)
+        finally:
+            self._begun.pop(asked, None)
 
     def _time_of(
         self, now: int, txid: int, in_flight: Mapping[int, Batch], asked: Mapping[str, Definition | None]
@@ -181,7 +203,7 @@ class Sources:
         replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
-        chosen = {name for name in self._choosing if self._is_choice(name, asked.get(name))}
+        chosen = {name for name in self._offering["is_choice"] if self._is_choice(name, asked.get(name))}
         repeated = {
             name: definition
             for name, definition in asked.items()
@@ -204,9 +226,6 @@ class Sources:
         """Whether it can be taken back: it may be another one at the next attempt."""
         return definition is not None and name in self._guessing and self._coordinators[name].is_guess(definition)
 
-    def _is_open(self, name: str, definition: Definition | None) -> bool:
-        return definition is not None and not self._coordinators[name].is_complete(definition)
-
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
         for before in range(txid - 1, self._log.state.txid, -1):
@@ -217,26 +236,26 @@ class Sources:
 
     # ---- a defined batch --------------------------------------------------------------------------------------------
 
-    def sizes_of(self, definitions: Definitions) -> dict[str, int | None]:
-        """Return about how many bytes a batch has of each spout, None where one does not say, and of dead letters."""
-        sizes: dict[str, int | None] = {}
-        for name, definition in of_spouts(definitions):
-            with failing_at(name):
-                sizes[name] = self._coordinators[name].size(definition)
+    def measure(self, batch: Batch) -> None:
+        """Note about how many bytes a batch has of each spout, None where one does not say, and of dead letters."""
+        txid, definitions, sizes = batch.attempt.txid, batch.definitions, dict[str, int | None]()
+        for name, coordinator in self._coordinators.items():
+            if name in definitions:
+                sizes[name] = self._ask(txid, name, coordinator.size, definitions[name])
         if LETTERS in definitions:
             with failing_at("dead letters"):
                 sizes[LETTERS] = self._replays.size_of(definitions[LETTERS], self._log.state)
-        return sizes
+        known = [each for each in sizes.values() if each is not None]
+        batch.sizes, batch.size = sizes, sum(known) if len(known) == len(sizes) else None
 
     def cut(self, batch: Batch) -> list[Part]:
         """Cut a batch into parts, for the runner that takes it."""
-        parts: list[Part] = []
-        for name, definition in of_spouts(batch.definitions):
-            with failing_at(name):
+        parts, attempt = list[Part](), batch.attempt
+        for name, coordinator in self._coordinators.items():
+            if name in batch.definitions:
                 parallelism = self._hints[name] or batch.runner.parallelism
-                cut_into = self._coordinators[name].parts
-                cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
-            parts.extend((name, part, batch.capture) for part in cut)
+                cut = self._ask(attempt.txid, name, coordinator.parts, attempt, batch.definitions[name], parallelism)
+                parts.extend((name, part, batch.capture) for part in cut)
         if LETTERS in batch.definitions:
             with failing_at("dead letters"):
                 put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
@@ -245,38 +264,41 @@ class Sources:
 
     def commit(self, batch: Batch) -> None:
         """Let the spouts that take part commit a batch that all states have committed."""
-        for name, commit in self._committers.items():
+        for name in self._offering["commit"]:
             if name in batch.definitions:
                 self._log.check_owner()  # a fenced driver must not commit anywhere
-                with failing_at(name):
-                    self._work.ask(batch.attempt.txid, name, commit, batch.attempt, batch.definitions[name])
+                commit, attempt = self._coordinators[name].commit, batch.attempt
+                self._ask(attempt.txid, name, commit, attempt, batch.definitions[name])
 
     def succeeded(self, batch: Batch) -> None:
         """Tell the spouts that a batch is committed."""
-        txid = batch.attempt.txid
-        for name, definition in of_spouts(batch.definitions):
-            # A call that does not return delays the next batch; this one is committed.
-            self._work.ask(txid + 1, name, self._succeeded, name, txid, definition)
+        txid, times = batch.attempt.txid, batch.times
+        for name in self._coordinators:
+            if name in batch.definitions:
+                # A call that does not return delays the next batch; this one is committed.
+                self._watched(txid + 1, name, self._succeeded, name, txid, batch.definitions[name])
         if self._throttled and batch.share is not None:
-            self._pressure.took(batch.share, batch.times.own_s)
+            # What it waited for the commits of earlier batches is not its own.
+            own_s = times.processed - times.defined + times.recorded - times.committing
+            self.pressure.took(batch.share, own_s)
             if batch.output.bytes_spilled:
-                self._pressure.spilled(batch.share)
+                self.pressure.spilled(batch.share)
 
     def _succeeded(self, name: str, txid: int, definition: Definition) -> None:
         self._coordinators[name].success(txid, definition)
-        if name not in self._lag_of:
+        if name not in self._offering["lag"]:
             return
         try:
-            self.lags[name] = self._lag_of[name](definition)
+            self.lags[name] = self._coordinators[name].lag(definition)
         except Exception as error:  # noqa: BLE001  a figure for display is no reason to end a topology
             logger.warning("spout %s: its lag is not known any more: %s", name, describe(error))
             self.lags[name] = None
-            del self._lag_of[name]
+            self._offering["lag"].remove(name)
 
     def timed_out(self, batch: Batch) -> None:
         """Let the spouts read less, because a batch was not processed within `message_timeout_s`."""
         if self._throttled and batch.share is not None:
-            self._pressure.timed_out(batch.share)
+            self.pressure.timed_out(batch.share)
 
 
 def _moment(ms: int) -> str:

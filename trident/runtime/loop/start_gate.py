@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.coordination.records import LETTERS, TIME
 from trident.errors import BatchFailedError
-from trident.runtime.loop.batch import Batch, of_spouts
+from trident.runtime.loop.batch import Batch
 from trident.spout.interfaces import BatchCoordinator
 
 logger = logging.getLogger(__name__)
@@ -105,10 +106,12 @@ class StartGate:
 
     def wait_s(self, now: float) -> float:
         """Return how long nothing can be started, unless a message comes."""
-        start_time, wait = self._coordinator.start_time(), _LONGEST_S
-        if not self._is_held() and (self._coordinator.may_start(now) or start_time > now):
-            wait = min(wait, max(self.at, start_time) - now)
-        return max(0.0, wait)
+        if self._is_held():
+            return _LONGEST_S
+        start_time = self._coordinator.start_time()
+        if start_time <= now and not self._coordinator.may_start(now):
+            return _LONGEST_S
+        return max(0.0, min(_LONGEST_S, max(self.at, start_time) - now))
 
     def _is_held(self) -> bool:
         """Whether the next batch waits: for good, until it is known where it begins, or as all will end soon."""
@@ -135,7 +138,7 @@ class StartGate:
         self.is_idle, txid = False, batch.attempt.txid
         if not is_empty:
             self._counted_from = txid
-        elif asked and not of_spouts(batch.definitions):  # only a window was due
+        elif asked and batch.definitions.keys() <= {TIME, LETTERS}:  # only a window was due
             self._promise(txid)
         elif asked:
             self._pause(now)  # a spout with empty batches always has one more

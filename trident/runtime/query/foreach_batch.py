@@ -22,13 +22,11 @@ from trident.observe.monitoring import Monitoring
 from trident.redaction import redacted
 from trident.roles import Closes
 from trident.runtime.drive import Drive, opened_to_last
-from trident.runtime.engine.auto import cores
 from trident.runtime.engine.dataframe_runner import DataFrameRunner
+from trident.runtime.engine.runners import cores
 from trident.runtime.loop.batch import Observer
-from trident.runtime.query.batch_names import definition_of_name
-from trident.runtime.query.batch_numbers import definition_of
-from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query
-from trident.runtime.query.session_facts import query_batch_of
+from trident.runtime.query.batch_numbers import definition_of, definition_of_name
+from trident.runtime.query.handed_batches import HandedBatches, check_columns, check_rows, plan_of_query, query_batch_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.running import new_memory_log
 from trident.runtime.start.capabilities import is_all_in_memory
@@ -142,7 +140,7 @@ class ForeachBatch(Closes):
         """Lead a batch to its record, in this thread; False if the log has it already."""
         try:
             run = self._opened(df, define, begins, query_run)
-            definition = _next(run.graph, run.log_state, define)
+            definition = _next(run.graph, run.opened.log.state, define)
             if definition is not None:
                 self._handed.hand_over(df, definition)
                 try:
@@ -162,7 +160,7 @@ class ForeachBatch(Closes):
     # ---- opening and closing ----------------------------------------------------------------------------------------
 
     def _opened(self, df: DataFrame, define: Define, begins: OnNewLog, query_run: str | None) -> Drive:
-        graph = self._graph_of(df)
+        graph = self._graph_of(df) if self._run is None else self._run.graph
         (spout,) = graph.spouts()
         check_columns(df, spout.fields, self.name)
         if query_run is None or query_run != self._checked:

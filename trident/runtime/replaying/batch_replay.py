@@ -26,14 +26,11 @@ from trident.graph import Graph
 from trident.planner import make_plan
 from trident.planner.evolution import MEMBERS, SINCE, goes_on
 from trident.roles import Closes
-from trident.runtime.clock import Clock
 from trident.runtime.commit.committed import Committed
 from trident.runtime.engine.runners import processed
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.loop.batch import Batch
-from trident.runtime.loop.batch_time import now_of
+from trident.runtime.loop.batch import Batch, Clock
 from trident.runtime.loop.execution import txids_of
-from trident.runtime.loop.hanging import Work
 from trident.runtime.loop.sources import Sources
 from trident.runtime.reading.state_reader import ForeignLog, log_place
 from trident.runtime.replaying.aside import Below, KeyWatch, aside_of
@@ -88,7 +85,7 @@ class Replay(Closes):
         self._fixed: set[int] = set()  # batches whose dead letters are none any more, because their cause was fixed
         memory.state.txid = first - 1
         self._opened = _opened(graph, config, memory)
-        self._sources = Sources(self._opened, Clock(), Work())
+        self._sources = Sources(self._opened, Clock(), {})
 
     @property
     def txid(self) -> int:
@@ -162,7 +159,7 @@ class Replay(Closes):
         output = processed(opened.runner, attempt, self._sources.cut(batch))
         if output.tuples != record.counts.get("tuples", output.tuples):
             raise self._other_count(record, "tuples", output.tuples)
-        committed = self._commit(record, output, now_of(definitions), captures)
+        committed = self._commit(record, output, batch.now, captures)
         if self._is_exact:
             self._check_letters(record, len(output.captured) + len(committed.captured))
         return committed

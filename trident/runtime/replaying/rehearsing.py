@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,7 +80,9 @@ def rehearse_upgrade(former: Graph, new: Graph, config: Config, batches: int) ->
             Rehearsed(name, record.txid, last, refused=refused)
             if (refused := _refusal(former, new, replays, name))
             else _compared(name, record.txid, last, stores, replays, _kept(former, new, name))
-            for name in _names(former, new)
+            for name in dict.fromkeys(
+                state.name for graph in (former, new) for state in graph.states if not state.static
+            )
         ]
 
 
@@ -108,10 +110,6 @@ def _with_former_names(former: Graph, new: Graph) -> Graph:
         for node in new.nodes
     )
     return replace(new, nodes=nodes, states=states)
-
-
-def _names(former: Graph, new: Graph) -> Iterator[str]:
-    yield from dict.fromkeys(state.name for graph in (former, new) for state in graph.states if not state.static)
 
 
 def _refusal(former: Graph, new: Graph, replays: Sequence[Replay], name: str) -> str:

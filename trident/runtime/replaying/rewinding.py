@@ -39,8 +39,7 @@ from trident.runtime.loop.retrying import is_given_up
 from trident.runtime.reading.state_reader import log_place
 from trident.runtime.replaying.aside import without_states
 from trident.runtime.replaying.batch_replay import Replay
-from trident.runtime.replaying.lacking_batches import Lacking, check_states_fit, reached, span_of
-from trident.runtime.replaying.recorded_past import RecordedPast
+from trident.runtime.replaying.lacking_batches import Lacking, RecordedPast, check_states_fit, reached, span_of
 from trident.runtime.start.accidents import Found
 from trident.runtime.windows.shares import Now
 from trident.state.interfaces import Key

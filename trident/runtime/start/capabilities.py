@@ -11,19 +11,20 @@ from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_t
 from trident.state.interfaces import State, StateType, kind_of
 
 States = Mapping[str, Sequence[State]]
+Kinds = Mapping[str, StateType | None]
 
 
 def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) -> None:
     """Refuse a topology whose states cannot do what it asks, or are not exact together with its spouts and queries."""
-    check_capabilities(plan, states)
-    if not allow_inexact:
-        check_pairings(plan, graph, states)
-        check_reads(plan, graph, states)
-
-
-def check_capabilities(plan: Plan, states: States) -> None:
-    """Refuse a state that lacks what the topology does with it, before anything runs."""
     kinds = kinds_of(plan, states)
+    _check_capabilities(plan, states, kinds)
+    if not allow_inexact:
+        _check_pairings(plan, graph, states, kinds)
+        _check_reads(plan, graph, states, kinds)
+
+
+def _check_capabilities(plan: Plan, states: States, kinds: Kinds) -> None:
+    """Refuse a state that lacks what the topology does with it, before anything runs."""
     for node in _persists(plan):
         needed = ["begin_commit", "commit"]
         if isinstance(node, (WindowNode, JoinWithinNode)):
@@ -82,9 +83,8 @@ def _lack(node: PersistNode, name: str) -> str:
     return "it is no State"
 
 
-def check_pairings(plan: Plan, graph: Graph, states: States) -> None:
+def _check_pairings(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:
     """Refuse a spout and a state that are not exact together; see the guarantee matrix."""
-    kinds = kinds_of(plan, states)
     for node in _persists(plan):
         kind, keeps = kinds[node.state], states[node.state][0].keeps_attempts()
         if kind is None:
@@ -95,9 +95,8 @@ def check_pairings(plan: Plan, graph: Graph, states: States) -> None:
                 raise InexactPairingError(spout.id, promise.value, node.state, kind_text(kind, keeps))
 
 
-def check_reads(plan: Plan, graph: Graph, states: States) -> None:
+def _check_reads(plan: Plan, graph: Graph, states: States, kinds: Kinds) -> None:
     """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
-    kinds = kinds_of(plan, states)
     for query, state, into in early_reads(graph, plan.commits):
         if _reads_the_past(states[state][0]):
             continue

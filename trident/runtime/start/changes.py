@@ -1,16 +1,25 @@
-"""At the start: compares a topology with the one that wrote its log, as far as states and streams depend on it."""
+"""At the start: compares a topology with the one that wrote its log, as far as states and streams depend on it.
+
+Also how much of its past a state keeps, and since when its store has each of its changes.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import RenameRecord, TopologyRecord
 from trident.errors import TopologyChangedError, TopologyError
-from trident.planner.meaning import Meaning, TopologyChanges, compare
+from trident.graph import Graph
+from trident.planner import Plan
+from trident.planner.evolution import goes_on
+from trident.planner.meaning import Meaning, TopologyChanges, compare, with_kept_options
 from trident.state.txid import RETRY_BITS
+from trident.state.winners import CHANGES, KEPT
 
 logger = logging.getLogger(__name__)
 
@@ -77,28 +86,28 @@ class NewMeaning:
 
     `now`: what the topology means.
     `lasting`: the states of that kind, by name.
+    `declares`: what the record of the next batch declares; nothing once the log has it.
+    `lasts`: whether it must be recorded before anything is written, because that may stay although its batch fails.
     """
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
         before = Meaning.of_log(log.state.declared)
         self._log = log
-        self._states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
-        self._streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
-        self._lasts = not set(lasting).isdisjoint(self._states)
+        states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
+        streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
+        self.declares: Mapping[str, Mapping[str, Any]] = (
+            {"states": states, "streams": streams} if states or streams else {}
+        )
+        self.lasts = not set(lasting).isdisjoint(states)
 
-    def before_writing(self) -> None:
-        """Record it now, if what is about to be written may stay although its batch fails."""
-        if self._lasts:
-            self._log.append(TopologyRecord(self._states, self._streams))
-            self.recorded()
-
-    def with_batch(self) -> dict[str, Mapping[str, Any]]:
-        """Return what the record of the next batch declares."""
-        return {"states": self._states, "streams": self._streams} if self._states or self._streams else {}
+    def record(self) -> None:
+        """Record it now."""
+        self._log.append(TopologyRecord(**self.declares))
+        self.recorded()
 
     def recorded(self) -> None:
         """Note that the log has it."""
-        self._states, self._streams, self._lasts = {}, {}, False
+        self.declares, self.lasts = {}, False
 
 
 def function_types(compared: TopologyChanges) -> list[str]:
@@ -108,3 +117,38 @@ def function_types(compared: TopologyChanges) -> list[str]:
         for name, evolution in compared.evolutions.items()
         if evolution.types and evolution.types[-1][2] is None and name in compared.recorded.migrating
     ]
+
+
+def as_log_keeps(graph: Graph, plan: Plan, log: LogState) -> tuple[Graph, Plan]:
+    """Return a topology that keeps of its states' past what the log says, and tell what it does not declare."""
+    known = log.declared.get("states", {})
+    kept = with_kept_options(graph, known)
+    changed = {now.name: now for before, now in zip(graph.states, kept.states, strict=True) if now is not before}
+    for state in graph.states:
+        now, declared = kept.state(state.name).spec.facts.kept, state.spec.facts.kept
+        for option, value in known.get(state.name, {}).get(KEPT, {}).items():
+            what = (graph.name, state.name, option, value)
+            if option not in now:
+                logger.warning("topology %s: the store of state %s cannot keep what the log has: %s=%r", *what)
+            elif option not in declared:
+                logger.info(
+                    "topology %s: state %s keeps %s=%r, which its log has and its declaration does not set", *what
+                )
+    return (kept, replace(plan, states={**plan.states, **changed})) if changed else (graph, plan)
+
+
+def with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
+    """Return what is to be recorded of a topology: also what its states keep, and the batch after which each change is kept.
+
+    A feed goes on where the state means what it meant, and was kept by the last driver that committed. Else a new one begins
+    with the next batch.
+    """
+    states, known = {}, log.declared.get("states", {})
+    for name, facts in meaning.states.items():
+        means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
+        since = log.changes_since(name) if goes_on(known.get(name), means) else None
+        store = plan.states[name].spec.facts
+        kept = {option: value for option, value in store.kept.items() if value != 0}
+        feed = {CHANGES: log.txid if since is None else since} if store.keeps_changes else {}
+        states[name] = {**means, **feed, **({KEPT: kept} if kept else {})}
+    return Meaning(states, meaning.streams)

@@ -12,10 +12,9 @@ from trident.config import Config
 from trident.errors import ConfigError
 from trident.extras import needs_package
 from trident.planner import Plan
-from trident.planner.loads import commit_loads
+from trident.planner.placing import commit_loads
 from trident.runtime.commit.committing import Committing
-from trident.runtime.engine.auto import AutoRunner, cores
-from trident.runtime.engine.runners import InProcessRunner, Runner
+from trident.runtime.engine.runners import AutoRunner, InProcessRunner, Runner, cores
 from trident.runtime.engine.worker import Program
 from trident.runtime.spouts.batch_spouts import SpoutHandle
 from trident.runtime.start.placements import on_cluster

@@ -5,6 +5,8 @@ Which log a topology gets: one that outlasts it, or one in memory where all of i
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -13,15 +15,13 @@ from typing import Any
 from trident.config import Config
 from trident.coordination import log_address
 from trident.coordination.memory_log import MemoryLog, TransactionLog
-from trident.coordination.records import CommitRecord
 from trident.errors import ConfigError, StateError, TridentError, UnsupportedOperation
 from trident.extras import check_pyspark
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.loads import stage_memory
 from trident.planner.meaning import Meaning, TopologyChanges, meaning_of
+from trident.planner.placing import stage_memory
 from trident.retention import Retention
-from trident.runtime.closing import Closers
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.commit.committing import Committing, committing_program
 from trident.runtime.commit.dead_letters import dead_letters_of
@@ -41,21 +41,32 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.spouts.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.start.accidents import Found
 from trident.runtime.start.capabilities import check_states, is_all_in_memory, lasting_states
-from trident.runtime.start.changes import NewMeaning, check_meaning, check_stores, function_types
+from trident.runtime.start.changes import (
+    NewMeaning,
+    as_log_keeps,
+    check_meaning,
+    check_stores,
+    function_types,
+    with_feeds,
+)
 from trident.runtime.start.engine_choice import open_runner, with_workers
-from trident.runtime.start.feeds import as_log_keeps, with_feeds
-from trident.runtime.start.one_transaction import states_with_record, why_apart
-from trident.runtime.start.placements import executors_of, placements_of
+from trident.runtime.start.placements import executors_of, placements_of, states_with_record, why_apart
 from trident.runtime.start.recovery import reconcile
 from trident.runtime.steps.bounds import Bounds
 from trident.state.interfaces import State
-from trident.state.kinds import LaterWrite
+
+logger = logging.getLogger(__name__)
 
 _MOST_THREADS = 16  # of one state's commit
 
 States = Mapping[str, Sequence[Any]]
 RunnerOf = Callable[[Program, Config, float, Committing | None, Mapping[str, SpoutHandle]], Runner]
 Rewinder = Callable[[Graph, Config, TransactionLog, Meaning, Sequence[Found], bool], None]
+Close = Callable[[], Any]
+
+# Threads before what they use. Spouts early, because a thread may wait for its feed. The log last, because its claim keeps
+# other drivers away until everything else is closed.
+_ORDER = ("processing", "drpc", "committing", "spouts", "partitions", "operations", "views", "states", "runner", "log")
 
 
 def refuse_to_rewind(*_: Any) -> None:
@@ -74,8 +85,10 @@ class OpenedTopology:
     `meaning`: what the log does not say yet of this topology.
     `commit_threads`: returns the threads that a commit uses beside its own.
     `placements`: by state, where batches that Spark processes are committed.
+    `executors`: the states that executors commit.
     `apart`: why the states of a batch and its record are transactions of their own; see `why_apart`.
     `carrier`: the log, if it takes the writes of all states along.
+    `publishing`: the states that publish their contents, by name.
     `replays`: processes some batches twice; None: none of them.
 
     Parameters
@@ -127,19 +140,9 @@ class OpenedTopology:
             self.closers.add("views", self._views[name].close)
         return self._views[name]
 
-    def record(self, record: CommitRecord, later: Sequence[LaterWrite]) -> None:
-        """Append the record of a batch, with the writes that are left to it.
-
-        Raises `NotWrittenError`: a state refuses its write. Nothing was written.
-        """
-        if self.carrier is not None:
-            self.carrier.append(record, beside=later)
-        else:
-            self.log.append(record)
-
     def publish_recorded(self) -> None:
         """Let states that publish their contents know which batch the log holds."""
-        for name, state in self._publishing:
+        for name, state in self.publishing:
             state.recorded(self.log.state.snapshot(name))
 
     def close(self) -> None:
@@ -156,6 +159,7 @@ class OpenedTopology:
         self.states = self._open_as_left(graph)
         check_states(plan, graph, self.states, config.allow_inexact)
         self.placements = placements_of(plan, config, self.states)
+        self.executors = executors_of(self.placements)
         self.log = log = open_log(self.states)
         self.closers.add("log", log.close)
         graph, as_kept = as_log_keeps(graph, plan, log.state)
@@ -197,18 +201,18 @@ class OpenedTopology:
         meaning, migrating = compared.recorded, function_types(compared)
         reconcile(
             plan, log, self.states, config.state_recovery, lambda *which: make_state(plan, config, *which),
-            partial(rewind, graph, config, log, meaning), executors_of(self.placements),
+            partial(rewind, graph, config, log, meaning), self.executors,
         )  # fmt: skip
         recorded = NewMeaning(log, with_feeds(plan, log.state, meaning), {*self.lasting, *migrating})
-        if migrating:
-            recorded.before_writing()  # readers and the first commit have to know which values are of the new types
+        if migrating and recorded.lasts:
+            recorded.record()  # readers and the first commit have to know which values are of the new types
         return recorded
 
     # ---- opening: what processes and commits ------------------------------------------------------------------------
 
     def _open_engine(self, runner_of: RunnerOf, reach: Reach | None, in_threads: bool) -> None:
-        plan, closers, executors = self.plan, self.closers, executors_of(self.placements)
-        self.spouts, emitters = open_spouts(plan, self.config, closers)
+        plan, closers, executors = self.plan, self.closers, self.executors
+        self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
         static = {name: state for name, state in plan.states.items() if state.static}
         committed = {node.id: plan.fragments[node.id] for node in plan.commits}
@@ -227,7 +231,7 @@ class OpenedTopology:
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
         self.committer.leave_to_record(with_record)
         self.letters = dead_letters_of(config, plan.topology)
-        self._publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
+        self.publishing = [(name, one) for name, each in self.states.items() for one in each if one.offers("recorded")]
         self.replays: ReplayCheck | None = None
         if config.verify_replays:
             self.replays = ReplayCheck(program, config.verify_replays, self.runner.parallelism)
@@ -261,3 +265,30 @@ def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> Transa
             raise ConfigError(f"history={config.history!r}: {where}. Give log_dir, or leave it out")
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
     return log_address.open_log(config.log_folder(plan.topology), plan.topology, config.takeover, history)
+
+
+class Closers:
+    """Everything that was opened so far; it is closed by kind, in the order above."""
+
+    def __init__(self, topology: str) -> None:
+        self._topology = topology
+        self._by_kind: dict[str, deque[Close]] = {kind: deque() for kind in _ORDER}
+
+    def add(self, kind: str, *closers: Close) -> None:
+        """Note how something that was just opened is closed."""
+        self._by_kind[kind].extend(closers)
+
+    def close(self, *kinds: str) -> None:
+        """Close all, or some kinds only. Each thing is closed once, by the first thread that asks; errors are logged."""
+        for kind in kinds or _ORDER:
+            while (close := self._next(kind)) is not None:
+                try:
+                    close()
+                except Exception:
+                    logger.exception("topology %s: closing failed", self._topology)
+
+    def _next(self, kind: str) -> Close | None:
+        try:
+            return self._by_kind[kind].popleft()  # atomic: two threads may close at once
+        except IndexError:
+            return None

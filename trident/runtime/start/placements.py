@@ -1,22 +1,31 @@
-"""Where each state is committed: by this process, or by tasks in Spark's executors."""
+"""Where each state is committed, by this process or by tasks in Spark's executors; and whether the record goes with the states.
+
+The writes of a batch to its states and its record in the log are one transaction where the log and all states of a topology are
+in one database of PostgreSQL. Then a batch waits for the disk once, and neither states nor log are ever ahead of the other. The
+driver leaves the last write of each state to the log, which makes it on its own connection when the record is appended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from trident.config import Config
+from trident.coordination.memory_log import TransactionLog
+from trident.coordination.stored_log import StoredLog
 from trident.errors import ConfigError
 from trident.graph import QueryNode
 from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
+from trident.servers.log_addresses import Database, PostgresAddress, is_postgres
 from trident.spark.connect import server_of
 from trident.spark.environment import is_local, master_of
 from trident.state.interfaces import StateType, kind_of
 
 DRIVER: Final[Placement] = "driver"
 EXECUTORS: Final[Placement] = "executors"
+TOGETHER: Final = ""
 
 
 class PlacedState(NamedTuple):
@@ -31,11 +40,11 @@ def executors_of(placements: Mapping[str, PlacedState]) -> list[str]:
     return [name for name, placement in placements.items() if placement.where == EXECUTORS]
 
 
-def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], placements: Mapping[str, PlacedState]) -> list[str]:
+def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], executors: Collection[str]) -> list[str]:
     """Return the states any of whose partitions may write any key, where tasks write them and not the driver for them."""
     return [
         name
-        for name in executors_of(placements)
+        for name in executors
         if plan.states[name].free_keys and len(states[name]) > 1 and not states[name][0].offers("stage")
     ]
 
@@ -116,3 +125,55 @@ def on_cluster(config: Config) -> bool:
     if config.engine == "in_process":  # without even importing Spark
         return False
     return not is_local(master_of(config.master or config.spark_conf.get("spark.master")))
+
+
+def states_with_record(plan: Plan, log: TransactionLog, apart: str | None) -> tuple[StoredLog | None, list[str]]:
+    """Return the log that takes writes of states along, and which states'; None and none if they are `apart`."""
+    if apart != TOGETHER or not isinstance(log, StoredLog):
+        return None, []
+    names = list(plan.partitions)
+    log.carry(max(_database(plan, name).timeout_s for name in names))
+    return log, names
+
+
+def why_apart(plan: Plan, executors: Collection[str], log_dir: str, committing: Collection[str] = ()) -> str | None:
+    """Say why the states of a batch and its record are transactions of their own.
+
+    Parameters
+    ----------
+    committing
+        The spouts that commit a batch to their source before it is recorded.
+
+    Returns
+    -------
+    str | None
+        `TOGETHER` if they are one; None if there is nothing to say: no log or no state is in a database.
+    """
+    names = list(plan.partitions)
+    stored = [name for name in names if plan.states[name].spec.facts.database is not None]
+    if not is_postgres(log_dir) or not stored:
+        return None
+    log = Database.of(PostgresAddress.of(log_dir).url)
+    reasons = (why for name in names if (why := _why_apart(plan, name, log, executors)))
+    spouts = f"spout {min(committing)!r} commits to its source before the batch is recorded" if committing else TOGETHER
+    return next(reasons, spouts)
+
+
+def _why_apart(plan: Plan, name: str, log: Database, executors: Collection[str]) -> str:
+    database = plan.states[name].spec.facts.database
+    if database is None:
+        return f"state {name!r} is in another store than the log"
+    if name in executors:
+        return f"executors commit state {name!r}, and the driver the record"
+    if plan.partitions[name] > 1:
+        return f"state {name!r} has {plan.partitions[name]} partitions, each with a connection of its own"
+    if any(isinstance(node, QueryNode) and node.state == name and node.sees_batch for node in plan.commits):
+        return f"a query of state {name!r} sees its own batch, so that must be written before the record"
+    differs = database.differs_from(log)
+    return differs and f"state {name!r} is reached otherwise than the log ({differs}): give both the same address"
+
+
+def _database(plan: Plan, name: str) -> Database:
+    database = plan.states[name].spec.facts.database
+    assert database is not None, name
+    return database

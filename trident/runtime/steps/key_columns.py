@@ -4,6 +4,10 @@ Values of a column have the declared type already: a decimal has its scale, a mo
 of one value: Arrow distinguishes -0.0 from 0.0 and one NaN from another by their bits, and in Python no NaN equals another.
 As Python objects decimals and moments too get the form that keys without a declared type have. All other types are left
 alone, at no cost.
+
+The keys that the tuples of a stream remove from a state travel with a mark. A key that a batch removes is absent after the
+batch, so what the batch adds to it is dropped: no key is updated and removed by one commit, and the order of the two does not
+matter.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import one_array
+from trident.fields import Fields
+from trident.graph.aggregations import REMOVED
 from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.encoding.equal_keys import OneForm, canonical, canonical_key, canonical_keys
 from trident.state.interfaces import Key
@@ -167,3 +173,33 @@ def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
     for at, place in enumerate(places_in(keys, partitions)):
         places.setdefault(place, []).append(at)
     return dict(sorted(places.items()))
+
+
+def removals_of(key: Fields, table: pa.Table) -> pa.Table:
+    """Return what is sent to a state for one table of the fields that are its key."""
+    mark = pa.nulls(table.num_rows, pa.bool_())
+    return pa.table([mark, *table.columns], names=[REMOVED, *key.names])
+
+
+def are_removals(table: pa.Table) -> bool:
+    """Whether a table that was sent to a state has keys to remove."""
+    return bool(table.column_names[:1] == [REMOVED])
+
+
+def without_removed(key: Fields, tables: Sequence[pa.Table]) -> tuple[list[pa.Table], list[Key]]:
+    """Return the updates of a batch without those of keys that it removes; and these keys, each once, in their one form."""
+    updates = [table for table in tables if not are_removals(table)]
+    removals = [table for table in tables if are_removals(table) and table.num_rows]
+    if not removals:
+        return updates, []
+    gone = pa.concat_tables(removals).select(list(key.names))
+    kept = [_without(table, gone) if table.num_rows else table for table in updates]
+    return kept, OneForm(dict.fromkeys(keys_of(gone, key.names)))
+
+
+def _without(table: pa.Table, gone: pa.Table) -> pa.Table:
+    names = gone.column_names
+    both = pa.concat_tables([table.select(names), gone], promote_options="permissive")
+    ids, _ = group_ids(both.columns, both.num_rows)
+    stays = ~np.isin(ids[: table.num_rows], ids[table.num_rows :])
+    return table if stays.all() else table.filter(pa.array(stays))

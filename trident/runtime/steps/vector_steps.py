@@ -22,7 +22,6 @@ from trident.operations.expressions import Expression, lit
 from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
-from trident.runtime.steps.cast_kernels import cast, without_zone
 from trident.runtime.steps.failures import StepFailed, TupleErrors, WrongResult, failure_of
 from trident.runtime.steps.local_times import in_zone, to_utc, truncated
 from trident.runtime.steps.number_kernels import (
@@ -41,7 +40,16 @@ from trident.runtime.steps.number_kernels import (
     widened,
 )
 from trident.runtime.steps.rows import tuples_of
-from trident.runtime.steps.text_kernels import json_path, lower, regexp_extract, replace, trim, upper
+from trident.runtime.steps.text_kernels import (
+    cast,
+    json_path,
+    lower,
+    regexp_extract,
+    replace,
+    trim,
+    upper,
+    without_zone,
+)
 from trident.runtime.steps.vector_results import checked_times, flattened, mask_of, rows_of
 
 

@@ -70,12 +70,10 @@ def _no_time(field: str, value: int, per_ms: int, state: str, keeps_wrong: bool)
 
 def _guessed(value: int, unit: str) -> str:
     """Say in which other units a value would be a time of these years."""
-    others = [each for each in _UNITS if each != unit and _is_plausible(value, each)]
+    others = [
+        each for each in _UNITS if each != unit and _PLAUSIBLE[0] <= value * _UNITS[each] // 10**9 <= _PLAUSIBLE[1]
+    ]
     return "".join(f"; in {each} it would be {_shown(value, each)}" for each in others)
-
-
-def _is_plausible(value: int, unit: str) -> bool:
-    return _PLAUSIBLE[0] <= value * _UNITS[unit] // 10**9 <= _PLAUSIBLE[1]
 
 
 def _shown(value: int, unit: str) -> str:

@@ -26,11 +26,11 @@ from trident.operations.windows import SessionWindow
 from trident.runtime.steps.failures import calls_user_code
 from trident.runtime.steps.key_columns import Ints
 from trident.runtime.windows.count_windows import update_counts
-from trident.runtime.windows.directory import TupleRun as Chunks
 from trident.runtime.windows.event_times import NOWHERE
 from trident.runtime.windows.fired_rows import Complete, late_rows, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.join_update import update_join
+from trident.runtime.windows.kept_windows import TupleRun as Chunks
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.session_update import update_sessions
 from trident.runtime.windows.shares import Share

@@ -1,7 +1,8 @@
-"""The grid of windows: arithmetic over ordinates, which are positions or times in the unit of their type.
+"""Which window a time belongs to: arithmetic over ordinates, which are positions or times in the unit of their type.
 
 Windows end at every multiple of `slide` and hold the `length` ordinates before their end. The width of a *pane* is the
-greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane.
+greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane. Sessions have no grid:
+the times of a key that are no more than a gap apart are one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,3 +93,32 @@ class Grid:
     def panes_of(self, end: int) -> tuple[int, int]:
         """Return the first pane of a window and the first one behind it."""
         return (end - self.length) // self.width, end // self.width
+
+
+class Spans(NamedTuple):
+    """Rows, or sessions: the number of each one's key, its first and its last time (int64, one each)."""
+
+    keys: Ints
+    starts: Ints
+    lasts: Ints
+
+
+def sessions_of(rows: Spans, gap: int) -> tuple[Ints, Spans]:
+    """Put rows together to sessions.
+
+    Returns
+    -------
+    tuple
+        The number of the session of each row (int64, one per row), and the sessions: by key, and of a key by time.
+    """
+    order = np.lexsort((rows.starts, rows.keys))
+    keys, starts, lasts = (column[order] for column in rows)
+    # A row may end before the one in front of it, so it is the latest end so far that counts. Times become their ranks, so that
+    # key and time fit into one number, and no key goes on with the latest end of another.
+    times, ranks = np.unique(lasts, return_inverse=True)
+    latest = times[np.maximum.accumulate(keys * len(times) + ranks) % len(times)]
+    begins = np.ones(len(keys), bool)
+    begins[1:] = (keys[1:] != keys[:-1]) | (starts[1:] - latest[:-1] > gap)
+    numbers = np.empty(len(keys), np.int64)
+    numbers[order] = np.cumsum(begins) - 1
+    return numbers, Spans(keys[begins], starts[begins], latest[np.append(begins, True)[1:]])

@@ -24,8 +24,7 @@ from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.key_columns import Ints, group_ids, one_form
 from trident.runtime.steps.rows import StepRun
 from trident.runtime.windows.event_times import timed
-from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.session_spans import Spans, sessions_of
+from trident.runtime.windows.grid import Grid, Spans, sessions_of
 
 AT, END, PANE, ROWS, START, SESSION = "$at", "$end", "$pane", "$rows", "$start", "$session"
 """Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples, start and number of

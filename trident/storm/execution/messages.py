@@ -77,22 +77,22 @@ class Inbox:
         """Add a delivery; None only wakes the executor."""
         box = self._box
         box.put(delivery)
-        if len(box) >= self._capacity:
+        if len(box.messages) >= self._capacity:
             self._open.clear()
-            if len(box) < self._capacity:  # all was taken in between, and then no one else opens it
+            if len(box.messages) < self._capacity:  # all was taken in between, and then no one else opens it
                 self._open.set()
 
     def take(self, wait_s: float) -> list[Delivery]:
         """Return what is there, up to a limit; wait at most this long for the first."""
         found = self._box.take(wait_s, _AT_ONCE)
-        if not self._open.is_set() and len(self._box) <= self._capacity // 2:
+        if not self._open.is_set() and len(self._box.messages) <= self._capacity // 2:
             self._open.set()
         return [each for each in found if each is not None]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not self._box
+        return not self._box.messages
 
     @property
     def is_open(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trident.observe.events import TopologyEvent
 from trident.observe.monitoring import Monitoring
-from trident.runtime.clock import Clock
+from trident.runtime.loop.batch import Clock
 from trident.testing.topology.driver_capture import Row
 
 

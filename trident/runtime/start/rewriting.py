@@ -1,8 +1,13 @@
-"""`forget_keys`: keys of a state, and what else says them, are removed for good, while no driver runs.
+"""Rows of a state are rewritten, or removed for good, while no driver runs.
 
-The rows are deleted, value and value before, by a commit that is fenced as a failed attempt of the next batch would be:
-whether it was made or not, the next batch starts from what is there. Then the changes of these keys are deleted, and the dead
-letters that name them. Killed at any point, the same call goes on.
+Both are commits of the next batch that are fenced as failed attempts of it would be: whether one was made or not, the next
+batch starts from what is there. Killed at any point, the same call goes on.
+
+`migrate_state`: all values of former types become values of the declared type. Value and value before are the same, so that
+it is right whichever of them counts, and the attempt says that it is of the declared type.
+
+`forget_keys`: the rows of keys are deleted, value and value before; then the changes of these keys, and the dead letters that
+name them.
 """
 
 from __future__ import annotations
@@ -12,17 +17,65 @@ from dataclasses import dataclass
 
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
-from trident.coordination.records import StartRecord
+from trident.coordination.records import StartRecord, TopologyRecord
 from trident.errors import UnsupportedOperation, WrongKeyError
 from trident.graph import Graph
+from trident.planner.evolution import REWRITTEN
+from trident.planner.meaning import Meaning
 from trident.runtime.commit.dead_letters import dead_letters_of
 from trident.runtime.reading.store_check import StoreCheck
-from trident.runtime.start.moving import StatePlace, opened_place
+from trident.runtime.start.changes import NewMeaning
+from trident.runtime.start.moving import Moved, Progress, StatePlace, opened_place
 from trident.state.encoding.declared_keys import declared_keys, keys_of_list
 from trident.state.interfaces import Key
 from trident.state.txid import RETRY_BITS, Txid
+from trident.state.winners import FORMER
 
 _UNKNOWN = "as the store keeps what was deleted"
+
+
+def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = lambda *_: None) -> Moved:
+    """Migrate all values of a state that are of former types; return how many rows there are, and how many it wrote.
+
+    Raises
+    ------
+    LogHeldError
+        A driver runs on the log.
+    TopologyChangedError
+        The state means something else that its log does not go on with.
+    StateError
+        A value cannot be migrated: those before it are.
+    """
+    with opened_place(graph, name, config, "migrate") as (log, place, compared):
+        if name not in compared.evolutions:
+            return Moved(log.state.txid, 0, 0)
+        StoreCheck(name, place.states, lambda: log.state).compare()
+        log.append(StartRecord.now(log.epoch, log.state.executors))
+        meaning = NewMeaning(log, Meaning({name: compared.recorded.states[name]}, {}), [name])
+        if meaning.lasts:
+            meaning.record()
+        return _migrate(log, name, place, progress)
+
+
+def _migrate(log: TransactionLog, name: str, place: StatePlace, progress: Progress) -> Moved:
+    state, rows, attempt, written = log.state, 0, log.epoch << RETRY_BITS, 0
+    winners = state.winners_of(name)
+    for keys in place.pages() if winners.types else ():
+        stored = place.stored(keys)
+        former = [key for key, one in stored.items() if one.attempt < winners.types[-1][0]]
+        for partition, some in place.by_partition(former).items() if former else ():
+            attempt += 1
+            expected = state.expected(name, partition)
+            commit = Txid(state.txid + 1, attempt, winners, state.incarnation, expected, state.epochs)
+            place.states[partition].begin_commit(commit)
+            place.states[partition].multi_put(some, place.states[partition].multi_get(some))
+            place.states[partition].commit(commit)
+        rows, written = rows + len(stored), written + len(former)
+        progress("migrate", rows, 0)
+    facts = dict(state.declared["states"][name])
+    if facts.pop(FORMER, None):
+        log.append(TopologyRecord({name: {**facts, REWRITTEN: state.txid}}, {}))
+    return Moved(state.txid, rows, written)
 
 
 @dataclass(frozen=True)
