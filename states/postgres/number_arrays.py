@@ -26,7 +26,7 @@ def fits_arrays(columns: Columns) -> bool:
     return is_number and keys <= _KEYS and values <= _VALUES
 
 
-def selected(columns: Columns, only_current: bool = False) -> str:
+def selected(columns: Columns) -> str:
     """Return what a read selects: how many rows are foreign, the keys (of texts the lengths, too), the values."""
     txid, attempt, prev, curr = (f"own.{column.quoted}" for column in (*columns.own, *columns.values))
     parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]
@@ -37,8 +37,7 @@ def selected(columns: Columns, only_current: bool = False) -> str:
         else:
             parts.append(f"array_agg({name})")
     flags = f"({prev} IS NOT NULL)::int * {HAS_PREV} + ({curr} IS NOT NULL)::int * {HAS_CURR}"
-    fields = [flags, f"coalesce({curr}, 0)"]
-    fields += [] if only_current else [f"coalesce({prev}, 0)", txid, attempt]
+    fields = [flags, f"coalesce({curr}, 0)", f"coalesce({prev}, 0)", txid, attempt]
     return ", ".join([*parts, *(f"array_agg({field})" for field in fields)])
 
 
@@ -57,7 +56,7 @@ class FoundArrays:
         ]
 
     def of(self, keys: list[pa.Array]) -> NumberColumns:
-        """Return a value per key; where only the current ones were selected, with zeros for the rest."""
+        """Return a value per key."""
         is_double, rows = self._columns.values[0].declared == "double", len(keys[0])
         dtype, wire = (np.float64, ">f8") if is_double else (np.int64, ">i8")
         numbers, flags = np.zeros((rows, 4), np.int64), np.zeros(rows, np.uint8)
@@ -67,7 +66,7 @@ class FoundArrays:
             there = places >= 0
             places, kinds = places[there], (wire, wire, ">i8", ">i8")
             flags[there] = _numbers(next(parts), ">i4")[places]
-            for at, kind, part in zip((CURR, PREV, TXID, ATTEMPT), kinds, parts, strict=False):
+            for at, kind, part in zip((CURR, PREV, TXID, ATTEMPT), kinds, parts, strict=True):
                 field = _numbers(part, kind)[places]
                 numbers[there, at] = field.astype(dtype).view(np.int64) if kind is wire else field
         return NumberColumns(numbers, flags, dtype)

@@ -27,7 +27,7 @@ from trident.errors import CommitOrderError, StateError, UnsupportedOperation
 from trident.retention import Sweeps
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.backing_map import MapFacts
-from trident.state.columns.number_columns import HAS_CURR, NumberColumns
+from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
@@ -126,7 +126,7 @@ class TypedRows(StoredRows):
                 found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
-    def find(self, parts: Sequence[Sequence[Any]], only_current: bool = False) -> NumberColumns | None:
+    def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
         """Return what is stored for keys, given field by field; None if rows are faster, or the keys do not fit arrays."""
         columns, rows = self._columns, len(parts[0]) if parts else 0
         if rows < _MANY_KEYS or len(parts) != len(columns.keys) or not self.fits_arrays:
@@ -136,7 +136,7 @@ class TypedRows(StoredRows):
         if longest > self.max_key_bytes or any(array.null_count for array in arrays):
             return None
         nulls, answers, most = (False,) * len(arrays), [], self._options.max_keys_per_call
-        what = selected(columns, only_current)
+        what = selected(columns)
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
             answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
@@ -443,15 +443,7 @@ class TypedMap(WholeCommitMap):
 
     def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Read keys as columns; None if rows are faster or fit better."""
-        return self._found(keys)
-
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read the latest values; None if rows are faster or fit better."""
-        found = self._found(keys, only_current=True)
-        if found is None:
-            return None
-        values = found.curr.tolist()
-        return [value if has else None for value, has in zip(values, (found.flags >= HAS_CURR).tolist(), strict=True)]
+        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)))
 
     def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
         """Write what was combined at the `end` of the commit."""
@@ -459,9 +451,6 @@ class TypedMap(WholeCommitMap):
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
         self._puts = self._typed.array_puts(found, new)
-
-    def _found(self, keys: Sequence[Key], only_current: bool = False) -> NumberColumns | None:
-        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)), only_current)
 
     def _put(self, doing: str, puts: Puts) -> None:
         if isinstance(self._puts, ArrayPuts):

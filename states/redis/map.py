@@ -151,11 +151,6 @@ class RedisBackingMap(BackingMap):
         decode = None if self._values is None else self._values.decode_opaque
         return None if decode is None else self._read(keys, decode, OpaqueColumns.absent(len(keys)))
 
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read only the latest value of each key, if the serializer can do that."""
-        decode = None if self._values is None else self._values.decode_current
-        return None if decode is None else self._read(keys, decode, [None] * len(keys))
-
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
         return self._values is None or self._values.keeps_attempts()

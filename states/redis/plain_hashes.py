@@ -185,8 +185,6 @@ class PlainHashes:
         """Whether an opaque value comes back with its attempt."""
         return True
 
-    decode_current = None
-
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:
         return [_known(type_, False) for _, type_ in self.shape.values]

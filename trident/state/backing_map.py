@@ -144,10 +144,6 @@ class BackingMap(Role, ABC):
         """Read past a memory in front of the store: a snapshot read must not see what a crashed commit remembered."""
         return self.multi_get(keys)
 
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read the bare values of the latest writes, which the reader may change; None: that is no cheaper than `multi_get`."""
-        return None
-
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
         """Read opaque values as `multi_get` does, as columns; None: this map has rows.
 

@@ -84,8 +84,7 @@ class CommittedMap(State, ABC):
         keys, txid = typed_keys(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
-        current = self.backing.multi_get_current(keys) if keys else None
-        return current if current is not None else self._given(self._latest(self._read(keys)))
+        return self._given(self._latest(self._read(keys)))
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:

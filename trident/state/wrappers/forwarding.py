@@ -126,11 +126,6 @@ class SerializedMap(MapWrapper):
         """Whether the serializer gives an opaque value back with its attempt."""
         return self._values.keeps_attempts()
 
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read only the value that each key was last written with, if the serializer can decode it alone."""
-        current = self._values.decode_current
-        return None if current is None else current(keys, self.backing.multi_get(keys))
-
     def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
         """Read and deserialize as columns, if the serializer can."""
         decode = self._values.decode_opaque
