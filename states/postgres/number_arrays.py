@@ -12,7 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.postgres.columns import Column, Columns
-from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
+from trident.state.columns.number_columns import (
+    ATTEMPT,
+    CURR,
+    HAS_CURR,
+    HAS_PREV,
+    PREV,
+    TXID,
+    NumberColumns,
+    NumberForm,
+)
 from trident.state.interfaces import Key, StateType
 
 _KEYS = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
@@ -57,19 +66,19 @@ class FoundArrays:
 
     def of(self, keys: list[pa.Array]) -> NumberColumns:
         """Return a value per key."""
-        is_double, rows = self._columns.values[0].declared == "double", len(keys[0])
-        dtype, wire = (np.float64, ">f8") if is_double else (np.int64, ">i8")
-        numbers, flags = np.zeros((rows, 4), np.int64), np.zeros(rows, np.uint8)
+        declared = self._columns.values[0].declared
+        dtype, wire = (np.float64, ">f8") if declared == "double" else (np.int64, ">i8")
+        made = NumberColumns.absent(NumberForm.of(declared), len(keys[0]))
         if self._parts:
             parts = iter(self._parts)
             places = _places(keys, [_keys(parts, key) for key in self._columns.keys])
             there = places >= 0
             places, kinds = places[there], (wire, wire, ">i8", ">i8")
-            flags[there] = _numbers(next(parts), ">i4")[places]
+            made.flags[there] = _numbers(next(parts), ">i4")[places]
             for at, kind, part in zip((CURR, PREV, TXID, ATTEMPT), kinds, parts, strict=True):
                 field = _numbers(part, kind)[places]
-                numbers[there, at] = field.astype(dtype).view(np.int64) if kind is wire else field
-        return NumberColumns(numbers, flags, dtype)
+                made.numbers[there, at] = field.astype(dtype).view(np.int64) if kind is wire else field
+        return made
 
 
 class ArrayPuts(Mapping[Key, Any]):
@@ -78,10 +87,9 @@ class ArrayPuts(Mapping[Key, Any]):
     `arrays`: of each column of `Columns.read` its values.
     """
 
-    def __init__(self, columns: Columns, keys: list[pa.Array], new: NumberColumns) -> None:
+    def __init__(self, columns: Columns, new: NumberColumns) -> None:
         self._columns = columns
-        absent = [None, None, new.flags & HAS_PREV == 0, new.flags & HAS_CURR == 0]
-        self.arrays = [*keys, *(pa.array(new.column(at), mask=absent[at]) for at in (TXID, ATTEMPT, PREV, CURR))]
+        self.arrays = [*new.place, *map(new.column, (TXID, ATTEMPT, PREV, CURR))]
 
     @property
     def last(self) -> tuple[Key, Any]:

@@ -31,6 +31,7 @@ from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
+from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
 from trident.storekit.plain_columns import TXID
@@ -126,10 +127,13 @@ class TypedRows(StoredRows):
                 found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
-    def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Return what is stored for keys, given field by field; None if rows are faster, or the keys do not fit arrays."""
-        columns, rows = self._columns, len(parts[0]) if parts else 0
-        if rows < _MANY_KEYS or len(parts) != len(columns.keys) or not self.fits_arrays:
+    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Return what is stored for keys; None if rows are faster, or the keys do not fit arrays."""
+        columns, rows = self._columns, len(keys)
+        if rows < _MANY_KEYS or not self.fits_arrays:
+            return None
+        parts = keys.parts if isinstance(keys, KeyColumns) else list(zip(*self.names(keys), strict=True))
+        if len(parts) != len(columns.keys):
             return None
         arrays = [column.array(part) for column, part in zip(columns.keys, parts, strict=True)]
         longest = sum(int(np.max(_sizes(array))) for array in arrays)
@@ -147,9 +151,9 @@ class TypedRows(StoredRows):
         values.place = arrays
         return values
 
-    def array_puts(self, found: NumberColumns, new: NumberColumns) -> ArrayPuts:
-        """Return what `write` writes for the keys of `found`."""
-        return ArrayPuts(self._columns, found.place, new)
+    def array_puts(self, new: NumberColumns) -> ArrayPuts:
+        """Return what `write` writes of what was made of the result of `find`."""
+        return ArrayPuts(self._columns, new)
 
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
@@ -437,20 +441,19 @@ class TypedMap(WholeCommitMap):
         if self._sweeps.due(txid):
             self._typed.sweep(int(txid))
 
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Read keys as columns; None if rows are faster or fit better, or another put of the commit came first."""
-        return None if self._puts else self._typed.find(parts)
+        return None if self._puts else self._typed.find(keys)
 
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys as columns; None if rows are faster or fit better."""
-        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)))
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write what was combined at the `end` of the commit."""
-        refuse_read_only(self._read_only, f"write {len(found)} keys", self._what)
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write many distinct keys: in a commit at its `end`, else at once; columns only in a commit."""
+        if not isinstance(values, NumberColumns):
+            super().multi_put(keys, values)
+            return
+        refuse_read_only(self._read_only, f"write {len(keys)} keys", self._what)
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
-        self._puts = self._typed.array_puts(found, new)
+        self._puts = self._typed.array_puts(values)
 
     def _put(self, doing: str, puts: Puts) -> None:
         if isinstance(self._puts, ArrayPuts):

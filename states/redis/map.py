@@ -31,7 +31,7 @@ from trident.errors import ConfigError, StateLossDetected, UnsupportedOperation
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_size, refuse_read_only
 

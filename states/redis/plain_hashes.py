@@ -24,7 +24,7 @@ from trident.state.encoding.json_serializers import STORED_FORMS
 from trident.state.encoding.serializers import DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.storekit.plain_shapes import PlainShape, asked_shape, json_form
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"

@@ -11,9 +11,8 @@ from trident.errors import UnsupportedOperation
 from trident.roles import Role, adapted
 
 if TYPE_CHECKING:
-    from trident.state.columns.number_columns import NumberColumns
     from trident.state.kinds import Key, LaterWrite
-    from trident.state.opaque_columns import OpaqueColumns
+    from trident.state.table import OpaqueTable
     from trident.state.txid import Sentinel, Txid
 
 
@@ -31,7 +30,7 @@ class MapFacts:
     shares_keys
         Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
     keeps_columns
-        `multi_get_columns` may return columns.
+        `multi_get_opaque` may return a table that combines.
     has_typed_columns
         Stored values have the declared type, as in a column, and their bytes name no other type.
     """
@@ -140,40 +139,18 @@ class BackingMap(Role, ABC):
         """Whether opaque values say which attempt wrote them."""
         return True
 
-    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read past a memory in front of the store: a snapshot read must not see what a crashed commit remembered."""
-        return self.multi_get(keys)
+    @property
+    def past_caches(self) -> BackingMap:
+        """The map behind a memory: a snapshot read must not see what a crashed commit remembered."""
+        return self
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
-        """Read opaque values as `multi_get` does, as columns; None: this map has rows.
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
+        """Read opaque values as `multi_get` does, as a table that is made for this call; None: rows are faster, or fit better.
 
-        A map that returned columns may be given columns by the next `multi_put`.
+        A map that returned a table may be given one by the next `multi_put`. `KeyColumns` are the distinct keys of
+        `OpaqueMap.multi_combine`: for a table that combines, it is given what the table made of its values, for the same keys.
         """
         return None
-
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Read distinct keys of opaque numbers as columns, for `OpaqueMap.multi_combine`.
-
-        Parameters
-        ----------
-        parts
-            The keys: for each grouping field its values, a list or an Arrow array.
-
-        Returns
-        -------
-        NumberColumns | None
-            One entry per key, in the order asked. None if the map holds other values than numbers of one type, or if
-            rows are faster now; then `multi_get` and `multi_put` are used.
-        """
-        return None
-
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys for a snapshot; None if the map does not keep columns now: then `multi_get` is used."""
-        return None
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write `new` for the keys of `found`, which `multi_get_columns` gave in this commit; as `multi_put` otherwise."""
-        raise self._lacks("multi_put_columns")
 
     def _lacks(self, method: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"a {type(self).__name__} has no {method}")

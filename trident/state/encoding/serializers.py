@@ -39,7 +39,7 @@ from trident.state.encoding.json_serializers import (
     from_fields,
 )
 from trident.state.interfaces import Key, StateType, kind_of
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import Serializer, StoredValues
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,7 +126,7 @@ class SerializedMap(MapWrapper):
         """Whether the serializer gives an opaque value back with its attempt."""
         return self._values.keeps_attempts()
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""
         decode = self._values.decode_opaque
         return None if decode is None else decode(keys, self.backing.multi_get(keys))
