@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from psycopg import Cursor, errors
@@ -23,7 +23,7 @@ from states.postgres.connection import FencedWrite, Session
 from states.postgres.number_arrays import ArrayPuts, FoundArrays, fits_arrays, selected
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
-from trident.errors import CommitOrderError, StateError, UnsupportedOperation
+from trident.errors import CommitOrderError, StateError
 from trident.retention import Sweeps
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.backing_map import MapFacts
@@ -90,6 +90,7 @@ class TypedRows(StoredRows):
         self._changes, self.batch = changes, -1  # the commit under way
         self._options, self._columns, self._what = options, columns, what
         self._session = Session(options, what, conf.read_only)
+        self.kept_changes = None if changes is None else _Changes(changes, self._session, columns)
         self._witness: bytes | None = None  # of the sentinel that was read or written last
         self._keeps_witness = True
         self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
@@ -245,7 +246,7 @@ class TypedRows(StoredRows):
         if self._changes is not None:
             self._session.run("delete all changes", self._changes.empty)
 
-    # ---- changes --------------------------------------------------------------------------------------------------
+    # ---- changes and expiry ---------------------------------------------------------------------------------------
 
     def sweep(self, txid: int) -> None:
         """Delete the changes that need not be kept at batch `txid`, and the rows that have expired."""
@@ -268,28 +269,6 @@ class TypedRows(StoredRows):
             given,
             connection,
         )
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed; see `BackingMap.changed`."""
-        changes = self._kept_changes
-        read = lambda *which: self._session.run("read changes", lambda opened: changes.read(opened, *which))  # noqa: E731
-        return changes_iterated(read, after, until)
-
-    def changes_gone(self) -> int:
-        """Return the last batch whose changes are not kept any more."""
-        return self._session.run("look for changes", self._kept_changes.gone)
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete the changes of keys."""
-        changes = self._changes
-        if changes is not None:
-            self._session.run("delete changes", lambda connection: changes.forget(connection, self.names(keys)))
-
-    @property
-    def _kept_changes(self) -> ChangeTable:
-        if self._changes is None:
-            raise UnsupportedOperation(f"{self._what} keeps no changes: declare it with changes=")
-        return self._changes
 
     # ---- the rest of a commit -------------------------------------------------------------------------------------
 
@@ -419,6 +398,30 @@ class TypedRows(StoredRows):
         return {"state": self._table.state, "partition": int(sentinel.removeprefix(b"sentinel:"))}
 
 
+class _Changes(NamedTuple):
+    """The `KeptChanges` of a state: its table of changes, in the session of its rows."""
+
+    table: ChangeTable
+    session: Session
+    columns: Columns
+
+    def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what batches changed; see `KeptChanges.read`."""
+
+        def some(*which: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
+            return self.session.run("read changes", lambda opened: self.table.read(opened, *which))
+
+        return changes_iterated(some, after, until)
+
+    def gone(self) -> int:
+        """Return the last batch whose changes are not kept any more."""
+        return self.session.run("look for changes", self.table.gone)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Delete the changes of keys."""
+        self.session.run("delete changes", lambda opened: self.table.forget(opened, self.columns.names(keys)))
+
+
 class TypedMap(WholeCommitMap):
     """The map of a partition over columns: what it puts and gives are values, not their bytes."""
 
@@ -426,7 +429,7 @@ class TypedMap(WholeCommitMap):
 
     def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
         super().__init__(rows, conf, partition, what)
-        self._typed, self._sweeps = rows, Sweeps()
+        self._typed, self._sweeps, self.kept_changes = rows, Sweeps(), rows.kept_changes
         self.facts = replace(self.facts, keeps_columns=rows.fits_arrays)
 
     def begin(self, txid: Txid) -> None:
@@ -459,16 +462,6 @@ class TypedMap(WholeCommitMap):
         if isinstance(self._puts, ArrayPuts):
             self._puts = dict(self._puts)
         super()._put(doing, puts)
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete the rows of keys."""
-        self._typed.forget_changes(keys)
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        return self._typed.changed(after, until)
-
-    def changes_gone(self) -> int:
-        return self._typed.changes_gone()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         if force:

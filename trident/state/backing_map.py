@@ -11,7 +11,7 @@ from trident.errors import UnsupportedOperation
 from trident.roles import Role, adapted
 
 if TYPE_CHECKING:
-    from trident.state.kinds import Key, LaterWrite
+    from trident.state.kinds import KeptChanges, Key, LaterWrite
     from trident.state.table import OpaqueTable
     from trident.state.txid import Sentinel, Txid
 
@@ -46,10 +46,12 @@ class BackingMap(Role, ABC):
     """A key-value store under a map of `trident.state`: one partition, used by one thread at a time.
 
     `multi_get` and `multi_put` are all that a store must have. A store that writes `move_sentinel` (with `read_sentinel`)
-    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied.
+    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied; one that has
+    `kept_changes` tells what its commits have changed.
     """
 
     facts: MapFacts = MapFacts()
+    kept_changes: KeptChanges | None = None
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
@@ -116,21 +118,6 @@ class BackingMap(Role, ABC):
     def reset(self) -> None:
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what the batches after `after`, up to `until`, have written to any partition, in their order.
-
-        For each batch its number, then each key with its `OpaqueValue`: also what attempts wrote that lost, and, of a key that
-        one attempt wrote several times, the last at the end.
-        """
-        raise self._lacks("changed")
-
-    def changes_gone(self) -> int:
-        """Return the last batch whose changes are not kept any more, 0 if there is none."""
-        raise self._lacks("changes_gone")
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete what is kept of the changes of keys, if changes are kept."""
 
     def close(self) -> None:
         """Release connections."""

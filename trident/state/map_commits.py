@@ -37,7 +37,7 @@ class CommittedMap(State, ABC):
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
-        known = self.backing.facts
+        known, self.kept_changes = self.backing.facts, self.backing.kept_changes
         self._guard = fenced(self.backing, partition)
         fences = self._guard is self.backing
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
@@ -167,12 +167,6 @@ class CommittedMap(State, ABC):
         # Laid over what was read last alone: nothing is removed from another writer that came since.
         self.move_sentinel(Sentinel(EMPTIED, 0, 0), force=True)
         self.backing.reset()
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        return self.backing.changed(after, until)
-
-    def changes_gone(self) -> int:
-        return self.backing.changes_gone()
 
     def close(self) -> None:
         self.backing.close()

@@ -34,7 +34,12 @@ class SnapshottableMap(State):
         self.map_state = map_state
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner = inner = state_of(map_state)
-        self.facts, self.kind, self.place = inner.facts, kind_of(inner), inner.place
+        self.facts, self.kind, self.place, self.kept_changes = (
+            inner.facts,
+            kind_of(inner),
+            inner.place,
+            inner.kept_changes,
+        )
 
     begin_commit = passed_on(State.begin_commit)
     commit = passed_on(State.commit)
@@ -56,8 +61,6 @@ class SnapshottableMap(State):
     read_sentinel = passed_on(State.read_sentinel)
     move_sentinel = passed_on(State.move_sentinel)
     reset = passed_on(State.reset)
-    changed = passed_on(State.changed)
-    changes_gone = passed_on(State.changes_gone)
 
     def offers(self, method: str) -> bool:
         """Whether the map, or this class besides, has a method of its own in place of the default."""

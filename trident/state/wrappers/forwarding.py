@@ -43,6 +43,7 @@ class MapWrapper(BackingMap):
     def __init__(self, inner: IBackingMap[Any]) -> None:
         self.inner = backing_map(inner)
         self.facts = replace(self.inner.facts, gives_copies=False, keeps_columns=False)
+        self.kept_changes = self.inner.kept_changes
 
     multi_get = passed_on(BackingMap.multi_get)
     multi_put = passed_on(BackingMap.multi_put)
@@ -54,9 +55,6 @@ class MapWrapper(BackingMap):
     multi_delete = passed_on(BackingMap.multi_delete)
     key_pages = passed_on(BackingMap.key_pages)
     reset = passed_on(BackingMap.reset)
-    changed = passed_on(BackingMap.changed)
-    changes_gone = passed_on(BackingMap.changes_gone)
-    forget_changes = passed_on(BackingMap.forget_changes)
     close = passed_on(BackingMap.close)
     keeps_attempts = passed_on(BackingMap.keeps_attempts)
 
