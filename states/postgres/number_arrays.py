@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from trident.state.columns.number_columns import (
     NumberColumns,
     NumberForm,
 )
-from trident.state.interfaces import Key, StateType
+from trident.state.interfaces import StateType
+from trident.state.table import KeyColumns
 
 _KEYS = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
 _VALUES = frozenset({"bigint", "double"})
@@ -81,37 +82,19 @@ class FoundArrays:
         return made
 
 
-class ArrayPuts(Mapping[Key, Any]):
-    """What a commit puts by columns. As a mapping it is made when someone asks for a row.
+@dataclass(frozen=True)
+class TablePuts:
+    """What a commit puts as a table that was made of what `FoundArrays` gave."""
 
-    `arrays`: of each column of `Columns.read` its values.
-    """
-
-    def __init__(self, columns: Columns, new: NumberColumns) -> None:
-        self._columns = columns
-        self.arrays = [*new.place, *map(new.column, (TXID, ATTEMPT, PREV, CURR))]
-
-    @property
-    def last(self) -> tuple[Key, Any]:
-        """The last key, and what is put for it."""
-        return next(iter(self._stored(len(self) - 1).items()))
+    keys: KeyColumns
+    table: NumberColumns
 
     def __len__(self) -> int:
-        return len(self.arrays[0])
+        return len(self.keys)
 
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._rows)
-
-    def __getitem__(self, key: Key) -> Any:
-        return self._rows[key]
-
-    @cached_property
-    def _rows(self) -> dict[Key, Any]:
-        return self._stored(0)
-
-    def _stored(self, start: int) -> dict[Key, Any]:
-        parts = (array.slice(start).to_pylist() for array in self.arrays)
-        return self._columns.stored(list(zip(*parts, strict=True)))
+    def arrays(self) -> list[pa.Array]:
+        """Return the values of each column of `Columns.read`."""
+        return [*self.table.place, *map(self.table.column, (TXID, ATTEMPT, PREV, CURR))]
 
 
 def _numbers(arrays: Sequence[bytes], wire: str) -> npt.NDArray[Any]:

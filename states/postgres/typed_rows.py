@@ -20,7 +20,7 @@ from states.postgres.change_table import ChangeTable, changes_iterated
 from states.postgres.columns import AT, Columns, Packed, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import ArrayPuts, FoundArrays, fits_arrays, selected
+from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, selected
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
 from trident.errors import CommitOrderError, StateError
@@ -152,10 +152,6 @@ class TypedRows(StoredRows):
         values.place = arrays
         return values
 
-    def array_puts(self, new: NumberColumns) -> ArrayPuts:
-        """Return what `write` writes of what was made of the result of `find`."""
-        return ArrayPuts(self._columns, new)
-
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
         are_null = ", ".join(f"{column.quoted} IS NULL" for column in self._columns.keys)
@@ -277,7 +273,7 @@ class TypedRows(StoredRows):
 
     def _statements(self, puts: Any) -> list[Statement]:
         """Return the statements of a commit, without their fence."""
-        deleted = [] if isinstance(puts, ArrayPuts) else [key for key, value in puts.items() if value is None]
+        deleted = [] if isinstance(puts, TablePuts) else [key for key, value in puts.items() if value is None]
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
         for at, (nulls, alike) in enumerate(by_nulls(deleted)):
@@ -286,10 +282,10 @@ class TypedRows(StoredRows):
             statements.append((deletion, given))
         return [*statements, *self._puts(written)] or [("", {})]
 
-    def _puts(self, rows: Mapping[Key, Any]) -> Iterator[Statement]:
+    def _puts(self, rows: Mapping[Key, Any] | TablePuts) -> Iterator[Statement]:
         columns, most = self._columns.read, self._options
-        if isinstance(rows, ArrayPuts):
-            arrays = rows.arrays
+        if isinstance(rows, TablePuts):
+            arrays = rows.arrays()
         else:
             arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
         sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
@@ -317,8 +313,8 @@ class TypedRows(StoredRows):
     # ---- the witness ----------------------------------------------------------------------------------------------
 
     def _next_witness(self, puts: Any) -> bytes | None:
-        if isinstance(puts, ArrayPuts):
-            last: Any = puts.last
+        if isinstance(puts, TablePuts):
+            last: Any = puts.keys[-1], puts.table[-1]
         else:
             last = next(((key, puts[key]) for key in reversed(puts) if puts[key] is not None), None)
         if last is not None:
@@ -456,11 +452,12 @@ class TypedMap(WholeCommitMap):
         refuse_read_only(self._read_only, f"write {len(keys)} keys", self._what)
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
-        self._puts = self._typed.array_puts(values)
+        assert isinstance(keys, KeyColumns), "a table that was combined"
+        self._puts = TablePuts(keys, values)
 
     def _put(self, doing: str, puts: Puts) -> None:
-        if isinstance(self._puts, ArrayPuts):
-            self._puts = dict(self._puts)
+        if isinstance(self._puts, TablePuts):
+            self._puts = dict(zip(self._typed.names(self._puts.keys), self._puts.table, strict=True))
         super()._put(doing, puts)
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:

@@ -48,7 +48,12 @@ class KeyColumns(Sequence[Key]):
     @overload
     def __getitem__(self, at: slice) -> list[Key]: ...
     def __getitem__(self, at: int | slice) -> Key | list[Key]:
-        return self._rows[at]
+        if isinstance(at, slice):
+            return self._rows[at]
+        return tuple(part[at] if isinstance(part, (list, tuple)) else part[at].as_py() for part in self.parts)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._rows)
 
 
 def listed(values: Any) -> Sequence[Any]:
