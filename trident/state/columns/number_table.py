@@ -51,18 +51,13 @@ class NumberTable:
         return self._found(names, self._rows_of(names)).values()
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
-        """Write a value per key; returns False, and changes nothing, if a key or a value does not fit."""
+        """Write a value per key, of a key that comes twice the last; False, and nothing is changed, if one does not fit."""
         if not keys:
             return True
-        if {self.width} != set(map(len, keys)):
+        columns = NumberColumns.of(values, self.form) if {self.width} == set(map(len, keys)) else None
+        if columns is None or not self._takes(columns):
             return False
-        columns = NumberColumns.of(values, self.form)
-        return columns is not None and self.put_columns(self._names(keys), columns)
-
-    def put_columns(self, names: Sequence[Any], columns: NumberColumns) -> bool:
-        """Write a value per name of a key (its only part, or the key); of a name that comes twice the last value counts."""
-        if not self._takes(columns):
-            return False
+        names = self._names(keys)
         self._write(names, self._rows_of(names), columns)
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import isfunction
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trident.state.backing_map import BackingMap, backing_map
@@ -13,6 +14,7 @@ from trident.state.table import OpaqueTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
@@ -27,6 +29,19 @@ def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenat
     return method
 
 
+def passes_on(role: type, *but: str) -> Callable[[type[T]], type[T]]:
+    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write, but for some."""
+
+    def completed(wrapper: type[T]) -> type[T]:
+        for name, declared in vars(role).items():
+            if isfunction(declared) and not name.startswith("_") and name not in {*but, *vars(wrapper)}:
+                setattr(wrapper, name, passed_on(declared))
+        return wrapper
+
+    return completed
+
+
+@passes_on(BackingMap, "multi_get_opaque")
 class MapWrapper(BackingMap):
     """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
 
@@ -47,16 +62,6 @@ class MapWrapper(BackingMap):
 
     multi_get = passed_on(BackingMap.multi_get)
     multi_put = passed_on(BackingMap.multi_put)
-    begin = passed_on(BackingMap.begin)
-    end = passed_on(BackingMap.end)
-    read_sentinel = passed_on(BackingMap.read_sentinel)
-    move_sentinel = passed_on(BackingMap.move_sentinel)
-    commit_with_record = passed_on(BackingMap.commit_with_record)
-    multi_delete = passed_on(BackingMap.multi_delete)
-    key_pages = passed_on(BackingMap.key_pages)
-    reset = passed_on(BackingMap.reset)
-    close = passed_on(BackingMap.close)
-    keeps_attempts = passed_on(BackingMap.keeps_attempts)
 
     def offers(self, method: str) -> bool:
         return self.inner.offers(method)
