@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (83_256, 546),
-    "states": (14_377, 94),
+    "trident": (83_158, 545),
+    "states": (14_275, 94),
     "spouts": (11_939, 79),
-    "tests": (125_827, 797),
+    "tests": (125_826, 797),
     "examples": (760, 8),
-    "docs": (7_242, 41),
+    "docs": (7_241, 41),
 }
 
 

@@ -17,8 +17,8 @@ from trident.operations import Count, Split
 from trident.runtime.running import RunningTopology
 from trident.state import StateSpec
 
-WARM_BATCH = Walk(73, 413)
-LOOK_UP = Walk(27, 53)
+WARM_BATCH = Walk(73, 411)
+LOOK_UP = Walk(26, 53)
 START = Walk(116, 466)
 EXACTLY_ONCE = Walk(70, 282)
 SPARE = Walk(2, 12)

@@ -21,7 +21,7 @@ from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf,
 from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import NumberTable
 from trident.state.table import KeyColumns
-from trident.state.values import UNKNOWN_ATTEMPT, CombinerUpdates
+from trident.state.values import CombinerUpdates
 
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 MOST = (1 << 63) - 1
@@ -249,21 +249,6 @@ def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypat
         with pytest.raises(Crash):
             state.multi_combine([["a"]], np.array([5]), "sum")
     assert state.multi_get([("a",)]) == [1]
-
-
-@pytest.mark.parametrize("attempt", [7, 8, UNKNOWN_ATTEMPT])
-def test_a_value_of_each_kind_of_attempt_stands_or_falls_as_one_by_one(attempt: int) -> None:
-    winners = Winners(((1, 7), (3, 8)))
-    columnar, plain = opened(MemoryData()), OpaqueMap(MemoryBackingMap(MemoryData()))
-    for state in (columnar, plain):
-        stored = {(f"{txid}",): OpaqueValue(txid, attempt, 10, 20) for txid in (1, 2, 3, 4)}
-        state.backing.multi_put(list(stored), list(stored.values()))
-        state.begin_commit(Txid(4, 9, winners))
-    keys = [(f"{txid}",) for txid in (1, 2, 3, 4)]
-    new = columnar.multi_combine([[part for (part,) in keys]], np.array([1] * 4), "sum")
-    assert new is not None
-    assert new.tolist() == plain.multi_update(keys, CombinerUpdates(Sum().combine, [1] * 4))
-    assert columnar.backing.multi_get(keys) == plain.backing.multi_get(keys)
 
 
 def test_a_later_batch_in_the_store_is_named_and_nothing_is_written() -> None:
