@@ -120,8 +120,7 @@ LAYERS = (
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(
         tuple(
-            f"trident.state.columns.{each}"
-            for each in ("kept_values", "number_columns", "number_table", "struct_columns", "text_index")
+            f"trident.state.columns.{each}" for each in ("kept_values", "number_columns", "number_table", "text_index")
         ),
         ("numpy", "pyarrow", "trident.state", *VALUES),
     ),

@@ -12,6 +12,7 @@ from states.delta.layout import DeltaLayout, RawKey, RawValue
 from states.delta.number_rows import number_table, table_of
 from trident.state.columns.kept_values import KeptValues
 from trident.state.columns.number_columns import NumberColumns
+from trident.state.table import KeyColumns, listed
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 
@@ -53,8 +54,10 @@ class IndexedValues:
         if keys:
             self._reduced().delete(keys)
 
-    def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Return what is there for keys, given field by field; None where rows are quicker or values are no numbers."""
+    def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
+        """Return what is there for keys; None where rows are quicker or values are no numbers."""
+        if not isinstance(keys, KeyColumns):
+            return self._reduced().find(keys)
         if self._scan is not None and self._values.may_be_columns:
             self._values.columns = number_table(self._layout, self._scan())
             self._drop_scan()
@@ -62,15 +65,12 @@ class IndexedValues:
             entries = self._values.entries
             entries.update(zip(entries, map(OpaqueValue._make, entries.values()), strict=True))
             self._has_plain_rows = False
-        return self._values.find(parts)
+        return self._values.find(keys)
 
-    def find_keys(self, keys: Sequence[RawKey]) -> NumberColumns | None:
-        """Return what is there for keys; None if there are no columns."""
-        return self._reduced().find_keys(keys)
-
-    def put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+    def put_columns(self, new: NumberColumns) -> None:
         """Write what was combined with what `find` gave."""
-        self._values.put_found(found, new)
+        assert self._values.columns is not None, "nothing was put since the find"
+        self._values.columns.put_found(new)
 
     def _reduced(self) -> KeptValues:
         if self._scan is not None:
@@ -90,7 +90,7 @@ class Puts:
     def __init__(self, layout: DeltaLayout, rows: Mapping[RawKey, RawValue] | None = None) -> None:
         self._layout = layout
         self._rows: dict[RawKey, RawValue] = dict(rows or {})
-        self._columns: tuple[NumberColumns, NumberColumns] | None = None
+        self._columns: NumberColumns | None = None
 
     def __bool__(self) -> bool:
         return bool(self._rows) or self._columns is not None
@@ -102,33 +102,31 @@ class Puts:
     def as_rows(self) -> dict[RawKey, RawValue]:
         """Collect by raw key from now on; return what was collected."""
         if self._columns is not None:
-            self._rows, self._columns = self._of_columns(*self._columns), None
+            self._rows, self._columns = self._of_columns(self._columns), None
         return self._rows
 
-    def put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+    def put_columns(self, new: NumberColumns) -> None:
         """Collect columns, as the first puts of the commit."""
         assert not self, "columns come first"
-        self._columns = found, new
+        self._columns = new
 
     def table(self, seq: int, sentinel: Sentinel | None) -> pa.Table:
         """Return them as rows of the change table."""
         if self._columns is None:
             return self._layout.table(list(self._rows), list(self._rows.values()), seq, sentinel)
-        found, new = self._columns
-        return table_of(self._layout, found.place[0], new, seq, sentinel)
+        return table_of(self._layout, self._columns, seq, sentinel)
 
     def go_into(self, index: IndexedValues | LargeIndex) -> None:
         """Bring an index up to date, once they are committed."""
         if self._columns is not None:
-            index.put_columns(*self._columns)
+            index.put_columns(self._columns)
             return
         deleted = self._layout.deleted
         gone = [key for key, raw in self._rows.items() if raw is deleted]
         index.put({key: raw for key, raw in self._rows.items() if raw is not deleted} if gone else self._rows)
         index.delete(gone)
 
-    def _of_columns(self, found: NumberColumns, new: NumberColumns) -> dict[RawKey, Any]:
-        names = found.place[0]
-        names = names.to_pylist() if isinstance(names, pa.Array) else names
+    def _of_columns(self, new: NumberColumns) -> dict[RawKey, Any]:
+        names = listed(new.place[0])
         keys = zip(names, strict=True) if len(self._layout.key_columns) == 1 else names
-        return dict(zip(keys, new.values(), strict=True))
+        return dict(zip(keys, new, strict=True))

@@ -25,6 +25,7 @@ from trident.errors import StateError
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.storekit import check_move, refuse_read_only
 
@@ -92,18 +93,12 @@ class DeltaBackingMap(BackingMap):
         found, puts = self._index.values.get(raw), self._puts.as_rows()
         return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
 
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        if not self._layout.takes_columns or self._reader is not None:
-            return None
-        self._load_if_free()
-        return self._index.values.find_keys(self._layout.pack_keys(keys))
-
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Read keys as columns; None if the values are no opaque numbers, or another put of the commit came first."""
-        if not self._layout.takes_columns or self._puts:
+        if not self._layout.takes_columns or self._puts or self._reader is not None:
             return None
         self._load_if_free()
-        return self._index.values.find(parts)
+        return self._index.values.find(keys if isinstance(keys, KeyColumns) else self._layout.pack_keys(keys))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of the newest version, some at a time."""
@@ -121,6 +116,9 @@ class DeltaBackingMap(BackingMap):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
         self._refuse_read_only("write")
+        if isinstance(values, NumberColumns):
+            self._put_columns(values)
+            return
         self._collect_or_commit(dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
@@ -131,12 +129,6 @@ class DeltaBackingMap(BackingMap):
         there = [key for key, found in zip(raw, self._index.values.get(raw), strict=True) if found is not None]
         puts = self._puts.as_rows()
         self._collect_or_commit({key: self._layout.deleted for key in there if key not in puts})
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        self._refuse_read_only("write")
-        if not self._begun:
-            raise StateError(f"columns are put to {self._what} outside of a commit")
-        self._puts.put_columns(found, new)
 
     # ---- commits --------------------------------------------------------------------------------------------------
 
@@ -287,6 +279,11 @@ class DeltaBackingMap(BackingMap):
         self._publishing.finish((self._seen or (None,))[0])
         self._drop_commit()
         self._forget()
+
+    def _put_columns(self, new: NumberColumns) -> None:
+        if not self._begun:
+            raise StateError(f"columns are put to {self._what} outside of a commit")
+        self._puts.put_columns(new)
 
     def _collect_or_commit(self, rows: dict[RawKey, RawValue]) -> None:
         if self._begun:

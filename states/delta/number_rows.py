@@ -7,33 +7,23 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.delta.layout import DeltaLayout
 from states.delta.raw_forms import SENTINEL_COLUMN
 from trident.arrow import array_of, one_array, python_of
-from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
+from trident.state.columns.number_columns import ATTEMPT, CURR, PREV, TXID, NumberColumns
 from trident.state.columns.number_table import NumberTable
 from trident.state.txid import Sentinel
 
 
-def table_of(layout: DeltaLayout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
-    """Build the rows of one commit, and its sentinel's row.
-
-    Parameters
-    ----------
-    names
-        By what a `NumberTable` finds the keys: their only field, a list or an Arrow array, or the keys.
-    """
-    width = len(layout.key_columns)
-    parts = [names] if width == 1 else zip(*names, strict=True)
+def table_of(layout: DeltaLayout, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
+    """Build the rows of one commit, and its sentinel's row."""
+    names = new.place[0]  # as of `KeyColumns.names`
+    parts = [names] if len(layout.key_columns) == 1 else zip(*names, strict=True)
     keys = [key_column(*column) for column in zip(layout.key_columns, layout.key_types, parts, strict=True)]
-    numbers = [pa.array(new.column(at)) for at in (TXID, ATTEMPT)]
-    for at, flag in ((PREV, HAS_PREV), (CURR, HAS_CURR)):
-        column = new.column(at)
-        numbers.append(column if isinstance(column, pa.Array) else pa.array(column, mask=new.flags & flag == 0))
+    numbers = map(new.column, (TXID, ATTEMPT, PREV, CURR))
     marks = pa.nulls(len(new), layout.schema.field(SENTINEL_COLUMN).type)
     rows = pa.table([*keys, *numbers, pa.array(np.full(len(new), seq)), marks], schema=layout.schema)
     return rows if sentinel is None else pa.concat_tables([rows, layout.table([], [], seq, sentinel)])
@@ -57,21 +47,11 @@ def number_table(layout: DeltaLayout, scan: pa.Table) -> NumberTable:
 
 def columns_of(layout: DeltaLayout, rows: pa.Table) -> NumberColumns:
     """Return the numbers of rows, or their structs, one for each."""
-    if layout.form is not None:
-        return layout.form.read(*(one_array(rows[name]) for name in layout.value_columns))
-    numbers = np.empty((rows.num_rows, 4), np.int64)
-    for at, name in enumerate(layout.value_columns):
-        numbers[:, at] = rows[name].fill_null(0).to_numpy().view(np.int64)
-    prev, curr = (_is_valid(rows[layout.value_columns[at]]) for at in (PREV, CURR))
-    dtype = np.float64 if layout.value_types[CURR] == pa.float64() else np.int64
-    return NumberColumns(numbers, prev * np.uint8(HAS_PREV) | curr * np.uint8(HAS_CURR), dtype)
+    assert layout.form is not None, layout
+    txids, attempts, prevs, currs = (one_array(rows[name]) for name in layout.value_columns)
+    return NumberColumns.read(layout.form, txids, attempts, prevs, currs)
 
 
 def key_column(name: str, type_: pa.DataType, values: Sequence[Any] | pa.Array) -> pa.Array:
     """Return the values of a key column, given as a list or an Arrow array."""
     return values.cast(type_) if isinstance(values, pa.Array) else array_of(name, type_, values)
-
-
-def _is_valid(column: pa.ChunkedArray) -> npt.NDArray[np.uint8]:
-    valid: npt.NDArray[np.uint8] = pc.is_valid(column).to_numpy().astype(np.uint8)
-    return valid

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from trident.arrow import array_of, arrow_type, python_of
 from trident.errors import CorruptValueError
-from trident.fields import normal_type, struct_fields
-from trident.state.columns.struct_columns import StructForm
+from trident.fields import normal_type
+from trident.state.columns.number_columns import NumberForm
 from trident.state.encoding.codec import decode, encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
@@ -38,7 +38,6 @@ _RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, S
 # datetime that comes back with a zone, an int as a float, 1.5 as 1.50, a tuple as a list, NaN) go through Arrow once
 # when they are put, so that an index from puts and one from the table give equal answers.
 _FAITHFUL = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "binary", "date"})
-_NUMBERS = {"bigint": pa.int64(), "double": pa.float64()}
 
 
 class RawForms:
@@ -47,7 +46,7 @@ class RawForms:
     Attributes
     ----------
     form
-        Of values that are structs of numbers.
+        Of values that are numbers, or structs of them.
     takes_columns
         Whether the values are opaque numbers, or structs of them, so that commits may come as columns.
     """
@@ -65,13 +64,10 @@ class RawForms:
         self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
         self._plain_values = self._value_ddl in {None, *_FAITHFUL}
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
-        self.form = StructForm.of(struct_fields(self._value_ddl))
-        self.takes_columns = self._plain_keys and self.typed_keys and self._are_opaque_numbers()
+        self.form = NumberForm.of(self._value_ddl) if kind is StateType.OPAQUE else None
+        self.takes_columns = self._plain_keys and self.typed_keys and self.form is not None
         self.deleted: RawValue = (None,) * len(self.value_columns)
         """The raw value that marks a deleted key; compared by identity before it is stored, by its None after."""
-
-    def _are_opaque_numbers(self) -> bool:
-        return self.kind is StateType.OPAQUE and (self._value_ddl in _NUMBERS or self.form is not None)
 
     # ---- keys -----------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trident.state.columns.kept_values import KeptValues
+from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import NumberTable
-from trident.state.columns.struct_columns import StructForm
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel
 
@@ -24,10 +24,10 @@ class MemoryData:
     beside
         Another partition of the same state, whose values this one shares.
     form
-        Of values that are structs of numbers; see `KeptValues`.
+        Of the values; see `KeptValues`.
     """
 
-    def __init__(self, max_size: int = 0, beside: MemoryData | None = None, form: StructForm | None = None) -> None:
+    def __init__(self, max_size: int = 0, beside: MemoryData | None = None, form: NumberForm | None = None) -> None:
         self.max_size = max_size
         self.sentinel: Sentinel | None = None
         self.lock: threading.Lock = threading.Lock() if beside is None else beside.lock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from states.memory.data import MemoryData
 from trident.errors import FencedError
@@ -98,18 +98,7 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
 
     facts = MapFacts(commits_atomically=True, keeps_columns=True)
 
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Read keys, given field by field; None if what is here does not fit columns."""
+    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys; None if the values are a dict, or are to be one."""
         with self.data.lock:
-            return self.data.values.find(parts)
-
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys; None if the values are a dict."""
-        with self.data.lock:
-            return self.data.values.find_keys(keys)
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write what was combined; all or none, and fenced as `multi_put` is."""
-        with self.data.lock:
-            self._check_fence("put {} keys to memory", len(found))
-            self.data.values.put_found(found, new)
+            return self.data.values.find(keys)

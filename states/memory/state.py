@@ -19,8 +19,7 @@ from uuid import uuid4
 from states.memory.data import MemoryData
 from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
 from trident.errors import ConfigError, UnsupportedOperation
-from trident.fields import struct_fields
-from trident.state.columns.struct_columns import StructForm
+from trident.state.columns.number_columns import NumberForm
 from trident.state.interfaces import FormerTypes, StateConf, StateSpec, StateType, StoreFacts, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
@@ -54,7 +53,7 @@ def data_of(
     with _lock:
         partitions = _kept.setdefault((factory_id, conf.prefix), {})
         if partition not in partitions:
-            form = StructForm.of(struct_fields(conf.value_type))
+            form = NumberForm.of(conf.value_type)
             partitions[partition] = MemoryData(max_size, next(iter(partitions.values()), None), form)
         data = partitions[partition]
         data.keep(num_partitions)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from states.postgres.columns import Column, Columns
-from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
-from trident.state.interfaces import Key, StateType
+from trident.state.columns.number_columns import (
+    ATTEMPT,
+    CURR,
+    HAS_CURR,
+    HAS_PREV,
+    PREV,
+    TXID,
+    NumberColumns,
+    NumberForm,
+)
+from trident.state.interfaces import StateType
+from trident.state.table import KeyColumns
 
 _KEYS = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
 _VALUES = frozenset({"bigint", "double"})
@@ -26,7 +36,7 @@ def fits_arrays(columns: Columns) -> bool:
     return is_number and keys <= _KEYS and values <= _VALUES
 
 
-def selected(columns: Columns, only_current: bool = False) -> str:
+def selected(columns: Columns) -> str:
     """Return what a read selects: how many rows are foreign, the keys (of texts the lengths, too), the values."""
     txid, attempt, prev, curr = (f"own.{column.quoted}" for column in (*columns.own, *columns.values))
     parts = [f"count(*) FILTER (WHERE {txid} IS NULL OR {attempt} IS NULL)"]
@@ -37,8 +47,7 @@ def selected(columns: Columns, only_current: bool = False) -> str:
         else:
             parts.append(f"array_agg({name})")
     flags = f"({prev} IS NOT NULL)::int * {HAS_PREV} + ({curr} IS NOT NULL)::int * {HAS_CURR}"
-    fields = [flags, f"coalesce({curr}, 0)"]
-    fields += [] if only_current else [f"coalesce({prev}, 0)", txid, attempt]
+    fields = [flags, f"coalesce({curr}, 0)", f"coalesce({prev}, 0)", txid, attempt]
     return ", ".join([*parts, *(f"array_agg({field})" for field in fields)])
 
 
@@ -57,54 +66,35 @@ class FoundArrays:
         ]
 
     def of(self, keys: list[pa.Array]) -> NumberColumns:
-        """Return a value per key; where only the current ones were selected, with zeros for the rest."""
-        is_double, rows = self._columns.values[0].declared == "double", len(keys[0])
-        dtype, wire = (np.float64, ">f8") if is_double else (np.int64, ">i8")
-        numbers, flags = np.zeros((rows, 4), np.int64), np.zeros(rows, np.uint8)
+        """Return a value per key."""
+        declared = self._columns.values[0].declared
+        dtype, wire = (np.float64, ">f8") if declared == "double" else (np.int64, ">i8")
+        made = NumberColumns.absent(NumberForm.of(declared), len(keys[0]))
         if self._parts:
             parts = iter(self._parts)
             places = _places(keys, [_keys(parts, key) for key in self._columns.keys])
             there = places >= 0
             places, kinds = places[there], (wire, wire, ">i8", ">i8")
-            flags[there] = _numbers(next(parts), ">i4")[places]
-            for at, kind, part in zip((CURR, PREV, TXID, ATTEMPT), kinds, parts, strict=False):
+            made.flags[there] = _numbers(next(parts), ">i4")[places]
+            for at, kind, part in zip((CURR, PREV, TXID, ATTEMPT), kinds, parts, strict=True):
                 field = _numbers(part, kind)[places]
-                numbers[there, at] = field.astype(dtype).view(np.int64) if kind is wire else field
-        return NumberColumns(numbers, flags, dtype)
+                made.numbers[there, at] = field.astype(dtype).view(np.int64) if kind is wire else field
+        return made
 
 
-class ArrayPuts(Mapping[Key, Any]):
-    """What a commit puts by columns. As a mapping it is made when someone asks for a row.
+@dataclass(frozen=True)
+class TablePuts:
+    """What a commit puts as a table that was made of what `FoundArrays` gave."""
 
-    `arrays`: of each column of `Columns.read` its values.
-    """
-
-    def __init__(self, columns: Columns, keys: list[pa.Array], new: NumberColumns) -> None:
-        self._columns = columns
-        absent = [None, None, new.flags & HAS_PREV == 0, new.flags & HAS_CURR == 0]
-        self.arrays = [*keys, *(pa.array(new.column(at), mask=absent[at]) for at in (TXID, ATTEMPT, PREV, CURR))]
-
-    @property
-    def last(self) -> tuple[Key, Any]:
-        """The last key, and what is put for it."""
-        return next(iter(self._stored(len(self) - 1).items()))
+    keys: KeyColumns
+    table: NumberColumns
 
     def __len__(self) -> int:
-        return len(self.arrays[0])
+        return len(self.keys)
 
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._rows)
-
-    def __getitem__(self, key: Key) -> Any:
-        return self._rows[key]
-
-    @cached_property
-    def _rows(self) -> dict[Key, Any]:
-        return self._stored(0)
-
-    def _stored(self, start: int) -> dict[Key, Any]:
-        parts = (array.slice(start).to_pylist() for array in self.arrays)
-        return self._columns.stored(list(zip(*parts, strict=True)))
+    def arrays(self) -> list[pa.Array]:
+        """Return the values of each column of `Columns.read`."""
+        return [*self.table.place, *map(self.table.column, (TXID, ATTEMPT, PREV, CURR))]
 
 
 def _numbers(arrays: Sequence[bytes], wire: str) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from psycopg import Cursor, errors
@@ -20,17 +20,18 @@ from states.postgres.change_table import ChangeTable, changes_iterated
 from states.postgres.columns import AT, Columns, Packed, by_nulls, listed, packed
 from states.postgres.committed_view import CommittedView
 from states.postgres.connection import FencedWrite, Session
-from states.postgres.number_arrays import ArrayPuts, FoundArrays, fits_arrays, selected
+from states.postgres.number_arrays import FoundArrays, TablePuts, fits_arrays, selected
 from states.postgres.options import PostgresOptions
 from states.postgres.typed_table import TypedTable
-from trident.errors import CommitOrderError, StateError, UnsupportedOperation
+from trident.errors import CommitOrderError, StateError
 from trident.retention import Sweeps
 from trident.servers.postgres_connection import PostgresConnection
 from trident.state.backing_map import MapFacts
-from trident.state.columns.number_columns import HAS_CURR, NumberColumns
+from trident.state.columns.number_columns import NumberColumns
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
+from trident.state.table import KeyColumns
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import InTransaction, Puts, StoredRows, WholeCommitMap, by_count, by_size
 from trident.storekit.plain_columns import TXID
@@ -89,6 +90,7 @@ class TypedRows(StoredRows):
         self._changes, self.batch = changes, -1  # the commit under way
         self._options, self._columns, self._what = options, columns, what
         self._session = Session(options, what, conf.read_only)
+        self.kept_changes = None if changes is None else _Changes(changes, self._session, columns)
         self._witness: bytes | None = None  # of the sentinel that was read or written last
         self._keeps_witness = True
         self._test: tuple[bytes, str, dict[str, Any]] | None = None  # the query for a witness
@@ -126,17 +128,20 @@ class TypedRows(StoredRows):
                 found.update(self._columns.stored(self._rows(f"read {len(keys)} keys", *query)))
         return found
 
-    def find(self, parts: Sequence[Sequence[Any]], only_current: bool = False) -> NumberColumns | None:
-        """Return what is stored for keys, given field by field; None if rows are faster, or the keys do not fit arrays."""
-        columns, rows = self._columns, len(parts[0]) if parts else 0
-        if rows < _MANY_KEYS or len(parts) != len(columns.keys) or not self.fits_arrays:
+    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Return what is stored for keys; None if rows are faster, or the keys do not fit arrays."""
+        columns, rows = self._columns, len(keys)
+        if rows < _MANY_KEYS or not self.fits_arrays:
+            return None
+        parts = keys.parts if isinstance(keys, KeyColumns) else list(zip(*self.names(keys), strict=True))
+        if len(parts) != len(columns.keys):
             return None
         arrays = [column.array(part) for column, part in zip(columns.keys, parts, strict=True)]
         longest = sum(int(np.max(_sizes(array))) for array in arrays)
         if longest > self.max_key_bytes or any(array.null_count for array in arrays):
             return None
         nulls, answers, most = (False,) * len(arrays), [], self._options.max_keys_per_call
-        what = selected(columns, only_current)
+        what = selected(columns)
         for start in range(0, rows, most):
             asked = columns.asked_arrays(nulls, [array.slice(start, most) for array in arrays], "asked")
             answers += self._rows(f"read {rows} keys", *self._found(what, nulls, asked), fetch=_cells)
@@ -146,10 +151,6 @@ class TypedRows(StoredRows):
         values = found.of(arrays)
         values.place = arrays
         return values
-
-    def array_puts(self, found: NumberColumns, new: NumberColumns) -> ArrayPuts:
-        """Return what `write` writes for the keys of `found`."""
-        return ArrayPuts(self._columns, found.place, new)
 
     def pages(self) -> Iterator[Sequence[Any]]:
         """Iterate over the keys page by page, those with nulls in the same fields together."""
@@ -241,7 +242,7 @@ class TypedRows(StoredRows):
         if self._changes is not None:
             self._session.run("delete all changes", self._changes.empty)
 
-    # ---- changes --------------------------------------------------------------------------------------------------
+    # ---- changes and expiry ---------------------------------------------------------------------------------------
 
     def sweep(self, txid: int) -> None:
         """Delete the changes that need not be kept at batch `txid`, and the rows that have expired."""
@@ -265,28 +266,6 @@ class TypedRows(StoredRows):
             connection,
         )
 
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed; see `BackingMap.changed`."""
-        changes = self._kept_changes
-        read = lambda *which: self._session.run("read changes", lambda opened: changes.read(opened, *which))  # noqa: E731
-        return changes_iterated(read, after, until)
-
-    def changes_gone(self) -> int:
-        """Return the last batch whose changes are not kept any more."""
-        return self._session.run("look for changes", self._kept_changes.gone)
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete the changes of keys."""
-        changes = self._changes
-        if changes is not None:
-            self._session.run("delete changes", lambda connection: changes.forget(connection, self.names(keys)))
-
-    @property
-    def _kept_changes(self) -> ChangeTable:
-        if self._changes is None:
-            raise UnsupportedOperation(f"{self._what} keeps no changes: declare it with changes=")
-        return self._changes
-
     # ---- the rest of a commit -------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -294,7 +273,7 @@ class TypedRows(StoredRows):
 
     def _statements(self, puts: Any) -> list[Statement]:
         """Return the statements of a commit, without their fence."""
-        deleted = [] if isinstance(puts, ArrayPuts) else [key for key, value in puts.items() if value is None]
+        deleted = [] if isinstance(puts, TablePuts) else [key for key, value in puts.items() if value is None]
         written = {key: value for key, value in puts.items() if value is not None} if deleted else puts
         statements: list[Statement] = []
         for at, (nulls, alike) in enumerate(by_nulls(deleted)):
@@ -303,10 +282,10 @@ class TypedRows(StoredRows):
             statements.append((deletion, given))
         return [*statements, *self._puts(written)] or [("", {})]
 
-    def _puts(self, rows: Mapping[Key, Any]) -> Iterator[Statement]:
+    def _puts(self, rows: Mapping[Key, Any] | TablePuts) -> Iterator[Statement]:
         columns, most = self._columns.read, self._options
-        if isinstance(rows, ArrayPuts):
-            arrays = rows.arrays
+        if isinstance(rows, TablePuts):
+            arrays = rows.arrays()
         else:
             arrays = self._columns.given(list(rows), list(rows.values())) if rows else []
         sizes = sum(map(_sizes, arrays), np.zeros(len(rows), np.int64)).tolist()
@@ -334,8 +313,8 @@ class TypedRows(StoredRows):
     # ---- the witness ----------------------------------------------------------------------------------------------
 
     def _next_witness(self, puts: Any) -> bytes | None:
-        if isinstance(puts, ArrayPuts):
-            last: Any = puts.last
+        if isinstance(puts, TablePuts):
+            last: Any = puts.keys[-1], puts.table[-1]
         else:
             last = next(((key, puts[key]) for key in reversed(puts) if puts[key] is not None), None)
         if last is not None:
@@ -415,6 +394,30 @@ class TypedRows(StoredRows):
         return {"state": self._table.state, "partition": int(sentinel.removeprefix(b"sentinel:"))}
 
 
+class _Changes(NamedTuple):
+    """The `KeptChanges` of a state: its table of changes, in the session of its rows."""
+
+    table: ChangeTable
+    session: Session
+    columns: Columns
+
+    def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what batches changed; see `KeptChanges.read`."""
+
+        def some(*which: int) -> list[tuple[int, list[tuple[Key, Any]]]]:
+            return self.session.run("read changes", lambda opened: self.table.read(opened, *which))
+
+        return changes_iterated(some, after, until)
+
+    def gone(self) -> int:
+        """Return the last batch whose changes are not kept any more."""
+        return self.session.run("look for changes", self.table.gone)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Delete the changes of keys."""
+        self.session.run("delete changes", lambda opened: self.table.forget(opened, self.columns.names(keys)))
+
+
 class TypedMap(WholeCommitMap):
     """The map of a partition over columns: what it puts and gives are values, not their bytes."""
 
@@ -422,7 +425,7 @@ class TypedMap(WholeCommitMap):
 
     def __init__(self, rows: TypedRows, conf: StateConf, partition: int, what: str) -> None:
         super().__init__(rows, conf, partition, what)
-        self._typed, self._sweeps = rows, Sweeps()
+        self._typed, self._sweeps, self.kept_changes = rows, Sweeps(), rows.kept_changes
         self.facts = replace(self.facts, keeps_columns=rows.fits_arrays)
 
     def begin(self, txid: Txid) -> None:
@@ -437,46 +440,25 @@ class TypedMap(WholeCommitMap):
         if self._sweeps.due(txid):
             self._typed.sweep(int(txid))
 
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Read keys as columns; None if rows are faster or fit better, or another put of the commit came first."""
-        return None if self._puts else self._typed.find(parts)
+        return None if self._puts else self._typed.find(keys)
 
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys as columns; None if rows are faster or fit better."""
-        return self._found(keys)
-
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read the latest values; None if rows are faster or fit better."""
-        found = self._found(keys, only_current=True)
-        if found is None:
-            return None
-        values = found.curr.tolist()
-        return [value if has else None for value, has in zip(values, (found.flags >= HAS_CURR).tolist(), strict=True)]
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write what was combined at the `end` of the commit."""
-        refuse_read_only(self._read_only, f"write {len(found)} keys", self._what)
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write many distinct keys: in a commit at its `end`, else at once; columns only in a commit."""
+        if not isinstance(values, NumberColumns):
+            super().multi_put(keys, values)
+            return
+        refuse_read_only(self._read_only, f"write {len(keys)} keys", self._what)
         if self._puts is None:
             raise CommitOrderError(f"columns are put outside of a commit: {self._what}")
-        self._puts = self._typed.array_puts(found, new)
-
-    def _found(self, keys: Sequence[Key], only_current: bool = False) -> NumberColumns | None:
-        return self._typed.find(list(zip(*self._typed.names(keys), strict=True)), only_current)
+        assert isinstance(keys, KeyColumns), "a table that was combined"
+        self._puts = TablePuts(keys, values)
 
     def _put(self, doing: str, puts: Puts) -> None:
-        if isinstance(self._puts, ArrayPuts):
-            self._puts = dict(self._puts)
+        if isinstance(self._puts, TablePuts):
+            self._puts = dict(zip(self._typed.names(self._puts.keys), self._puts.table, strict=True))
         super()._put(doing, puts)
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete the rows of keys."""
-        self._typed.forget_changes(keys)
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        return self._typed.changed(after, until)
-
-    def changes_gone(self) -> int:
-        return self._typed.changes_gone()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         if force:

@@ -103,8 +103,8 @@ class ChangeStreams:
         last = b"" if self._kept.batches is None else b"%d" % (txid - self._kept.batches)
         self._let_go(last, b"%d" % (time.time() * 1000 - (self._kept.ms or 0)))
 
-    def forget(self) -> None:
-        """Delete all entries, of whatever batch."""
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Delete all entries, of whatever batch: an entry has changes of many keys."""
         newest: list[Any] = []
         for bucket, stream in enumerate(self._layout.change_keys):
             command = (b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)

@@ -40,7 +40,7 @@ from states.redis.plain_hashes import PlainHashes
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.storekit import FieldsCodec
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))

@@ -27,11 +27,11 @@ from states.redis.options import RedisOptions
 from states.redis.packing import Command, Words
 from states.redis.plain_hashes import PlainHashes
 from states.redis.wire import Call, Link, Server, Wire, script
-from trident.errors import ConfigError, StateLossDetected, UnsupportedOperation
+from trident.errors import ConfigError, StateLossDetected
 from trident.state.backing_map import BackingMap, MapFacts
 from trident.state.encoding.serializers import Decode, DecodeOpaque, Serializer, StoredValues
 from trident.state.interfaces import Key, StateConf
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel, Txid
 from trident.storekit import by_size, refuse_read_only
 
@@ -140,7 +140,7 @@ class RedisBackingMap(BackingMap):
         self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
         kept = options.kept_changes
         streams = None if kept is None else ChangeStreams(self._wire, self._layout, self._fence, kept, self._what)
-        self._changes = streams
+        self.kept_changes = self._changes = streams
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
@@ -150,11 +150,6 @@ class RedisBackingMap(BackingMap):
         """Read as `multi_get` does, as columns, if the values are opaque and in the codec."""
         decode = None if self._values is None else self._values.decode_opaque
         return None if decode is None else self._read(keys, decode, OpaqueColumns.absent(len(keys)))
-
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read only the latest value of each key, if the serializer can do that."""
-        decode = None if self._values is None else self._values.decode_current
-        return None if decode is None else self._read(keys, decode, [None] * len(keys))
 
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
@@ -184,17 +179,6 @@ class RedisBackingMap(BackingMap):
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are remembered to find duplicates."""
         return key_pages(self._wire, self._layout, self._what)
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete all changes: an entry has those of many keys."""
-        if self._changes is not None:
-            self._changes.forget()
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        return self._kept_changes.read(after, until)
-
-    def changes_gone(self) -> int:
-        return self._kept_changes.gone()
 
     def begin(self, txid: Txid) -> None:
         """Begin a commit; what it writes with its own txid are changes."""
@@ -306,12 +290,6 @@ class RedisBackingMap(BackingMap):
         written = self._fence.written
         calls = (Call(bucket, command, partial(written, doing, bucket)) for bucket, command in commands)
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
-
-    @property
-    def _kept_changes(self) -> ChangeStreams:
-        if self._changes is None:
-            raise UnsupportedOperation(f"{self._what} in Redis keeps no changes: declare it with changes=")
-        return self._changes
 
     def _puts(self, keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[int, Callable[[], Command]]]:
         encode = _as_stored if self._values is None else self._values.encode

@@ -24,7 +24,7 @@ from trident.state.encoding.json_serializers import STORED_FORMS
 from trident.state.encoding.serializers import DecodeOpaque
 from trident.state.interfaces import Key, StateConf
 from trident.state.kinds import StateType
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.storekit.plain_shapes import PlainShape, asked_shape, json_form
 
 TXID, ATTEMPT, BEFORE, NULL = "_txid", "_attempt", "_before", "_null"
@@ -184,8 +184,6 @@ class PlainHashes:
     def keeps_attempts(self) -> bool:
         """Whether an opaque value comes back with its attempt."""
         return True
-
-    decode_current = None
 
     @cached_property
     def _value_forms(self) -> list[tuple[ToText, OfText]]:

@@ -57,7 +57,7 @@ def _measure(store: str, port: int, keys: int, rounds: int) -> dict[str, Any]:
                 ms[name].append(took)
     medians = {name: statistics.median(each) for name, each in ms.items()}
     started = time.perf_counter()
-    changes = sum(len(pairs) for _, pairs in kept.state.changed(0, kept.txid))
+    changes = sum(len(pairs) for _, pairs in kept.state.kept_changes.read(0, kept.txid))
     seconds = time.perf_counter() - started
     assert changes == keys * kept.txid
     for each in (without, kept):

@@ -59,26 +59,16 @@ OF_STATES = (
     Mutant(
         "opaque: a value of a later batch is built upon",
         _OPAQUE,
-        "            raise StaleTransactionError(self.name, key, behind, stored_txid)\n",
-        "            del key, stored_txid\n",
-        ("tests/state/test_maps.py::test_h5_a_stored_txid_above_the_current_one_is_an_error_and_nothing_is_written",),
-    ),
-    Mutant(
-        "opaque, in columns: a value of a later batch is built upon",
-        _OPAQUE,
         "        later = found.first_after(txid)\n        if later is not None:",
         "        later = found.first_after(txid)\n        if later is None:",
-        (
-            "tests/states/memory/test_memory_columns.py::test_a_later_batch_in_the_store_is_named_and_nothing_is_written",
-        ),
+        ("tests/state/test_maps.py::test_h5_a_stored_txid_above_the_current_one_is_an_error_and_nothing_is_written",),
     ),
     Mutant(
         "opaque, in columns: what a commit wrote counts before the put",
         _OPAQUE,
-        "        self.backing.multi_put_columns(found, new)\n        count_keys(asked=len(new), written=len(new))\n"
-        "        self._unmerged = partial(_by_key, parts, new)  #",
-        "        self._unmerged = partial(_by_key, parts, new)\n        self.backing.multi_put_columns(found, new)\n"
-        "        count_keys(asked=len(new), written=len(new))  #",
+        "        self.backing.multi_put(keys, table)\n        count_keys(written=len(keys))\n",
+        "        self._unmerged = partial(zip, keys, table, strict=True)\n        self.backing.multi_put(keys, table)\n"
+        "        count_keys(written=len(keys))\n",
         (
             "tests/states/memory/test_memory_columns.py::test_within_a_commit_a_failed_put_of_columns_does_not_look_written",
         ),
@@ -326,10 +316,9 @@ OF_STATES = (
     ),
     Mutant(
         "cache: a snapshot is read from memory",
-        _CACHED,
-        '        """Read from the store, past the memory: what a snapshot read of an opaque map asks for."""\n'
-        "        return self.delegate.multi_get(keys)",
-        "        return self.multi_get(keys)",
+        _MEMORY,
+        "        return self.inner.past_caches\n",
+        "        return self\n",
         _CACHE_TESTS,
     ),
     Mutant(

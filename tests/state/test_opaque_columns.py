@@ -15,7 +15,7 @@ from trident.errors import BackendError, CorruptValueError, StaleTransactionErro
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue, SerializedMap, StateType
 from trident.state.encoding.codec import decode, encode, encode_columns
 from trident.state.encoding.serializers import StoredValues
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.testing.backend.simulated_log import Append, Log
 
 numbers = st.integers(-(2**70), 2**70)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from trident.operations import Max, Min, Sum
 from trident.state import EVERYTHING_WON, OpaqueValue, Snapshot, Txid, Winners
-from trident.state.columns.number_columns import NumberColumns, Span
+from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
+from trident.state.table import OpaqueColumns, OpaqueTable
 from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
 
 TXIDS = st.integers(1, 9)
@@ -35,20 +37,44 @@ def test_who_won_is_the_same_for_each_and_for_all(heads: list[tuple[int, int]], 
     assert stand_before(txids, attempts, txid, winners).tolist() == one_by_one
 
 
-@given(stored(INTS) | stored(FLOATS), TXIDS, WINNERS, st.booleans())
-def test_what_stood_before_is_the_same_for_each_and_for_all(
-    values: list[OpaqueValue], txid: int, winners: Winners, knows_the_span: bool
-) -> None:
-    columns = NumberColumns.of(values)
-    assert columns is not None
-    if not knows_the_span:
-        columns.span = None
-    base, had = columns.before(txid, winners)
-    found = [value if there else None for value, there in zip(base.tolist(), had.tolist(), strict=True)]
-    assert repr(found) == repr([value.at(Snapshot(txid - 1, winners)) for value in values])
-    later = [(at, value.txid) for at, value in enumerate(values) if value.txid > txid]
-    assert columns.first_after(txid) == (later[0] if later else None)
-    assert repr(columns.values()) == repr(values)
+def structs(number: Any) -> Any:
+    return None if number is None else {"n": number, "d": float(number), "none": None}
+
+
+STRUCTS = NumberForm.of("struct<n:bigint,d:double,none:bigint>")
+
+
+def tables_of(values: list[OpaqueValue | None]) -> Iterator[tuple[list[OpaqueValue | None], OpaqueTable]]:
+    """Give what is stored in each form of a table that holds it, with the list of it."""
+    yield values, OpaqueColumns.of(values)
+    there = [value for value in values if value is not None]
+    forms: list[tuple[list[OpaqueValue], NumberForm | None]] = [(there, None)]
+    if all(type(part) in (int, type(None)) for value in there for part in value[2:]):
+        forms.append(([value._replace(prev=structs(value.prev), curr=structs(value.curr)) for value in there], STRUCTS))
+    for rows, form in forms:
+        columns = NumberColumns.of(rows, form)
+        if columns is not None:
+            spread = NumberColumns.absent(columns.form, len(values))
+            places = [at for at, value in enumerate(values) if value is not None]
+            spread.numbers[places], spread.flags[places] = columns.numbers, columns.flags
+            found = iter(rows)
+            yield [None if value is None else next(found) for value in values], spread
+            yield list(rows), columns
+
+
+@given(stored(INTS) | stored(FLOATS) | stored(INTS | FLOATS | st.text(max_size=1)), st.data())
+def test_what_stood_before_is_the_same_for_each_and_for_all(values: list[OpaqueValue], data: st.DataObject) -> None:
+    txid, winners = data.draw(TXIDS), data.draw(WINNERS)
+    absent = data.draw(st.sets(st.integers(0, len(values) - 1)))
+    some = [None if at in absent else value for at, value in enumerate(values)]
+    for rows, table in tables_of(some):
+        before = [None if row is None else row.at(Snapshot(txid - 1, winners)) for row in rows]
+        assert repr(table.values_before(txid, winners)) == repr(before)
+        assert repr(table.latest()) == repr([None if row is None else row.curr for row in rows])
+        later = [(at, row.txid) for at, row in enumerate(rows) if row is not None and row.txid > txid]
+        assert table.first_after(txid) == (later[0] if later else None)
+        assert repr(list(table)) == repr([table[at] for at in range(len(table))]) == repr(rows)
+        assert repr(list(table[1:3])) == repr(rows[1:3])
 
 
 @pytest.mark.slow

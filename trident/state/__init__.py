@@ -1,8 +1,9 @@
 """State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers.
 
 Begin with `backing_map.py` and `interfaces.py` (what a store and a state are), then `maps.py` and `values.py` (the rule of
-each kind), and `sentinel.py` (do store and log belong together?). `map_state.py` makes a state of a backing map. `encoding`
-turns keys and values into bytes, `wrappers` has maps around a map, `columns` is for commits of many numbers.
+each kind), `table.py` (opaque values of many keys), and `sentinel.py` (do store and log belong together?). `map_state.py`
+makes a state of a backing map. `encoding` turns keys and values into bytes, `wrappers` has maps around a map, `columns` is
+for commits of many numbers.
 """
 
 from trident.state.backing_map import BackingMap, MapFacts

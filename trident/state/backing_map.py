@@ -11,9 +11,8 @@ from trident.errors import UnsupportedOperation
 from trident.roles import Role, adapted
 
 if TYPE_CHECKING:
-    from trident.state.columns.number_columns import NumberColumns
-    from trident.state.kinds import Key, LaterWrite
-    from trident.state.opaque_columns import OpaqueColumns
+    from trident.state.kinds import KeptChanges, Key, LaterWrite
+    from trident.state.table import OpaqueTable
     from trident.state.txid import Sentinel, Txid
 
 
@@ -31,7 +30,7 @@ class MapFacts:
     shares_keys
         Each partition sees the keys of all. In any other map, a query asks all partitions that a user's updater writes.
     keeps_columns
-        `multi_get_columns` may return columns.
+        `multi_get_opaque` may return a table that combines.
     has_typed_columns
         Stored values have the declared type, as in a column, and their bytes name no other type.
     """
@@ -47,10 +46,12 @@ class BackingMap(Role, ABC):
     """A key-value store under a map of `trident.state`: one partition, used by one thread at a time.
 
     `multi_get` and `multi_put` are all that a store must have. A store that writes `move_sentinel` (with `read_sentinel`)
-    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied.
+    fences writers; one that writes `multi_delete`, `key_pages` or `reset` deletes, lists, can be emptied; one that has
+    `kept_changes` tells what its commits have changed.
     """
 
     facts: MapFacts = MapFacts()
+    kept_changes: KeptChanges | None = None
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
@@ -118,21 +119,6 @@ class BackingMap(Role, ABC):
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
 
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what the batches after `after`, up to `until`, have written to any partition, in their order.
-
-        For each batch its number, then each key with its `OpaqueValue`: also what attempts wrote that lost, and, of a key that
-        one attempt wrote several times, the last at the end.
-        """
-        raise self._lacks("changed")
-
-    def changes_gone(self) -> int:
-        """Return the last batch whose changes are not kept any more, 0 if there is none."""
-        raise self._lacks("changes_gone")
-
-    def forget_changes(self, keys: Sequence[Key]) -> None:
-        """Delete what is kept of the changes of keys, if changes are kept."""
-
     def close(self) -> None:
         """Release connections."""
 
@@ -140,44 +126,18 @@ class BackingMap(Role, ABC):
         """Whether opaque values say which attempt wrote them."""
         return True
 
-    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read past a memory in front of the store: a snapshot read must not see what a crashed commit remembered."""
-        return self.multi_get(keys)
+    @property
+    def past_caches(self) -> BackingMap:
+        """The map behind a memory: a snapshot read must not see what a crashed commit remembered."""
+        return self
 
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read the bare values of the latest writes, which the reader may change; None: that is no cheaper than `multi_get`."""
-        return None
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
+        """Read opaque values as `multi_get` does, as a table that is made for this call; None: rows are faster, or fit better.
 
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
-        """Read opaque values as `multi_get` does, as columns; None: this map has rows.
-
-        A map that returned columns may be given columns by the next `multi_put`.
+        A map that returned a table may be given one by the next `multi_put`. `KeyColumns` are the distinct keys of
+        `OpaqueMap.multi_combine`: for a table that combines, it is given what the table made of its values, for the same keys.
         """
         return None
-
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Read distinct keys of opaque numbers as columns, for `OpaqueMap.multi_combine`.
-
-        Parameters
-        ----------
-        parts
-            The keys: for each grouping field its values, a list or an Arrow array.
-
-        Returns
-        -------
-        NumberColumns | None
-            One entry per key, in the order asked. None if the map holds other values than numbers of one type, or if
-            rows are faster now; then `multi_get` and `multi_put` are used.
-        """
-        return None
-
-    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Read keys for a snapshot; None if the map does not keep columns now: then `multi_get` is used."""
-        return None
-
-    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write `new` for the keys of `found`, which `multi_get_columns` gave in this commit; as `multi_put` otherwise."""
-        raise self._lacks("multi_put_columns")
 
     def _lacks(self, method: str) -> UnsupportedOperation:
         return UnsupportedOperation(f"a {type(self).__name__} has no {method}")

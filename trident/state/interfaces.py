@@ -20,7 +20,7 @@ from trident.state.kinds import Key, LaterWrite, StateType, kind_of, state_type
 
 if TYPE_CHECKING:
     from trident.servers.log_addresses import Database
-    from trident.state.kinds import LaterWrite
+    from trident.state.kinds import KeptChanges, LaterWrite
     from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
 
@@ -187,9 +187,12 @@ class State(Role):
         factory's is known before anything is opened. A state without a kind is accepted with every spout.
     place
         Its name in its sentinels, so that no other state takes its place.
+    kept_changes
+        What its commits have changed; None: that is not kept.
     """
 
     facts: StateFacts = StateFacts()
+    kept_changes: KeptChanges | None = None
     kind: StateType | str | None = None
     place: str = ""
 
@@ -324,14 +327,6 @@ class State(Role):
         return at once, and a failure in it affects no batch.
         """
 
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed; see `BackingMap.changed`."""
-        raise self._lacks("changed")
-
-    def changes_gone(self) -> int:
-        """Return the last batch whose changes are not kept any more, 0 if there is none."""
-        raise self._lacks("changes_gone")
-
     def reset(self) -> None:
         """Forget every key and the sentinel of this partition, for `state_recovery="discard_totals"`."""
         raise self._lacks("reset")
@@ -384,7 +379,7 @@ class StoreFacts:
     database
         Where the store is, if `State.commit_with_record` works on a connection of a log there; None: it never does.
     keeps_changes
-        Each commit writes what it changes beside the values; see `BackingMap.changed`.
+        Each commit writes what it changes beside the values; see `KeptChanges`.
     kept
         The options that keep something of the past (changes, old versions) as they are given, by name, without those that are
         not: a log remembers them. 0 gives up what was kept.

@@ -1,8 +1,8 @@
-"""The type of keys, the kinds of states (how one undoes what a failed attempt wrote), and a write that a log takes along."""
+"""The type of keys, the kinds of states (how one undoes what a failed attempt wrote), and what stores offer besides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -63,3 +63,20 @@ class LaterWrite(Protocol):
 
     def refused(self) -> Exception:
         """Return what is wrong, after `write` has returned False and its transaction has ended."""
+
+
+class KeptChanges(Protocol):
+    """What the commits of all partitions of a state have changed, if its store keeps that."""
+
+    def read(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
+        """Iterate over what the batches after `after`, up to `until`, have written, in their order.
+
+        For each batch its number, then each key with its `OpaqueValue`: also what attempts wrote that lost, and, of a key that
+        one attempt wrote several times, the last at the end.
+        """
+
+    def gone(self) -> int:
+        """Return the last batch whose changes are not kept any more, 0 if there is none."""
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Delete the changes of keys."""

@@ -37,7 +37,7 @@ class CommittedMap(State, ABC):
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.place, self.partition = backing_map(backing), name, name, partition
-        known = self.backing.facts
+        known, self.kept_changes = self.backing.facts, self.backing.kept_changes
         self._guard = fenced(self.backing, partition)
         fences = self._guard is self.backing
         keeps_columns = known.keeps_columns and self.kind is StateType.OPAQUE
@@ -84,8 +84,7 @@ class CommittedMap(State, ABC):
         keys, txid = typed_keys(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
-        current = self.backing.multi_get_current(keys) if keys else None
-        return current if current is not None else self._given(self._latest(self._read(keys)))
+        return self._given(self._latest(self._read(keys)))
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -168,12 +167,6 @@ class CommittedMap(State, ABC):
         # Laid over what was read last alone: nothing is removed from another writer that came since.
         self.move_sentinel(Sentinel(EMPTIED, 0, 0), force=True)
         self.backing.reset()
-
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        return self.backing.changed(after, until)
-
-    def changes_gone(self) -> int:
-        return self.backing.changes_gone()
 
     def close(self) -> None:
         self.backing.close()

@@ -6,23 +6,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trident.errors import StaleTransactionError
 from trident.state.encoding.equal_keys import typed_keys
 from trident.state.interfaces import FormerTypes, IBackingMap, Key, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import KeyColumns, OpaqueColumns, OpaqueTable
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue, owned, values_to_store
 from trident.state.winners import Winners
-
-if TYPE_CHECKING:
-    from trident.state.columns.number_columns import NumberColumns
-
-_HEAD: Callable[[Any], tuple[int, int]] = itemgetter(0, 1)  # txid and attempt of an OpaqueValue
 
 
 class OpaqueMap(CommittedMap):
@@ -43,17 +37,15 @@ class OpaqueMap(CommittedMap):
     ) -> None:
         super().__init__(backing, name, partition)
         self._migrate = migrate
+        self._past_caches = self.backing.past_caches
         if migrate is not None:
             self.facts = replace(self.facts, migrates=True, has_typed_columns=self.backing.facts.has_typed_columns)
-        if migrate is not None and migrate.types:
+        self._has_former_types = migrate is not None and bool(migrate.types)
+        if self._has_former_types:
             self.facts = replace(self.facts, keeps_columns=False)
-        # The keys and values that this commit wrote as columns, to be made when they are asked for; not yet in `_written`.
-        self._unmerged: Callable[[], Iterable[tuple[Key, OpaqueValue]]] | None = None
-        self._by_columns = False  # the store gave columns, so it takes them
-
-    @property
-    def _has_former_types(self) -> bool:
-        return self._migrate is not None and bool(self._migrate.types)
+        # The keys and values that this commit wrote as a table, to be made when they are asked for; not yet in `_written`.
+        self._unmerged: Callable[[], Iterable[tuple[Key, Any]]] | None = None
+        self._by_table = False  # the store gave a table, so it takes one
 
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
@@ -82,16 +74,16 @@ class OpaqueMap(CommittedMap):
         commit = self._current()
         if self._has_written() or self._has_former_types:
             return None
-        found = self.backing.multi_get_columns(parts)
+        keys = KeyColumns(parts)
+        found = self.backing.multi_get_opaque(keys)
         if found is None:
             return None
-        self._refuse_later(found, commit, lambda at: tuple(part[at] for part in map(_listed, parts)), behind=commit)
+        self._refuse_later(keys, found, commit, behind=commit)
         new = found.combined(values, function, commit)
         if new is None:
             return None
-        self.backing.multi_put_columns(found, new)
-        count_keys(asked=len(new), written=len(new))
-        self._unmerged = partial(_by_key, parts, new)  # after the put, because a failed one must not look written (R10)
+        count_keys(asked=len(new))
+        self._put_table(keys, new)
         return new.curr
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -106,7 +98,7 @@ class OpaqueMap(CommittedMap):
         if self._migrate is not None and self._has_former_types:
             prevs, stored = (list(self._migrate.stored(side, txid.attempt)) for side in (prevs, stored))
         new = OpaqueColumns(txids, attempts, prevs, stored)
-        self._put(keys, new if self._by_columns else list(new))
+        self._put(keys, new if self._by_table else list(new))
         return values
 
     def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
@@ -125,15 +117,13 @@ class OpaqueMap(CommittedMap):
         if not keys:
             return []
         keys = typed_keys(keys)
-        found = None if self._has_former_types else self.backing.multi_find(keys)
         count_keys(asked=len(keys))
-        if found is not None:
-            self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
-            return found.values_before(snapshot.txid + 1, snapshot.winners)
         # Past every memory, because a commit that crashed here is under way until the next begin_commit.
-        stored = self.backing.multi_get_stored(keys)
+        table = None if self._has_former_types else self._past_caches.multi_get_opaque(keys)
+        stored = self._past_caches.multi_get(keys) if table is None else table
         values = self._before(snapshot.txid + 1, snapshot.winners, keys, stored, behind=snapshot.txid)
-        return self._given(values if self._migrate is None else self._migrate.declared(values))
+        values = values if self._migrate is None else self._migrate.declared(values)
+        return self._given(values) if table is None else values
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
@@ -146,24 +136,29 @@ class OpaqueMap(CommittedMap):
         return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
     def _read(self, keys: Sequence[Key]) -> Sequence[OpaqueValue | None]:
-        found = None if self._written or self._has_former_types else self.backing.multi_get_opaque(keys)
-        self._by_columns = found is not None
+        may_be_table = bool(keys) and not self._written and not self._has_former_types
+        found = self.backing.multi_get_opaque(keys) if may_be_table else None
+        self._by_table = found is not None
         if found is None:
             return super()._read(keys)
         count_keys(asked=len(keys))
         return found
 
     def _put(self, keys: Sequence[Key], stored: Sequence[OpaqueValue | None]) -> None:
-        if type(stored) is OpaqueColumns and not self._puts_at_commit:
-            self.backing.multi_put(keys, stored)
-            count_keys(written=len(keys))
-            self._unmerged = partial(zip, list(keys), stored, strict=True)  # after the put, as above
+        if isinstance(stored, OpaqueTable) and not self._puts_at_commit:
+            self._put_table(list(keys), stored)
         else:
             super()._put(keys, stored)
 
+    def _put_table(self, keys: Sequence[Key], table: OpaqueTable) -> None:
+        self.backing.multi_put(keys, table)
+        count_keys(written=len(keys))
+        # After the put, because a failed one must not look written (R10).
+        self._unmerged = partial(zip, keys, table, strict=True)
+
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
-        if type(found) is OpaqueColumns:
-            return found.currs
+        if isinstance(found, OpaqueTable):
+            return found.latest()
         return [None if stored is None else stored[3] for stored in found]
 
     def _has_written(self) -> bool:
@@ -181,27 +176,20 @@ class OpaqueMap(CommittedMap):
         written = self._written
         return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
 
-    def _refuse_later(self, found: NumberColumns, txid: int, key_at: Callable[[int], Key], behind: int) -> None:
+    def _refuse_later(self, keys: Sequence[Key], found: OpaqueTable, txid: int, behind: int) -> None:
         later = found.first_after(txid)
         if later is not None:
             at, stored_txid = later
-            raise StaleTransactionError(self.name, key_at(at), int(behind), stored_txid)
+            raise StaleTransactionError(self.name, keys[at], int(behind), stored_txid)
 
     def _before(
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
     ) -> list[Any]:
         """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
-        found = migrated(found, winners, self._migrate)
-        # One batch wrote many keys, so each (txid, attempt) is judged once.
-        heads = found.heads() if type(found) is OpaqueColumns else _heads_of(found)
-        if heads and max(heads)[0] > txid:
-            later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
-            key, stored_txid = next(later)
-            raise StaleTransactionError(self.name, key, behind, stored_txid)
-        fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
-        if not fell:
-            return self._latest(found)
-        return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]
+        if not isinstance(found, OpaqueTable):
+            found = OpaqueColumns.of(migrated(found, winners, self._migrate))
+        self._refuse_later(keys, found, txid, behind)
+        return found.values_before(txid, winners)
 
 
 def migrated(
@@ -227,20 +215,7 @@ def migrated(
     return now
 
 
-def _heads_of(found: Sequence[OpaqueValue | None]) -> set[tuple[int, int]]:
-    return set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
-
-
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
     if type(updaters) is CombinerUpdates:
         return updaters.update_all(bases)
     return [updater.update(base) for base, updater in zip(owned(bases), updaters, strict=True)]
-
-
-def _by_key(parts: Sequence[Sequence[Any]], new: NumberColumns) -> Iterable[tuple[Key, OpaqueValue]]:
-    return zip(zip(*map(_listed, parts), strict=True), new.values(), strict=True)
-
-
-def _listed(values: Any) -> Sequence[Any]:
-    """Return the values of a list or an Arrow array."""
-    return values if isinstance(values, (list, tuple)) else list(values.to_pylist())

@@ -11,7 +11,7 @@ from trident.errors import UnsupportedOperation
 from trident.state.interfaces import Key, MapState, State, ValueUpdater, kind_of, state_of
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot
-from trident.state.wrappers.forwarding import passed_on
+from trident.state.wrappers.forwarding import passes_on
 
 _OF_A_VALUE = {"get", "get_at", "update"}
 
@@ -19,6 +19,7 @@ DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"
 """The one part of the key that the single value is stored under, unless a store says otherwise."""
 
 
+@passes_on(State)
 class SnapshottableMap(State):
     """`MapState` and `Snapshottable` over one map state; everything else is what the map does.
 
@@ -34,30 +35,12 @@ class SnapshottableMap(State):
         self.map_state = map_state
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner = inner = state_of(map_state)
-        self.facts, self.kind, self.place = inner.facts, kind_of(inner), inner.place
-
-    begin_commit = passed_on(State.begin_commit)
-    commit = passed_on(State.commit)
-    commit_with_record = passed_on(State.commit_with_record)
-    close = passed_on(State.close)
-    multi_get = passed_on(State.multi_get)
-    multi_update = passed_on(State.multi_update)
-    multi_update_once = passed_on(State.multi_update_once)
-    multi_combine = passed_on(State.multi_combine)
-    multi_put = passed_on(State.multi_put)
-    multi_remove = passed_on(State.multi_remove)
-    get_tuples = passed_on(State.get_tuples)
-    key_pages = passed_on(State.key_pages)
-    share_keys = passed_on(State.share_keys)
-    written_keys = passed_on(State.written_keys)
-    multi_get_at = passed_on(State.multi_get_at)
-    get_tuples_at = passed_on(State.get_tuples_at)
-    keeps_attempts = passed_on(State.keeps_attempts)
-    read_sentinel = passed_on(State.read_sentinel)
-    move_sentinel = passed_on(State.move_sentinel)
-    reset = passed_on(State.reset)
-    changed = passed_on(State.changed)
-    changes_gone = passed_on(State.changes_gone)
+        self.facts, self.kind, self.place, self.kept_changes = (
+            inner.facts,
+            kind_of(inner),
+            inner.place,
+            inner.kept_changes,
+        )
 
     def offers(self, method: str) -> bool:
         """Whether the map, or this class besides, has a method of its own in place of the default."""

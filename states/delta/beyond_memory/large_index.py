@@ -25,6 +25,7 @@ from states.delta.raw_forms import SENTINEL_COLUMN
 from trident.arrow import python_of
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateType
+from trident.state.table import KeyColumns
 from trident.state.values import UNKNOWN_ATTEMPT
 
 _ROWS_AT_ONCE = 1 << 18
@@ -91,21 +92,14 @@ class LargeIndex:
         """Delete keys; absent ones are ignored."""
         self.put(dict.fromkeys(keys, self._layout.deleted))
 
-    def find(self, parts: Sequence[Sequence[Any] | pa.Array]) -> NumberColumns | None:
-        """Return what is there for keys, given field by field; None if keys have another number of fields."""
-        if len(parts) != len(self._layout.key_columns):
-            return None
-        names = parts[0] if len(parts) == 1 else list(zip(*map(_listed, parts), strict=True))
-        return self._found(parts, names)
+    def find(self, keys: Sequence[RawKey]) -> NumberColumns | None:
+        """Return what is there for keys; None if keys that are given field by field have another number of fields."""
+        columns = keys if isinstance(keys, KeyColumns) else KeyColumns(self._parts(keys))
+        return self._found(columns) if len(columns.parts) == len(self._layout.key_columns) else None
 
-    def find_keys(self, keys: Sequence[RawKey]) -> NumberColumns:
-        """Return what is there for keys."""
-        parts = self._parts(keys)
-        return self._found(parts, parts[0] if len(parts) == 1 else keys)
-
-    def put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+    def put_columns(self, new: NumberColumns) -> None:
         """Write what was combined with what `find` gave."""
-        self._put(table_of(self._layout, found.place[0], new, 0, None))
+        self._put(table_of(self._layout, new, 0, None))
 
     def key_pages(self) -> Iterator[list[RawKey]]:
         """Iterate over all keys, a bucket at a time."""
@@ -143,13 +137,14 @@ class LargeIndex:
         self.values.put(run)
         return True
 
-    def _found(self, parts: Sequence[Sequence[Any] | pa.Array], names: Any) -> NumberColumns:
-        changes, stored = self.values.lookup(self._key_table(parts))
+    def _found(self, keys: KeyColumns) -> NumberColumns:
+        changes, stored = self.values.lookup(self._key_table(keys.parts))
         new, old = (columns_of(self._layout, rows) for rows in (changes.rows, self._as_changes(stored.rows)))
-        numbers, flags = np.zeros((len(names), new.numbers.shape[1]), np.int64), np.zeros(len(names), new.flags.dtype)
+        made = NumberColumns.absent(new.form, len(keys))
         for found, columns in ((changes, new), (stored, old)):
-            numbers[found.places], flags[found.places] = columns.numbers, columns.flags
-        return type(new)(numbers, flags, new.dtype, None, (names, None, False))
+            made.numbers[found.places], made.flags[found.places] = columns.numbers, columns.flags
+        made.place = (keys.names, None, False)
+        return made
 
     def _as_changes(self, stored: pa.Table) -> pa.Table:
         """Return rows of the base as if the batch that comes next had written them, over themselves."""
@@ -181,7 +176,3 @@ class LargeIndex:
 def _fill(answers: list[RawValue | None], found: FoundRows, values: Iterator[RawValue]) -> None:
     for place, value in zip(found.places.tolist(), values, strict=True):
         answers[place] = value
-
-
-def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
-    return values.to_pylist() if isinstance(values, pa.Array) else values

@@ -248,7 +248,7 @@ def test_reads_outside_a_commit_and_of_other_threads_go_to_the_store() -> None:
     thread.start()
     thread.join()
     assert [value.curr for value in found] == [7]
-    assert [value.curr for value in state.backing.multi_get_stored([("a",)])] == [7]
+    assert [value.curr for value in state.backing.past_caches.multi_get([("a",)])] == [7]
     assert shelf.gets == gets
 
 

@@ -18,8 +18,10 @@ from tests.harness.crashing_stores import Crash, DictMap
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
+from trident.state.columns.number_columns import NumberForm
 from trident.state.columns.number_table import NumberTable
-from trident.state.values import UNKNOWN_ATTEMPT, CombinerUpdates
+from trident.state.table import KeyColumns
+from trident.state.values import CombinerUpdates
 
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 MOST = (1 << 63) - 1
@@ -202,7 +204,7 @@ def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any)
 def test_entries_that_do_not_fit_stay_a_dict(there: dict[Any, Any]) -> None:
     data = MemoryData()
     data.entries.update(there)
-    assert ColumnarMemoryMap(data).multi_get_columns([["x"]]) is None
+    assert ColumnarMemoryMap(data).multi_get_opaque(KeyColumns([["x"]])) is None
     assert (data.entries, data.values.may_be_columns) == (there, False)
 
 
@@ -243,25 +245,10 @@ def test_within_a_commit_a_failed_put_of_columns_does_not_look_written(monkeypat
         raise Crash("before the call")
 
     with monkeypatch.context() as patched:
-        patched.setattr(state.backing, "multi_put_columns", fail)
+        patched.setattr(state.backing, "multi_put", fail)
         with pytest.raises(Crash):
             state.multi_combine([["a"]], np.array([5]), "sum")
     assert state.multi_get([("a",)]) == [1]
-
-
-@pytest.mark.parametrize("attempt", [7, 8, UNKNOWN_ATTEMPT])
-def test_a_value_of_each_kind_of_attempt_stands_or_falls_as_one_by_one(attempt: int) -> None:
-    winners = Winners(((1, 7), (3, 8)))
-    columnar, plain = opened(MemoryData()), OpaqueMap(MemoryBackingMap(MemoryData()))
-    for state in (columnar, plain):
-        stored = {(f"{txid}",): OpaqueValue(txid, attempt, 10, 20) for txid in (1, 2, 3, 4)}
-        state.backing.multi_put(list(stored), list(stored.values()))
-        state.begin_commit(Txid(4, 9, winners))
-    keys = [(f"{txid}",) for txid in (1, 2, 3, 4)]
-    new = columnar.multi_combine([[part for (part,) in keys]], np.array([1] * 4), "sum")
-    assert new is not None
-    assert new.tolist() == plain.multi_update(keys, CombinerUpdates(Sum().combine, [1] * 4))
-    assert columnar.backing.multi_get(keys) == plain.backing.multi_get(keys)
 
 
 def test_a_later_batch_in_the_store_is_named_and_nothing_is_written() -> None:
@@ -321,12 +308,12 @@ def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
 
 
 def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
-    found = columns.find([pa.array(keys, pa.string())])
+    found = columns.find(KeyColumns([pa.array(keys, pa.string())]))
     assert found is not None
     new = found.combined(pa.array(range(1, len(keys) + 1)), "sum", Txid(txid, 1))
     assert new is not None
-    columns.put_found(found, new)
-    return [int(each) for each in new.curr]
+    columns.put_found(new)
+    return list(new.curr.tolist())
 
 
 def test_keys_that_come_go_and_come_back_are_found_in_either_way() -> None:
@@ -360,10 +347,10 @@ def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
 
 def test_the_first_number_settles_the_type() -> None:
     columns = NumberTable(1)
-    assert (put(columns, ["a"], None), columns.dtype) == (True, None)
-    assert (put(columns, ["b"], 0.5), columns.dtype) == (True, np.float64)
+    assert (put(columns, ["a"], None), columns.form) == (True, None)
+    assert (put(columns, ["b"], 0.5), columns.form) == (True, NumberForm.of("double"))
     assert not put(columns, ["c"], 1)
     assert not put(columns, ["c", "d"], 0.5, 1)
     assert not columns.put([("c", "d")], [value(0.5)])
     assert columns.get([("a",), ("b",), ("c",)]) == [value(None), value(0.5), None]
-    assert columns.find([["a"], ["b"]]) is None
+    assert columns.find(KeyColumns([["a"], ["b"]])) is None

@@ -20,15 +20,14 @@ from trident.operations.adapters import aggregate_type
 from trident.operations.several import several, value_of
 from trident.runtime.steps.several import is_several_native, merging_functions
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Txid, Winners
-from trident.state.columns.number_columns import NumberColumns
-from trident.state.columns.struct_columns import StructForm
+from trident.state.columns.number_columns import NumberColumns, NumberForm
 from trident.state.values import CombinerUpdates
 
 GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}
 FIELDS = Fields("n: bigint, d: double")
 TOGETHER = several(GIVEN, FIELDS, "s", aggregate_type)
 TYPE = value_of(TOGETHER, "value").types[0] or ""
-FORM = StructForm.of(struct_fields(TYPE))
+FORM = NumberForm.of(TYPE)
 FUNCTIONS = merging_functions(TOGETHER)
 ARROW = pa.struct(
     [(name, {"bigint": pa.int64(), "double": pa.float64()}[type_]) for name, type_ in struct_fields(TYPE)]
@@ -144,7 +143,7 @@ def test_a_mean_of_large_whole_numbers_is_the_one_that_python_gives() -> None:
 
 
 def test_values_of_another_form_are_left_to_python() -> None:
-    other = MemoryData(form=StructForm.of((("rows", "bigint"),)))
+    other = MemoryData(form=NumberForm.of("struct<rows:bigint>"))
     assert summed(OpaqueMap(ColumnarMemoryMap(other)), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
     assert summed(OpaqueMap(ColumnarMemoryMap(MemoryData())), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
     assert (
@@ -152,9 +151,9 @@ def test_values_of_another_form_are_left_to_python() -> None:
     )
 
 
-@pytest.mark.parametrize("type_", ["bigint", "struct<>", "struct<a:string>", "struct<a:bigint,b:decimal(10,2)>"])
-def test_only_structs_of_whole_numbers_and_floats_have_a_form(type_: str) -> None:
-    assert StructForm.of(struct_fields(type_)) is None
+@pytest.mark.parametrize("type_", ["string", "struct<>", "struct<a:string>", "struct<a:bigint,b:decimal(10,2)>"])
+def test_only_whole_numbers_and_floats_and_structs_of_them_have_a_form(type_: str) -> None:
+    assert NumberForm.of(type_) is None
 
 
 def test_columns_of_values_and_back() -> None:
@@ -162,13 +161,11 @@ def test_columns_of_values_and_back() -> None:
         OpaqueValue(3, 1, None, value_with(1, 5, 0.5, None, 0)),
         OpaqueValue(2, 1, value_with(1, -1, math.inf, -0.0, 3), None),
     ]
-    assert FORM is not None
-    columns = FORM.columns(values)
+    columns = NumberColumns.of(values, FORM)
     assert columns is not None
     assert (repr(columns.values()), columns.span) == (repr(values), (1, 2, 3))
-    current: Any = columns.curr
-    assert current.to_pylist() == [value.curr for value in values]
-    assert FORM.columns([*values, None]) is None
+    assert columns.curr.to_pylist() == [value.curr for value in values]
+    assert NumberColumns.of([*values, None], FORM) is None
     assert NumberColumns.of(values) is None
 
 

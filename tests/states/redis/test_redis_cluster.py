@@ -250,17 +250,18 @@ def test_the_changes_of_all_buckets_are_given_batch_by_batch_and_trimmed_and_for
         state.multi_update(some, [Add(number) for _ in some])
         state.commit(txid)
         log.record()
-    gone = state.changes_gone()
+    changes = state.kept_changes
+    gone = changes.gone()
     assert gone == 54  # as of batch 64
-    for txid, pairs in state.changed(gone, 66):
+    for txid, pairs in changes.read(gone, 66):
         for key, value in pairs:
             if log.winners.won(txid, value.attempt):
                 assert fold.get(key, value.prev) == value.prev
                 fold[key] = value.curr
     assert len(fold) == 12 * 20
     assert list(fold.values()) == state.multi_get_at(list(fold), log.snapshot())
-    state.inner.backing.forget_changes(KEYS[:1])
-    assert (state.changes_gone(), list(state.changed(0, 66))) == (66, [])
+    changes.forget(KEYS[:1])
+    assert (changes.gone(), list(changes.read(0, 66))) == (66, [])
     state.reset()
     assert cluster.sizes() == [0, 0, 0]
     state.close()

@@ -22,7 +22,7 @@ from tests.states.redis.redis_states import Interrupted
 from trident.errors import BackendError
 from trident.state import CodecSerializer, Key, OpaqueMap, OpaqueValue
 from trident.state.interfaces import StateConf
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.testing.backend.simulated_log import Append, Log
 
 _names = itertools.count()

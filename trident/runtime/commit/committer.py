@@ -22,17 +22,7 @@ from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.planner.plan import most_kept
 from trident.runtime.commit.committed import Committed, Flow, check_one_writer, marks_of
-from trident.runtime.commit.entries import (
-    ColumnEntries,
-    Entries,
-    EntriesAndRemovals,
-    PiecedEntries,
-    RowEntries,
-    inputs_kept,
-    inputs_of,
-    merging_columns,
-    row_entries,
-)
+from trident.runtime.commit.entries import Entries, inputs_kept, inputs_of, merging_columns
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.aggregates import combining, is_native
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
@@ -121,27 +111,26 @@ class PartitionCommit:
             self.failure = error
 
     def _update(self, given: Entries) -> pa.Table | None:
-        if isinstance(given, EntriesAndRemovals):
-            values = self._update(given.updates) if len(given.updates) else self._new_values([])
-            self.state.multi_remove(given.removed)
-            return values
-        if isinstance(given, ColumnEntries):
-            column = given.update(self.state)
-            if column is not None:
-                return given.with_values(column) if self.wanted else None
+        column = None if given.table is None else given.combine(self.state)
+        if column is not None:
+            values = given.with_values(column) if self.wanted else None
+        elif given.table is not None:
             assert self.node.aggregation is not None, self.node
-            given = row_entries(given.table, self.node.aggregation)
-        if isinstance(given, PiecedEntries):
-            tables = [self._new_values(self._rows(piece, once=True)) for piece in given.pieces()]
-            return pa.concat_tables(tables) if self.wanted else None
-        return self._new_values(self._rows(given))
+            pieces = given.pieces(self.node.aggregation)
+            tables = [self._new_values(self._rows(piece, once=given.has_pieces)) for piece in pieces]
+            values = pa.concat_tables(tables) if self.wanted else None
+        else:
+            values = self._new_values(self._rows(given) if given.keys or not given.removed else [])
+        if given.removed:
+            self.state.multi_remove(given.removed)
+        return values
 
     def _new_values(self, rows: Sequence[Any]) -> pa.Table | None:
         fields = self.node.fields
         return pa.table(columns_of(self.node.id, fields, rows), schema=schema_of(fields)) if self.wanted else None
 
     @calls_user_code
-    def _rows(self, given: RowEntries, once: bool = False) -> Sequence[Any]:
+    def _rows(self, given: Entries, once: bool = False) -> Sequence[Any]:
         """Update rows; return them as they are then. `once`: none of the keys comes again in the batch."""
         node, state, aggregation = self.node, self.state, self.node.aggregation
         if aggregation is None:
@@ -169,7 +158,7 @@ class PartitionCommit:
         )
 
 
-def _updaters(aggregation: Aggregation, entries: RowEntries) -> Sequence[Any]:
+def _updaters(aggregation: Aggregation, entries: Entries) -> Sequence[Any]:
     aggregator = aggregation.aggregator
     if aggregation.combines:
         combine_all, is_pure = combining(aggregator), is_native(aggregator)

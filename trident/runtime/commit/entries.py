@@ -1,9 +1,9 @@
-"""The entries of a batch for each partition of a state: rows for any state, columns for a state that takes them."""
+"""The entries of a batch for each partition of a state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,90 +25,63 @@ from trident.runtime.steps.rows import tuples_of
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 
-
-@dataclass(frozen=True)
-class RowEntries:
-    """Keys in their one form, each with the value to combine; for an updater, rows, each with None."""
-
-    keys: list[Any]
-    given: Sequence[Any]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def take(self, places: Sequence[int]) -> RowEntries:
-        """Return some of them."""
-        return RowEntries(type(self.keys)(self.keys[at] for at in places), [self.given[at] for at in places])
+PIECE = 1 << 17
+"""How many keys are updated at once."""
 
 
 @dataclass(frozen=True)
-class ColumnEntries:
-    """The same as a table, for `multi_combine`: the key's columns, then the values to combine, and the function.
+class Entries:
+    """What a batch has for one partition of a state: rows, or a table of merged partials until rows of it are needed.
 
-    `arrays` are the columns of the table.
+    `keys`, `given`: keys in their one form, each with the value to combine; for an updater, rows, each with None.
+    `table`: the key's columns, then the values to combine. As Python objects they would take ten times the memory.
+    `merging`: the function by which a state of columns combines those of the table; None: it takes rows.
+    `removed`: the keys that the batch removes, of which none is among the others.
     """
 
-    table: pa.Table
-    arrays: list[pa.Array]
-    function: Merging
+    keys: Sequence[Any] = ()
+    given: Sequence[Any] = ()
+    table: pa.Table | None = None
+    merging: Merging | None = None
+    removed: Sequence[Key] = ()
+
+    @property
+    def updates(self) -> int:
+        """How many keys are updated, or rows for an updater."""
+        return len(self.keys) if self.table is None else int(self.table.num_rows)
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether there are several `pieces`; no key is in two of them."""
+        return self.table is not None and self.updates > PIECE
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return self.updates + len(self.removed)
 
-    def update(self, state: Any) -> Any | None:
-        """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
-        *parts, values = self.arrays
-        return state.multi_combine(parts, values, self.function)
+    def take(self, places: Sequence[int]) -> Entries:
+        """Return some of the rows."""
+        return Entries(type(self.keys)(self.keys[at] for at in places), [self.given[at] for at in places])  # type: ignore[call-arg]
+
+    def combine(self, state: Any) -> Any | None:
+        """Update a state by columns; return the column of new values, None (and nothing is written) if it takes rows only."""
+        if self.merging is None or self.table is None:
+            return None
+        *parts, values = map(one_array, self.table.columns)
+        return None if _has_null(values, self.merging) else state.multi_combine(parts, values, self.merging)
 
     def with_values(self, new: Any) -> pa.Table:
-        """Return a table of the keys and the given values."""
+        """Return the table with the given values."""
+        assert self.table is not None, "there were columns to combine"
         schema = self.table.schema
         values = new if isinstance(new, pa.Array) else pa.array(new, schema.types[-1])
         typed = strict_cast(values, schema.types[-1], schema.names[-1])
         return pa.table([*self.table.columns[:-1], typed], schema=schema)
 
-
-@dataclass(frozen=True)
-class PiecedEntries:
-    """Many keys, each with the value to combine, as a table; they become rows one piece after the other.
-
-    As Python objects they would take ten times the memory.
-    """
-
-    table: pa.Table
-    aggregation: Aggregation
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def pieces(self) -> Iterator[RowEntries]:
-        """Give all of them; no key is in two pieces."""
-        for start in range(0, len(self), PIECE):
-            yield RowEntries(*rows_of(self.table.slice(start, PIECE), self.aggregation))
-
-
-@dataclass(frozen=True)
-class EntriesAndRemovals:
-    """Entries, and the keys that the batch removes, of which none is in the entries."""
-
-    updates: RowEntries | ColumnEntries | PiecedEntries
-    removed: list[Key]
-
-    def __len__(self) -> int:
-        return len(self.updates) + len(self.removed)
-
-
-Entries = RowEntries | ColumnEntries | PiecedEntries | EntriesAndRemovals
-
-PIECE = 1 << 17
-"""How many keys are updated at once."""
-
-
-def row_entries(table: pa.Table, aggregation: Aggregation) -> RowEntries | PiecedEntries:
-    """Return merged partials as rows."""
-    if table.num_rows > PIECE:
-        return PiecedEntries(table, aggregation)
-    return RowEntries(*rows_of(table, aggregation))
+    def pieces(self, aggregation: Aggregation) -> Iterator[Entries]:
+        """Give the table as rows: of many keys some at a time."""
+        assert self.table is not None, "there are rows"
+        for start in range(0, max(1, self.updates), PIECE):
+            yield Entries(*rows_of(self.table.slice(start, PIECE), aggregation))
 
 
 def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> Merging | None:
@@ -124,17 +97,11 @@ def merging_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> M
     return merging_function(aggregation) if fit and len(states) == 1 and states[0].facts.keeps_columns else None
 
 
-def _as_columns(table: pa.Table, function: Merging) -> ColumnEntries | None:
-    """Return merged partials as columns; None where one of them is null, if it is no mean."""
-    arrays = [one_array(column) for column in table.columns]
-    values = arrays[-1]
+def _has_null(values: pa.Array, function: Merging) -> bool:
+    """Whether a merged partial is null, or has a null that is no mean."""
     if isinstance(function, str):
-        has_null = values.null_count > 0
-    else:
-        has_null = any(
-            field.null_count for field, what in zip(values.flatten(), function, strict=True) if what != "mean"
-        )
-    return None if has_null else ColumnEntries(table, arrays, function)
+        return bool(values.null_count)
+    return any(field.null_count for field, what in zip(values.flatten(), function, strict=True) if what != "mean")
 
 
 @calls_user_code
@@ -148,19 +115,21 @@ def inputs_of(
     updates, removed = without_removed(node.aggregation.group, tables)
     found = _updates_of(node, updates, partitions, columns)
     for partition, ats in partitions_of(removed, partitions).items():
-        others = found.get(partition, RowEntries([], []))
-        found[partition] = EntriesAndRemovals(others, type(removed)(removed[at] for at in ats))
+        others = found.get(partition, Entries())
+        found[partition] = replace(others, removed=type(removed)(removed[at] for at in ats))
     return dict(sorted(found.items()))
 
 
-def _updates_of(node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None) -> dict[int, Any]:
+def _updates_of(
+    node: PersistNode, tables: list[pa.Table], partitions: int, columns: Merging | None
+) -> dict[int, Entries]:
     with failing_at(node.id):  # a user's combine or zero
         entries = _entries(node, tables, columns)
     if partitions == 1:
         return {0: entries} if len(entries) else {}
-    if isinstance(entries, PiecedEntries):
-        entries = RowEntries(*rows_of(entries.table, entries.aggregation))
-    assert isinstance(entries, RowEntries), "columns are for one partition"
+    if entries.table is not None:
+        assert node.aggregation is not None, node
+        entries = Entries(*rows_of(entries.table, node.aggregation))
     if node.aggregation is not None and not node.aggregation.grouped:
         return {partition_of_total(partitions): entries} if len(entries) else {}
     places = partitions_of([tuple(key) for key in entries.keys], partitions)
@@ -176,33 +145,30 @@ def inputs_kept(node: PersistNode, arrived: Sequence[RowFrame]) -> dict[int, Ent
     return {partition: _entries(node, tables[partition], None) for partition in sorted(tables)}
 
 
-def _entries(
-    node: PersistNode, tables: list[pa.Table], columns: Merging | None
-) -> RowEntries | ColumnEntries | PiecedEntries:
+def _entries(node: PersistNode, tables: list[pa.Table], columns: Merging | None) -> Entries:
     aggregation = node.aggregation
     if aggregation is None:
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
-        return RowEntries(rows, [None] * len(rows))
+        return Entries(rows, [None] * len(rows))
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
-    if columns is not None and (table := merged(aggregation, tables)) is not None:
-        return _as_columns(table, columns) or row_entries(table, aggregation)
-    if sum(table.num_rows for table in tables) > PIECE and (table := merged(aggregation, tables)) is not None:
-        return PiecedEntries(table, aggregation)
+    is_many = sum(table.num_rows for table in tables) > PIECE
+    if (columns is not None or is_many) and (table := merged(aggregation, tables)) is not None:
+        return Entries(table=table, merging=columns)
     keys, values = merge_partials(aggregation, tables)
-    return RowEntries(keys, values) if keys or aggregation.grouped else _total_of_nothing(aggregation)
+    return Entries(keys, values) if keys or aggregation.grouped else _total_of_nothing(aggregation)
 
 
-def _total_of_nothing(aggregation: Aggregation) -> RowEntries:
+def _total_of_nothing(aggregation: Aggregation) -> Entries:
     """As in Storm, one value per batch even if it is empty."""
     zero = aggregation.aggregator.zero()
-    return RowEntries([], []) if zero is None else RowEntries([()], [zero])
+    return Entries() if zero is None else Entries([()], [zero])
 
 
-def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
+def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
     groups: dict[Key, list[Any]] = {}
     for table in tables:
         keys = keys_of(table, aggregation.group.names)
         for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
             groups.setdefault(key, []).append(row)
-    return RowEntries(OneForm(groups), list(groups.values()))
+    return Entries(OneForm(groups), list(groups.values()))

@@ -249,7 +249,7 @@ class ChangeFeed(Closes):
             raise self._gone(log, log.txid if since is None else since)
         writers = log.writers(self.name)  # before the read: it is compared before the next one
         found, last = self._batches(view, until, log.winners_of(self.name))
-        gone = view.changes_gone()
+        gone = view.kept_changes.gone()
         if self.txid < gone:
             raise self._gone(log, gone)
         view.compare()
@@ -261,7 +261,7 @@ class ChangeFeed(Closes):
         """Return batches up to `until`, some thousand rows of them, and the last batch of which all is read."""
         found: list[ChangedBatch] = []
         rows = 0
-        for txid, pairs in view.changed(self.txid, until):
+        for txid, pairs in view.kept_changes.read(self.txid, until):
             batch = self._committed(txid, pairs, winners)
             if batch.changes:
                 found.append(batch)

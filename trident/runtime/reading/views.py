@@ -43,6 +43,7 @@ from trident.runtime.reading.store_check import StoreCheck
 from trident.state.encoding.declared_keys import declared_keys, declared_prefix, keys_of_list
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key, State, state_of
+from trident.state.kinds import KeptChanges
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
@@ -339,13 +340,13 @@ class StateView:
             ) from error
         return rows
 
-    def changed(self, after: int, until: int) -> Iterator[tuple[int, list[tuple[Key, Any]]]]:
-        """Iterate over what batches changed in all partitions; see `BackingMap.changed`."""
-        return self._partitions[0].changed(after, until)
-
-    def changes_gone(self) -> int:
-        """Return the last batch whose changes are not kept any more, 0 if there is none."""
-        return self._partitions[0].changes_gone()
+    @property
+    def kept_changes(self) -> KeptChanges:
+        """What commits have changed in all partitions. Raises `UnsupportedOperation`: that is not kept."""
+        found = self._partitions[0].kept_changes
+        if found is None:
+            raise UnsupportedOperation(f"state {self._name!r} keeps no changes: declare it with changes=")
+        return found
 
     def _time_travelling(self, state: State) -> State:
         if not state.offers("at"):

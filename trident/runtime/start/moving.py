@@ -192,7 +192,7 @@ class StatePlace:
         """Return what is stored for keys, as it is; absent keys are left out."""
         found: dict[Key, Any] = {}
         for partition, some in self.by_partition(keys).items():
-            stored = self.maps[partition].backing.multi_get_stored(some)
+            stored = self.maps[partition].backing.past_caches.multi_get(some)
             found.update((key, one) for key, one in zip(some, stored, strict=True) if one is not None)
         return found
 

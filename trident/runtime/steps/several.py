@@ -13,7 +13,7 @@ from trident.graph import Aggregation
 from trident.operations import Avg, Count, Max, Min, Sum
 from trident.operations.several import Part, Several
 from trident.runtime.steps.key_columns import grouped
-from trident.state.columns.struct_columns import sums_have_turned
+from trident.state.columns.number_columns import sums_have_turned
 
 Asked = list[tuple[str, str]]
 """The columns to aggregate, each with a function of Arrow; rows as such have no name."""

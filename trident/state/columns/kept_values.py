@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trident.state.columns.number_columns import NumberColumns
+from trident.state.columns.number_columns import NumberColumns, NumberForm
 from trident.state.columns.number_table import NumberTable
-from trident.state.columns.struct_columns import StructForm
 from trident.state.interfaces import Key
+from trident.state.table import KeyColumns
 
 _FEW_KEYS = 16
 """Up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes."""
@@ -20,10 +20,10 @@ class KeptValues:
     `entries`: the values, unless they are in `columns`.
     `columns`: all values as arrays; None while they are a dict.
     `may_be_columns`: False once a value did not fit; it is not tried again.
-    `form`: of values that are structs of numbers; None: they are numbers.
+    `form`: of the values; None: they are numbers of one type.
     """
 
-    def __init__(self, may_be_columns: bool = True, form: StructForm | None = None) -> None:
+    def __init__(self, may_be_columns: bool = True, form: NumberForm | None = None) -> None:
         self._form = form
         self.entries: dict[Key, Any] = {}
         self.columns: NumberTable | None = None
@@ -41,8 +41,11 @@ class KeptValues:
         return list(map(self.entries.get, keys)) if self.columns is None else self.columns.get(keys)
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Write a value per key."""
+        """Write a value per key, or what was combined with the result of `find`."""
         if self.columns is not None:
+            if isinstance(values, NumberColumns):
+                self.columns.put_found(values)
+                return
             if self.columns.put(keys, values):
                 return
             self.entries.update(self.columns.entries())
@@ -62,20 +65,11 @@ class KeptValues:
         self.entries.clear()
         self.columns = None
 
-    def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Return the values of distinct keys, given field by field; None if rows are faster or values do not fit."""
-        if self.columns is None and len(parts[0]) > _FEW_KEYS:
-            self._to_columns(len(parts))
-        return None if self.columns is None else self.columns.find(parts)
-
-    def find_keys(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Return the values of keys; None while this is a dict."""
-        return None if self.columns is None else self.columns.find_keys(keys)
-
-    def put_found(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write values that were combined with the result of `find`."""
-        assert self.columns is not None, "nothing was put since the find"
-        self.columns.put_found(found, new)
+    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Return the values of keys; None while this is a dict, or if the keys do not fit."""
+        if self.columns is None and type(keys) is KeyColumns and len(keys) > _FEW_KEYS:
+            self._to_columns(len(keys.parts))
+        return None if self.columns is None else self.columns.find(keys)
 
     def _to_columns(self, width: int) -> None:
         if self.may_be_columns:

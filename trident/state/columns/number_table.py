@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trident.state.columns.number_columns import NumberColumns, Span
-from trident.state.columns.struct_columns import StructColumns, StructForm
+from trident.state.columns.number_columns import NumberColumns, NumberForm, Span
 from trident.state.columns.text_index import Rows, TextIndex
 from trident.state.interfaces import Key
+from trident.state.table import KeyColumns, listed
 from trident.state.values import OpaqueValue
 
 _SPACE = 1024
@@ -22,14 +22,13 @@ _NO_KEY = object()
 class NumberTable:
     """Keys of `width` fields, and values that are all whole numbers or all floats, or None; or structs of one form."""
 
-    def __init__(self, width: int, form: StructForm | None = None) -> None:
-        self.width, self._form = width, form
-        self.dtype: Any = form  # of numbers unknown until the first one comes
+    def __init__(self, width: int, form: NumberForm | None = None) -> None:
+        self.width, self.form = width, form  # without a form they are numbers, and the first one decides their type
         # By the only field of a key, which is found faster than a tuple; otherwise by the key.
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
-        self._numbers = np.empty((_SPACE, 4 if form is None else 2 + 2 * form.width), np.int64)
-        self._flags = np.zeros(_SPACE, np.uint8 if form is None else np.int64)
+        space = NumberColumns.absent(form, _SPACE)
+        self._numbers, self._flags = space.numbers, space.flags
         self._texts = TextIndex(self._rows)
         self._span: Span | None = None  # the writer of everything, while there is only one attempt
         self._is_of_one_attempt = True
@@ -41,40 +40,31 @@ class NumberTable:
         """Return all keys, in the order of their first put."""
         return list(zip(self._rows, strict=True)) if self.width == 1 else list(self._rows)
 
-    def entries(self) -> dict[Key, OpaqueValue]:
+    def entries(self) -> dict[Key, OpaqueValue | None]:
         """Return everything as a dict."""
         rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
-        return dict(zip(self.keys(), self._columns(rows).values(), strict=True))
+        return dict(zip(self.keys(), self._columns(rows), strict=True))
 
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
         """Return a value per key, None for an absent one."""
-        rows = self._rows_of(self._names(keys))
-        if not len(rows) or rows.min() >= 0:
-            return list(self._columns(rows).values())
-        there = rows >= 0
-        found = iter(self._columns(rows[there]).values())
-        return [next(found) if is_there else None for is_there in there.tolist()]
+        names = self._names(keys)
+        return self._found(names, self._rows_of(names)).values()
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
-        """Write a value per key; returns False, and changes nothing, if a key or a value does not fit."""
+        """Write a value per key, of a key that comes twice the last; False, and nothing is changed, if one does not fit."""
         if not keys:
             return True
-        if {self.width} != set(map(len, keys)):
+        columns = NumberColumns.of(values, self.form) if {self.width} == set(map(len, keys)) else None
+        if columns is None or not self._takes(columns):
             return False
-        columns = NumberColumns.of(values) if self._form is None else self._form.columns(values)
-        return columns is not None and self.put_columns(self._names(keys), columns)
-
-    def put_columns(self, names: Sequence[Any], columns: NumberColumns) -> bool:
-        """Write a value per name of a key (its only part, or the key); of a name that comes twice the last value counts."""
-        if not self._takes(columns):
-            return False
+        names = self._names(keys)
         self._write(names, self._rows_of(names), columns)
         return True
 
     def fill(self, names: Sequence[Any], columns: NumberColumns) -> None:
         """Write the values of distinct names into an empty table."""
         assert not self._rows, "the table is empty"
-        self.dtype = columns.dtype
+        self.form = columns.form
         self._reserve(len(names))
         self._rows.update(zip(names, range(len(names)), strict=True))
         self._numbers[: len(names)], self._flags[: len(names)] = columns.numbers, columns.flags
@@ -88,28 +78,26 @@ class NumberTable:
                 self._free.append(row)
                 self._texts.remove(row)
 
-    def find(self, parts: Sequence[Sequence[Any] | pa.Array]) -> NumberColumns | None:
-        """Return the values of distinct keys, given field by field; None if keys have another number of fields."""
-        if len(parts) != self.width:
+    def find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Return the values of keys; None if keys that are given field by field have another number of fields."""
+        if not isinstance(keys, KeyColumns):
+            names = self._names(keys)
+            return self._found(names, self._rows_of(names))
+        if len(keys.parts) != self.width:
             return None
-        names = parts[0] if self.width == 1 else list(zip(*map(_listed, parts), strict=True))
+        names = keys.names
         rows = self._texts.rows_of(names)
         if rows is None:
-            names = _listed(names)
+            names = listed(names)
             rows = self._rows_of(names)
         return self._found(names, rows)
 
-    def find_keys(self, keys: Sequence[Key]) -> NumberColumns:
-        """Return the values of keys."""
-        names = self._names(keys)
-        return self._found(names, self._rows_of(names))
-
-    def put_found(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write values that were combined with the result of `find`."""
+    def put_found(self, new: NumberColumns) -> None:
+        """Write values that were combined with the result of `find`; nothing was put since."""
         assert self._takes(new), "a combine gives no other type"
-        names, rows, are_new = found.place
+        names, rows, are_new = new.place
         if are_new:
-            self._write(_listed(names), rows, new)
+            self._write(listed(names), rows, new)
             return
         self._numbers[rows], self._flags[rows] = new.numbers, new.flags
         self._note(new.span)
@@ -126,8 +114,7 @@ class NumberTable:
     def _columns(self, rows: Rows) -> NumberColumns:
         # An absent key reads the last row's numbers: "wrap" is faster than a check of each row.
         numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
-        made = NumberColumns if self._form is None else StructColumns
-        return made(numbers, flags, self.dtype)
+        return NumberColumns(numbers, flags, self.form)
 
     def _note(self, put: Span | None) -> None:
         """Widen the span by a put; there is none for two attempts."""
@@ -138,10 +125,9 @@ class NumberTable:
             self._span = Span(put.attempt, min(lowest, put.lowest), max(highest, put.highest))
 
     def _takes(self, columns: NumberColumns) -> bool:
-        """Whether numbers of this type fit; the first ones decide the type."""
-        if self.dtype is None:
-            self.dtype = columns.dtype
-        return columns.dtype is None or self.dtype is columns.dtype
+        """Whether values of this form fit; the first ones decide it."""
+        self.form = self.form or columns.form
+        return columns.form in (None, self.form)
 
     def _names(self, keys: Sequence[Key]) -> Sequence[Any]:
         if self.width != 1:
@@ -181,7 +167,3 @@ class NumberTable:
             grown = max(2 * space, wanted) - space
             self._numbers = np.concatenate([self._numbers, np.empty((grown, self._numbers.shape[1]), np.int64)])
             self._flags = np.concatenate([self._flags, np.zeros(grown, self._flags.dtype)])
-
-
-def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
-    return values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else values

@@ -39,7 +39,7 @@ from trident.state.encoding.json_serializers import (
     from_fields,
 )
 from trident.state.interfaces import Key, StateType, kind_of
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -47,7 +47,6 @@ __all__ = [
     "CodecSerializer",
     "Decode",
     "DecodeOpaque",
-    "DeserializesCurrent",
     "DeserializesMany",
     "JSONNonTransactionalSerializer",
     "JSONOpaqueSerializer",
@@ -91,14 +90,6 @@ class DeserializesMany(Protocol):
         """Return the object of each."""
 
 
-@runtime_checkable
-class DeserializesCurrent(Protocol):
-    """A serializer that can read the bare value of the last write alone."""
-
-    def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:
-        """Return of each stored value the last field, or the bare value."""
-
-
 class CodecSerializer:
     """The type-faithful codec (`trident.state.encoding.codec`) for one kind of map.
 
@@ -137,14 +128,6 @@ class CodecSerializer:
     def deserialize_columns(self, data: Sequence[bytes]) -> Sequence[list[Any]] | None:
         """Decode the four fields of each opaque value, column by column; None if one does not have the usual form."""
         return _columns(data, STORED_FORMS[StateType.OPAQUE])
-
-    def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:
-        """Decode the latest value of each: the last field, or the bare value."""
-        form = STORED_FORMS.get(self.kind)
-        if form is None:
-            return decode_many(data)
-        columns = _columns(data, form)
-        return [self.deserialize(one)[-1] for one in data] if columns is None else columns[-1]
 
 
 def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
@@ -214,8 +197,6 @@ class StoredValues:
 
     Attributes
     ----------
-    decode_current
-        Like `decode`, but returns only the latest value of each key; None if the serializer cannot do that.
     decode_opaque
         Like `decode`, for opaque values as columns; None if the serializer cannot do that.
     """
@@ -224,10 +205,6 @@ class StoredValues:
         self._serializer = serializer
         self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
         self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
-        self.decode_current: Decode | None = None
-        if isinstance(serializer, DeserializesCurrent):
-            current = serializer.deserialize_current
-            self.decode_current = partial(_decoded, lambda data: current([data])[0], current)
         self.decode_opaque: DecodeOpaque | None = None
         if type(serializer) is CodecSerializer and serializer.kind is StateType.OPAQUE:
             self.decode_opaque = partial(self._decoded_columns, serializer.deserialize_columns)

@@ -62,10 +62,6 @@ class CachedMap(CommitMemory):
         self._evict()
         return values
 
-    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read from the store, past the memory: what a snapshot read of an opaque map asks for."""
-        return self.delegate.multi_get(keys)
-
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write to the store, then remember; after an error the keys are forgotten."""
         if not keys:

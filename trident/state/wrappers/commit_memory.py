@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from trident.state.backing_map import BackingMap
 from trident.state.interfaces import IBackingMap, Key
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
@@ -28,6 +29,11 @@ class CommitMemory(MapWrapper):
         super().__init__(store)
         self._committing: int | None = None  # the thread that is inside a commit
         self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
+
+    @property
+    def past_caches(self) -> BackingMap:
+        """The map that this is around."""
+        return self.inner.past_caches
 
     def begin(self, txid: Txid) -> None:
         """Keep what is remembered if this commit follows directly on this instance's last one; else forget it."""

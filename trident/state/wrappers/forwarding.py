@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import isfunction
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trident.state.backing_map import BackingMap, backing_map
 from trident.state.encoding.serializers import Serializer, StoredValues
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.opaque_columns import OpaqueColumns
+from trident.state.table import OpaqueTable
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
@@ -27,6 +29,19 @@ def passed_on(declared: Callable[Concatenate[Any, P], R]) -> Callable[Concatenat
     return method
 
 
+def passes_on(role: type, *but: str) -> Callable[[type[T]], type[T]]:
+    """Return what lets a wrapper call the methods of `inner` for all of a role's that it does not write, but for some."""
+
+    def completed(wrapper: type[T]) -> type[T]:
+        for name, declared in vars(role).items():
+            if isfunction(declared) and not name.startswith("_") and name not in {*but, *vars(wrapper)}:
+                setattr(wrapper, name, passed_on(declared))
+        return wrapper
+
+    return completed
+
+
+@passes_on(BackingMap, "multi_get_opaque")
 class MapWrapper(BackingMap):
     """Base of the maps around a map: takes part in commits, keeps a sentinel, can be emptied … exactly if that one can.
 
@@ -43,22 +58,10 @@ class MapWrapper(BackingMap):
     def __init__(self, inner: IBackingMap[Any]) -> None:
         self.inner = backing_map(inner)
         self.facts = replace(self.inner.facts, gives_copies=False, keeps_columns=False)
+        self.kept_changes = self.inner.kept_changes
 
     multi_get = passed_on(BackingMap.multi_get)
     multi_put = passed_on(BackingMap.multi_put)
-    begin = passed_on(BackingMap.begin)
-    end = passed_on(BackingMap.end)
-    read_sentinel = passed_on(BackingMap.read_sentinel)
-    move_sentinel = passed_on(BackingMap.move_sentinel)
-    commit_with_record = passed_on(BackingMap.commit_with_record)
-    multi_delete = passed_on(BackingMap.multi_delete)
-    key_pages = passed_on(BackingMap.key_pages)
-    reset = passed_on(BackingMap.reset)
-    changed = passed_on(BackingMap.changed)
-    changes_gone = passed_on(BackingMap.changes_gone)
-    forget_changes = passed_on(BackingMap.forget_changes)
-    close = passed_on(BackingMap.close)
-    keeps_attempts = passed_on(BackingMap.keeps_attempts)
 
     def offers(self, method: str) -> bool:
         return self.inner.offers(method)
@@ -126,12 +129,7 @@ class SerializedMap(MapWrapper):
         """Whether the serializer gives an opaque value back with its attempt."""
         return self._values.keeps_attempts()
 
-    def multi_get_current(self, keys: Sequence[Key]) -> list[Any] | None:
-        """Read only the value that each key was last written with, if the serializer can decode it alone."""
-        current = self._values.decode_current
-        return None if current is None else current(keys, self.backing.multi_get(keys))
-
-    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueColumns | None:
+    def multi_get_opaque(self, keys: Sequence[Key]) -> OpaqueTable | None:
         """Read and deserialize as columns, if the serializer can."""
         decode = self._values.decode_opaque
         return None if decode is None else decode(keys, self.backing.multi_get(keys))

@@ -90,10 +90,6 @@ class ReadThroughMap(CommitMemory):
         values = iter(read)
         return [next(values) if entry is None else entry[0] for entry in known]
 
-    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
-        """Read from the durable map, past the cache: what a snapshot read of an opaque map asks for."""
-        return self.durable.multi_get(keys)
-
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write to the durable map, then to the cache."""
         if not keys:
