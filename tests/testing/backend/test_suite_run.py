@@ -16,9 +16,8 @@ from tests.testing.backend import wrong_backends
 from trident.state import Key, StateConf
 from trident.testing import Limits, Status, backend_suite
 from trident.testing.__main__ import app
-from trident.testing.backend.store_under_test import Store
-from trident.testing.backend.suite_run import OutOfTime, SuiteRun
-from trident.testing.checks.findings import CheckProgress
+from trident.testing.backend.store_under_test import Store, SuiteRun
+from trident.testing.checks.suite import CheckProgress, OutOfTime
 
 GOOD, WRONG = wrong_backends.Factory(), wrong_backends.Factory(wrong_backends.WRONG["TakesNoneForAbsent"][0])
 LIMITS = wrong_backends.LIMITS

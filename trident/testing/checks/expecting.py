@@ -1,48 +1,16 @@
-"""How a check says which promise it belongs to, and that one is broken."""
+"""How a check says that a promise is broken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-Check = TypeVar("Check", bound=Callable[..., None])
 _SHOWN = 240
-
-
-class Promised(Enum):
-    """Base of the promises of one kind of thing: the members in the order of the report, their values what they mean."""
-
-    @property
-    def title(self) -> str:
-        """The name in reports: lower case words."""
-        return self.name.lower().replace("_", " ")
 
 
 class Violation(AssertionError):
     """A promise is broken; the text says how."""
-
-
-def promise(promised: Promised, claim: str = "") -> Callable[[Check], Check]:
-    """Mark a check with the promise that it belongs to.
-
-    `claim` names what the contract asks before it: without that claim the promise is not made.
-    """
-
-    def mark(check: Check) -> Check:
-        check.promise, check.claim = promised, claim  # type: ignore[attr-defined]
-        return check
-
-    return mark
-
-
-def promise_of(check: object) -> Promised:
-    """Return the promise that a check was marked with."""
-    promised = getattr(check, "promise", None)
-    if not isinstance(promised, Promised):
-        raise TypeError(f"{check!r} is marked with no promise; put @promise(Promise.…) above it")
-    return promised
 
 
 def broken(text: str) -> NoReturn:

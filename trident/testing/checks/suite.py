@@ -1,19 +1,27 @@
-"""What holds, promise by promise.
-
-Says on the terminal what a run of the suite is doing.
-"""
+"""Makes the checks of contracts, and runs random schedules, without pytest; says what it does, and then what holds."""
 
 from __future__ import annotations
 
+import math
+import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, TextIO
+from unittest import SkipTest
 
-from trident.testing.checks.expecting import Promised, Violation
+from trident.errors import describe
+from trident.testing.checks.contract import Contract
+from trident.testing.checks.expecting import Violation
+from trident.testing.checks.promises import BUILDS_ON, SCHEDULED, Promised
 
-_WIDTH = 110
+_FEWEST_SCHEDULES = 6
+_MOST_SCHEDULES = 200
+_REPORT_WIDTH = 110
+_LINE_WIDTH = 100
+_EVERY_S = 5.0
 
 
 class Status(Enum):
@@ -112,7 +120,7 @@ class Findings:
                 lines.append(f"{promise.title:<15} {status.value:<12} {number:>6}  {promise.value}")
         for finding in self.violations:
             lines += ["", f"{finding.promise.title} ({finding.kind}): {finding.check}"]
-            lines += textwrap.wrap(finding.detail, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+            lines += textwrap.wrap(finding.detail, _REPORT_WIDTH, initial_indent="  ", subsequent_indent="  ")
         ran = f"{len(self.findings)} checks, {self.schedules} schedules, seed {self.seed}, {self.seconds:.1f} s"
         return "\n".join([*lines, "", f"{self._verdict()}: {ran}", *self._afterwards(), ""])
 
@@ -125,10 +133,6 @@ class Findings:
     def _afterwards(self) -> list[str]:
         """Return the lines below the verdict."""
         return []
-
-
-_EVERY_S = 5.0
-_LINE_WIDTH = 100
 
 
 class CheckProgress:
@@ -160,3 +164,83 @@ class CheckProgress:
         if self._out is not None and self._live:
             self._out.write(f"\r{'':<{_LINE_WIDTH}}\r")
             self._out.flush()
+
+
+class OutOfTime(BaseException):
+    """The time of the run is over. Not an `Exception`: a check that expects errors must not take it for one."""
+
+
+class SuiteRunner:
+    """Makes one check after the other, of so many, and notes what it finds in a report.
+
+    `until`: the time of `time.monotonic` after which no check begins.
+    """
+
+    def __init__(self, report: Findings, checks: int, at_most: float | None, out: TextIO | None) -> None:
+        self._report, self._out = report, out
+        self._began = time.monotonic()
+        self._progress = CheckProgress(sys.stderr if out is None else None, checks)
+        self.until = math.inf if at_most is None else self._began + at_most
+
+    def may_check(self, promise: Promised) -> bool:
+        """Whether there is time for a check, and what its promise builds on is not broken."""
+        return time.monotonic() <= self.until and not self._report.violated & set(BUILDS_ON.get(promise, ()))
+
+    def check(self, case: Contract, name: str, kind: str, where: str) -> None:
+        """Make one check of a contract."""
+        self._progress.say(len(self._report.findings) + 1, where)
+        check, status, detail = case.checks()[name], Status.OK, ""
+        try:
+            if not self.may_check(check.promise):
+                raise OutOfTime
+            if detail := case.make(check):
+                status = Status.NOT_CLAIMED
+        except OutOfTime:
+            status = Status.NOT_RUN
+        except SkipTest as reason:
+            status, detail = Status.NOT_CLAIMED, str(reason)
+        except Exception as error:  # noqa: BLE001 - what a user gives may raise anything
+            status, detail = Status.VIOLATED, _detail(error)
+        finally:
+            case.teardown_method()
+        self.note(check.promise, kind, where, status, detail)
+
+    def run_schedules(self, run: Callable[[int], None], claimed: Promised | None, kind: str, seconds: float) -> None:
+        """Run random schedules by their number until `seconds` have passed since the beginning, or one fails.
+
+        `claimed`: the promise that they are about; None: no schedule is run.
+        """
+        number, status = 0, Status.OK
+        try:
+            if claimed is not None and not self.may_check(claimed):
+                raise OutOfTime
+            until = min(self.until, self._began + seconds)
+            while claimed and number < _MOST_SCHEDULES and (number < _FEWEST_SCHEDULES or time.monotonic() <= until):
+                self._progress.say(len(self._report.findings), f"schedule {number + 1}")
+                run(number)
+                number += 1
+        except OutOfTime:
+            status = Status.OK if number >= _FEWEST_SCHEDULES else Status.NOT_RUN
+        except Exception as error:  # noqa: BLE001 - what a user gives may raise anything
+            assert claimed is not None
+            self.note(claimed, kind, f"schedule {number}", Status.VIOLATED, _detail(error))
+            return
+        finally:
+            self._report.schedules += number
+        for promise in SCHEDULED:
+            if isinstance(promise, self._report.promises):
+                self.note(promise, kind, "random schedules", status if promise is claimed else Status.NOT_CLAIMED)
+
+    def note(self, promise: Promised, kind: str, where: str, status: Status, detail: str = "") -> None:
+        """Add a finding to the report."""
+        self._report.findings.append(Finding(promise, kind, where, status, detail))
+
+    def end(self) -> None:
+        """Print the report."""
+        self._progress.end()
+        self._report.seconds = time.monotonic() - self._began
+        (self._out or sys.stdout).write(str(self._report))
+
+
+def _detail(error: Exception) -> str:
+    return str(error) if isinstance(error, Violation) else f"raised {describe(error)}"
