@@ -22,8 +22,8 @@ from trident.testing.backend.suite import Report, backend_suite
 from trident.testing.checks.expecting import Violation
 from trident.testing.checks.promises import Promise, SpoutPromise
 from trident.testing.checks.suite import Finding, Status
+from trident.testing.simulation.judged_runs import SimulationFailed, SimulationReport
 from trident.testing.simulation.simulating import simulate
-from trident.testing.simulation.simulation_report import SimulationFailed, SimulationReport
 from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table

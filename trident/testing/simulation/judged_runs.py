@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -15,17 +15,20 @@ import pyarrow as pa
 from trident.config import Config
 from trident.errors import ConfigError, StateMismatchError, TridentError
 from trident.graph import Graph
-from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, drawn_plan
-from trident.testing.simulation.outside_values import OutsideValues
-from trident.testing.simulation.shrinking import Rows, shrunk
+from trident.testing.simulation.compared_values import (
+    Contents,
+    OutsideValues,
+    compared_states,
+    differences,
+    written_states,
+)
+from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind, FaultPlan, Rows, drawn_plan, shrunk
 from trident.testing.simulation.simulated_run import (
     SimulatedOutcome,
     SimulatedRun,
     Unexpected,
 )
-from trident.testing.simulation.simulation_report import SimulationFailed, SimulationReport
-from trident.testing.simulation.state_contents import Contents, compared_states, differences, written_states
-from trident.testing.topology.typed_rows import typed_rows
+from trident.testing.topology.given_rows import typed_rows
 from trident.topology import TridentTopology
 
 Declared = TridentTopology | Callable[[], TridentTopology]
@@ -49,6 +52,54 @@ _RANDOM = (
     "Two runs over the same rows differ although nothing went wrong: something depends on a clock, on random numbers, or on "
     "what the run before has left in a variable. A replay would not repeat it. The setting verify_replays=1.0 names the step"
 )
+
+
+class SimulationFailed(AssertionError):
+    """A simulated run has not left what a run without faults leaves; the text has the trace.
+
+    Attributes
+    ----------
+    seed
+        The run's seed; None if it failed without faults.
+    trace
+        What happened in the smallest run that was found to fail, line by line.
+    """
+
+    def __init__(self, text: str, seed: int | None = None, trace: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.seed, self.trace = seed, list(trace)
+
+
+@dataclass(frozen=True)
+class SimulationReport:
+    """What was simulated, and that all of it was right.
+
+    Attributes
+    ----------
+    seeds, batches, attempts
+        How many runs there were, and how many batches and attempts in them.
+    faults
+        How often each kind of fault was met.
+    seconds
+        How long it took.
+    notes
+        What could not be simulated.
+    trace
+        What happened, line by line, if a single seed was run.
+    """
+
+    seeds: int
+    batches: int
+    attempts: int
+    faults: Mapping[FaultKind, int]
+    seconds: float
+    notes: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        met = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(self.faults.items()))
+        runs = f"{self.seeds} runs, {self.batches} batches in {self.attempts} attempts, {self.seconds:.1f} s"
+        return "\n".join([f"{runs}; met: {met or 'no fault'}", *self.notes, *self.trace])
 
 
 class JudgedRuns:

@@ -7,8 +7,7 @@ from typing import Any
 
 from trident.errors import ConfigError
 from trident.testing.simulation.fault_plan import FAULT_KINDS, FaultKind
-from trident.testing.simulation.judged_runs import Declared, GivenRows, JudgedRuns
-from trident.testing.simulation.simulation_report import SimulationReport
+from trident.testing.simulation.judged_runs import Declared, GivenRows, JudgedRuns, SimulationReport
 
 
 def simulate(
