@@ -19,11 +19,10 @@ from trident.testing.backend.limits import Limits
 from trident.testing.backend.simulated_log import Add, Append
 from trident.testing.backend.state_contracts import MapStateContract, SnapshottableContract
 from trident.testing.backend.suite import Report, backend_suite
-from trident.testing.checks.expecting import Violation
+from trident.testing.checks.contract import Violation
 from trident.testing.checks.promises import Promise, SpoutPromise
 from trident.testing.checks.suite import Finding, Status
-from trident.testing.simulation.judged_runs import SimulationFailed, SimulationReport
-from trident.testing.simulation.simulating import simulate
+from trident.testing.simulation.simulating import SimulationFailed, SimulationReport, simulate
 from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 from trident.testing.spout.spout_suite import SpoutReport, spout_suite, spout_table

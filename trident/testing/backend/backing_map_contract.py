@@ -22,8 +22,8 @@ from trident.testing.backend.sample_values import (
     UNSTORABLE,
 )
 from trident.testing.backend.store_under_test import Writer, stored, value_of
-from trident.testing.checks.expecting import broken, expect, expect_error
-from trident.testing.checks.promises import Promise, promise
+from trident.testing.checks.contract import broken, expect, expect_error, promise
+from trident.testing.checks.promises import Promise
 
 MANY = 10_000
 USUAL_SIZES = (4, 8, 10, 16, 20, 25, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1000, 1024, 2000, 2048)

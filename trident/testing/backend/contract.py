@@ -12,8 +12,7 @@ from trident.state.txid import Txid
 from trident.testing.backend.limits import METHODS, Limits
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store, SuiteRun, Writer
-from trident.testing.checks.contract import Contract
-from trident.testing.checks.expecting import broken, expect
+from trident.testing.checks.contract import Contract, broken, expect
 
 
 class StoreContract(Contract):

@@ -12,8 +12,8 @@ from trident.testing.backend.limits import METHODS
 from trident.testing.backend.sample_values import KEYS
 from trident.testing.backend.store_under_test import Store, Writer
 from trident.testing.checks.another_process import answer_in_another_process
-from trident.testing.checks.expecting import broken, expect
-from trident.testing.checks.promises import Promise, promise
+from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.promises import Promise
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.

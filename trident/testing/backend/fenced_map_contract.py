@@ -15,8 +15,8 @@ from trident.state.txid import Sentinel
 from trident.testing.backend.contract import MapContract, keys_of, rows, values_of
 from trident.testing.backend.store_under_test import Writer, sentinel_of
 from trident.testing.backend.takeover import Interruption, Point, points_inside
-from trident.testing.checks.expecting import broken, expect, expect_error
-from trident.testing.checks.promises import Promise, promise
+from trident.testing.checks.contract import broken, expect, expect_error, promise
+from trident.testing.checks.promises import Promise
 
 _POINTS = 8
 _ABSENT = rows(3, 10**6)

@@ -22,7 +22,7 @@ from trident.state.wrappers.forwarding import MicroBatchIBackingMap
 from trident.testing.backend.faulty_map import Faults, FaultyMap
 from trident.testing.backend.simulated_log import Append, Log
 from trident.testing.backend.store_under_test import Store
-from trident.testing.checks.expecting import Violation, expect
+from trident.testing.checks.contract import Violation, expect
 
 BATCHES = 8
 _MOST_TRIES = 50

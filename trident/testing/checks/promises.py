@@ -1,14 +1,8 @@
-"""The promises of stores and of spouts, and how a check says which one it belongs to."""
+"""The promises of stores and of spouts, in the order of their reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from functools import wraps
-from typing import Any, TypeVar
-from unittest import SkipTest
-
-Check = TypeVar("Check", bound=Callable[..., None])
 
 
 class Promised(Enum):
@@ -105,22 +99,3 @@ BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
     SpoutPromise.CHANGES: (SpoutPromise.REPLAY, SpoutPromise.ELSEWHERE),
     **dict.fromkeys(SCHEDULED[1:], tuple(each for each in SpoutPromise if each not in (*SCHEDULED, *_AROUND_ROWS))),
 }
-
-
-def promise(promised: Promised, *claims: str, refusal: bool = False) -> Callable[[Check], Check]:
-    """Mark a check of a `Contract` with the promise that it belongs to.
-
-    `claims`: what must be claimed, or the check is not made.
-    `refusal`: it is made all the same, and looks for the documented refusal.
-    """
-
-    def mark(body: Check) -> Check:
-        @wraps(body)
-        def check(contract: Any) -> None:
-            if (reason := contract.make(check)) and contract.skips:
-                raise SkipTest(reason)
-
-        check.promise, check.claims, check.refusal = promised, claims, refusal  # type: ignore[attr-defined]
-        return check  # type: ignore[return-value]
-
-    return mark

@@ -9,8 +9,8 @@ from unittest import SkipTest
 from trident.coordination.framing import decode, encode
 from trident.errors import SpoutError
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.expecting import broken, expect
-from trident.testing.checks.promises import SpoutPromise, promise
+from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
 from trident.testing.spout.source_under_test import LosesPartitions
 from trident.testing.spout.spout_life import FilledBatch, Life, read_in_another_process

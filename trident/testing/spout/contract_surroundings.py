@@ -19,8 +19,8 @@ import cloudpickle
 from trident.errors import SpoutError, describe
 from trident.spout.interfaces import ITridentSpout, TransactionAttempt
 from trident.spout.spout_kinds import is_partitioned
-from trident.testing.checks.expecting import Violation, broken
-from trident.testing.checks.promises import SpoutPromise, promise
+from trident.testing.checks.contract import Violation, broken, promise
+from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.filled_source import FilledSource, SpoutChecks, rows_of
 from trident.testing.spout.source_under_test import Changeable, GoesAway
 from trident.testing.spout.spout_life import FilledBatch, Life

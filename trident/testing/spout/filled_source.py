@@ -13,8 +13,7 @@ from unittest import SkipTest
 from trident.errors import ConfigError
 from trident.planner.guarantees import spout_type_of
 from trident.spout.interfaces import SpoutType
-from trident.testing.checks.contract import Contract
-from trident.testing.checks.expecting import Violation, broken
+from trident.testing.checks.contract import Contract, Violation, broken
 from trident.testing.spout.source_under_test import Changeable, GoesAway, LosesPartitions, Row, SpoutSource
 from trident.testing.spout.spout_life import FilledBatch, Life
 

@@ -6,8 +6,8 @@ import math
 import time
 
 from trident.arrow import cast_table, schema_of
-from trident.testing.checks.expecting import broken, expect
-from trident.testing.checks.promises import SpoutPromise, promise
+from trident.testing.checks.contract import broken, expect, promise
+from trident.testing.checks.promises import SpoutPromise
 from trident.testing.spout.contract_definitions import DefinitionChecks
 from trident.testing.spout.contract_surroundings import SurroundingChecks
 from trident.testing.spout.filled_source import rows_of

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from trident.errors import SpoutError
 from trident.spout.interfaces import Definition, SpoutType
-from trident.testing.checks.expecting import Violation, broken
+from trident.testing.checks.contract import Violation, broken
 from trident.testing.spout.filled_source import FilledSource
 from trident.testing.spout.source_under_test import LosesPartitions, Row
 from trident.testing.spout.spout_life import FilledBatch, Life, through_log
