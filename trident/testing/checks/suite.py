@@ -6,7 +6,7 @@ import math
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, TextIO
@@ -132,6 +132,23 @@ class Findings:
     def _afterwards(self) -> list[str]:
         """Return the lines below the verdict."""
         return []
+
+
+def promise_table(promises: type[Promised], reports: Mapping[str, Findings]) -> str:
+    """Return a table: a line for each promise, a column for each report, by its name."""
+    lines = [["promise", *reports, "meaning"]]
+    for promise in promises:
+        statuses = [report.status(promise) for report in reports.values()]
+        lines.append([promise.title, *("–" if status is None else status.value for status in statuses), promise.value])
+    return text_table(lines)
+
+
+def text_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table of cells, the first line of which is its head."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rows = [" | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "".join(f"{row}\n" for row in (f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])))
 
 
 class CheckProgress:

@@ -8,7 +8,7 @@ from typing import ClassVar, TextIO
 
 from trident.spout.interfaces import SpoutType
 from trident.testing.checks.promises import SCHEDULED, Promised, SpoutPromise
-from trident.testing.checks.suite import Findings, SuiteRunner
+from trident.testing.checks.suite import Findings, SuiteRunner, promise_table
 from trident.testing.spout.source_under_test import SpoutSource
 from trident.testing.spout.spout_contract import SpoutContract
 
@@ -88,11 +88,4 @@ class SpoutReport(Findings):
 
 def spout_table(reports: Mapping[str, SpoutReport]) -> str:
     """Return a table: a line for each promise, a column for each spout, by the names of the reports."""
-    lines = [["promise", *reports, "meaning"]]
-    for promise in SpoutPromise:
-        statuses = [report.status(promise) for report in reports.values()]
-        lines.append([promise.title, *("–" if status is None else status.value for status in statuses), promise.value])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = [" | ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
-    rule = "|".join("-" * (width + 2) for width in widths)
-    return "".join(f"{row}\n" for row in (f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])))
+    return promise_table(SpoutPromise, reports)
